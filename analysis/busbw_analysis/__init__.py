@@ -1,0 +1,1 @@
+"""busbw_analysis: reads run folders and judges them; it measures nothing and never imports torch."""

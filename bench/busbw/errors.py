@@ -1,0 +1,60 @@
+"""The errors that busbw raises on purpose.
+
+A message says what was wrong, what was given and what is allowed. Only ``cli`` turns one into an exit code.
+
+    BusbwError                 everything below; exit code 1
+    ├── UsageError             an option, plan or name that cannot be right; exit code 2
+    ├── StoreError             a run folder that cannot be written or read
+    │   ├── DamagedRun         a line that is not what the writer wrote
+    │   └── NewerSchema        written by a busbw that knows more than this one
+    ├── LaunchError            the ranks did not come to life, or the world is not the one that was promised
+    ├── BackendError           the backend refused or broke an operation on this rank
+    ├── RankFailure            a rank died, hung or dropped out while the others were measuring
+    ├── ClockError             a clock that went backwards or cannot be trusted
+    └── AnalysisError          the data cannot carry the judgement that was asked for
+        └── UnlikeRuns         runs that may not be pooled; names the key and both values
+"""
+
+
+class BusbwError(Exception):
+    """Root of the tree: a failure that busbw can explain."""
+
+
+class UsageError(BusbwError):
+    """What the user asked for cannot be right as written."""
+
+
+class StoreError(BusbwError):
+    """A run folder cannot be created, appended to or read."""
+
+
+class DamagedRun(StoreError):
+    """A line of a run is not what the writer wrote, and it is not the last one."""
+
+
+class NewerSchema(StoreError):
+    """The run was written in a newer format than this busbw understands."""
+
+
+class LaunchError(BusbwError):
+    """The ranks did not come to life, or the world that formed is not the one that was promised."""
+
+
+class BackendError(BusbwError):
+    """The backend refused an operation, or broke in the middle of it, on this rank."""
+
+
+class RankFailure(BusbwError):
+    """A rank died, hung or dropped out; the message names rank, host, operation and size."""
+
+
+class ClockError(BusbwError):
+    """The clock went backwards, stood still or is not monotonic."""
+
+
+class AnalysisError(BusbwError):
+    """The data cannot carry the judgement that was asked for."""
+
+
+class UnlikeRuns(AnalysisError):
+    """Runs that may not be pooled: the message names the key and both values."""

@@ -1,0 +1,209 @@
+"""What a run is made of: the values that the instrument writes and the analysis reads.
+
+They are frozen, validate themselves, know nobody, and go to JSON and back through msgspec. What is stored is what
+was measured (integer nanoseconds per sample); every statistic, algbw and busbw is derived on reading.
+
+SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
+1 - first format.
+"""
+
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+SCHEMA = 1
+
+JSON: TypeAlias = Any
+"""A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
+
+Mode = Literal["isolated"]
+StopReason = Literal["converged", "cap_time", "cap_samples"]
+CheckState = Literal["verified", "wrong", "not checked"]
+EndStatus = Literal["complete", "failed", "interrupted"]
+
+DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
+REDOPS = ("sum", "avg", "min", "max", "product")
+QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""The quantiles that are stored for every rank."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Base of everything that is stored: immutable, compared by value, unknown fields refused."""
+
+
+class Case(Record, frozen=True, kw_only=True):
+    """One point of a sweep: everything that has to be equal for two measurements to be of the same thing.
+
+    ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
+    ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
+    the op has none. ``variant`` tells apart what else an op can vary: ``skew:0.5`` or ``matrix:…`` for
+    all_to_all_v, ``together`` or ``alone`` for the pair matrix.
+    """
+
+    op: str
+    backend: str
+    device: str
+    dtype: str | None
+    redop: str | None
+    size_bytes: int
+    ranks: int
+    nodes: int
+    group: str = "all"
+    mode: Mode = "isolated"
+    in_place: bool = False
+    root: int | None = None
+    variant: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None and self.dtype not in DTYPE_BYTES:
+            message = f"dtype {self.dtype!r} is unknown; known: {', '.join(DTYPE_BYTES)}"
+            raise ValueError(message)
+        if self.redop is not None and self.redop not in REDOPS:
+            message = f"redop {self.redop!r} is unknown; known: {', '.join(REDOPS)}"
+            raise ValueError(message)
+        if self.size_bytes < 0 or self.ranks < 1 or self.nodes < 1:
+            message = f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
+            raise ValueError(message)
+
+    @property
+    def count(self) -> int:
+        """Elements in S (0 for an op without data)."""
+        return 0 if self.dtype is None else self.size_bytes // DTYPE_BYTES[self.dtype]
+
+
+class RankSamples(Record, frozen=True, kw_only=True):
+    """What one rank of a group saw in one block: quantiles of its own durations (at ``QUANTILES``, in ns per
+    sample), and every duration where the block was small enough to keep them (else None).
+    """
+
+    rank: int
+    quantiles_ns: tuple[int, ...]
+    samples_ns: tuple[int, ...] | None
+
+
+class GroupSamples(Record, frozen=True, kw_only=True):
+    """The samples of one block for one group of ranks that ran the op together; all vectors are as long as ``slowest_ns``.
+
+    For the pair ops a group is the pair (source, destination). ``slowest_ns[i]`` is the maximum over the ranks of the
+    duration of sample i (which is ``Measurement.calls`` calls), ``fastest_ns[i]`` the minimum, ``late_rank[i]`` the
+    rank (global number) that holds the minimum: in a synchronising op it came last. ``arrival_skew_ns[i]`` is last
+    entry minus first entry, ``exit_span_ns[i]`` last exit minus last entry; both None unless the ranks share a clock.
+    ``bus_factor`` turns algbw into busbw (None where there is no wire, one rank). ``wire_bytes`` is what all ranks of
+    the group together must send for one call by the best algorithm; ``moved_factor`` how many times that the backend
+    is known to move.
+    """
+
+    ranks: tuple[int, ...]
+    bus_factor: float | None
+    wire_bytes: float
+    moved_factor: float = 1.0
+    slowest_ns: tuple[int, ...]
+    fastest_ns: tuple[int, ...]
+    late_rank: tuple[int, ...]
+    arrival_skew_ns: tuple[int, ...] | None
+    exit_span_ns: tuple[int, ...] | None
+    per_rank: tuple[RankSamples, ...]
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.slowest_ns), len(self.fastest_ns), len(self.late_rank)}
+        lengths |= {len(vector) for vector in (self.arrival_skew_ns, self.exit_span_ns) if vector is not None}
+        if len(lengths) != 1:
+            message = f"the vectors of one group differ in length: {sorted(lengths)}"
+            raise ValueError(message)
+        if any(duration <= 0 for duration in self.fastest_ns):
+            message = "a sample lasted 0 ns or less; the clock is broken"
+            raise ValueError(message)
+
+
+class Check(Record, frozen=True, kw_only=True):
+    """Tri-state: were the data right? ``reason`` says why they were not checked."""
+
+    state: CheckState
+    wrong_elements: int = 0
+    reason: str | None = None
+
+
+class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
+    """One block: the raw samples of one case, with one set of buffers, in one launch.
+
+    A sample is ``calls`` calls between two clock reads. ``first_call_ns`` is the very first call of the block
+    (slowest rank), before the ``warmup_calls``. ``started`` is UTC, ISO 8601. ``elapsed_ns`` is the wall time of the
+    whole block: buffers, checks, warm-up and barriers included.
+    """
+
+    case: Case
+    launch: int
+    block: int
+    calls: int
+    first_call_ns: int
+    warmup_calls: int
+    stop_reason: StopReason
+    check: Check
+    started: str
+    elapsed_ns: int
+    groups: tuple[GroupSamples, ...]
+
+
+class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
+    """A case that cannot run here, and why."""
+
+    case: Case
+    reason: str
+
+
+class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
+    """A case that was tried and gave no result that may be believed: wrong data, an error, a dead or hung rank."""
+
+    case: Case
+    launch: int
+    block: int
+    error: str
+
+
+class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="kind"):
+    """A launch began: fresh processes. ``hosts[r]`` is the host of rank r, ``pids[r]`` its process.
+
+    ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
+    many back-to-back reads), stored and never subtracted. ``shared_clock``: all ranks read the same clock.
+    """
+
+    launch: int
+    started: str
+    order_seed: int
+    hosts: tuple[str, ...]
+    pids: tuple[int, ...]
+    timer_ns: tuple[int, ...]
+    shared_clock: bool
+    load_average: float
+
+
+class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
+    """The last row of a run that came to an end of its own; a run without it was killed."""
+
+    status: EndStatus
+    reason: str | None
+    ended: str
+
+
+Row: TypeAlias = Measurement | Skipped | Failed | LaunchStarted | Ended
+
+
+class Run(Record, frozen=True, kw_only=True):
+    """``run.json``: what was asked for, of what, on what; written once, when the world has formed.
+
+    ``plan`` is the plan as executed. ``cases`` are all cases of it, in the order of the plan, so that one that was
+    never reached can be named. ``adjusted`` says in words which sizes were rounded. ``hosts[r]`` is the host of rank
+    r and ``environments`` holds the facts of each host, from allow-lists only. ``launcher`` is how ranks came to life.
+    """
+
+    schema: int
+    id: str
+    busbw: str
+    machine: str
+    started: str
+    launcher: str
+    plan: dict[str, JSON]
+    cases: tuple[Case, ...]
+    adjusted: tuple[str, ...]
+    hosts: tuple[str, ...]
+    environments: dict[str, dict[str, JSON]]

@@ -1,0 +1,87 @@
+"""The few statistics that the stopping rule and the tables must share, so that both mean the same by an interval.
+
+Sources: order-statistic interval of the median, Hoefler & Belli 2015 rule 5 (the same as
+``scipy.stats.quantile_test(x, p=0.5).confidence_interval()``); integrated autocorrelation time with the initial
+positive sequence, Geyer 1992.
+"""
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+import numpy.typing as npt
+
+_EXACT_UP_TO = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class MedianInterval:
+    """A median with its distribution-free interval; ``low`` and ``high`` are None when there are too few values."""
+
+    median: float
+    low: float | None
+    high: float | None
+
+    @property
+    def relative_half_width(self) -> float:
+        """Half of the interval's width over the median; infinite when there is no interval."""
+        if self.low is None or self.high is None or self.median <= 0:
+            return math.inf
+        return (self.high - self.low) / 2 / self.median
+
+
+def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float = 1.0) -> MedianInterval:
+    """The median of ``values`` (any order, at least one) with its order-statistic interval.
+
+    ``tau`` is the autocorrelation time in samples: n correlated values know no more than n / tau free ones, so the
+    ranks of the interval's ends are those of n / tau values. With fewer than 6 effective values there is no two-sided
+    95 % interval at all.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = len(ordered)
+    median = float(np.median(ordered))
+    effective = max(1, int(count / max(tau, 1.0)))
+    below = _rank_below(effective, confidence)
+    if below is None:
+        return MedianInterval(median, None, None)
+    low = math.floor(below / effective * count)
+    high = count - 1 - low
+    return MedianInterval(median, float(ordered[low]), float(ordered[high]))
+
+
+def _rank_below(count: int, confidence: float) -> int | None:
+    """How many of ``count`` sorted values may be cut off at each end so that the rest covers the median."""
+    tail = (1 - confidence) / 2
+    if count > _EXACT_UP_TO:
+        return math.floor(count / 2 + NormalDist().inv_cdf(tail) * math.sqrt(count) / 2)
+    cumulative = 0.0
+    cut = -1
+    for successes in range(count // 2 + 1):
+        cumulative += math.comb(count, successes) / 2**count
+        if cumulative > tail:
+            break
+        cut = successes
+    return cut if cut >= 0 else None
+
+
+def autocorrelation_time(values: npt.ArrayLike) -> float:
+    """Integrated autocorrelation time (in samples, ≥ 1) of the indicator "above the median".
+
+    The indicator, because it is the median whose error is wanted and because one outlier must not decide it. The sum
+    is cut at the first pair of lags that is not positive (Geyer's initial positive sequence).
+    """
+    series = np.asarray(values, dtype=np.float64)
+    count = len(series)
+    indicator = (series > np.median(series)).astype(np.float64)
+    indicator -= indicator.mean()
+    power = float(indicator @ indicator)
+    if count < 4 or power == 0:
+        return 1.0
+    spectrum = np.fft.rfft(indicator, 2 * count)
+    correlation = np.fft.irfft(spectrum * np.conj(spectrum))[:count] / power
+    even = count // 2 * 2
+    pairs = correlation[:even:2] + correlation[1:even:2]
+    ends = np.flatnonzero(pairs <= 0)
+    stop = int(ends[0]) if len(ends) else len(pairs)
+    return max(1.0, float(2 * pairs[:stop].sum() - 1))

@@ -1,0 +1,265 @@
+"""The run folder: create it, append to it so that a crash loses at most one line, read it, lift old formats.
+
+``results/<machine>/<UTC>-<id>/run.json`` is written once and whole; ``samples.jsonl`` grows by one complete line per
+block, flushed and fsynced before the next block starts. Nothing else is needed to judge a run.
+"""
+
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from busbw.errors import DamagedRun, NewerSchema, StoreError
+from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Measurement, Row, Run, Skipped
+
+RUN_FILE = "run.json"
+SAMPLES_FILE = "samples.jsonl"
+
+Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
+UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {}
+"""Schema n → how its run.json and one line of its samples become those of n + 1. Schema 1 is the first."""
+
+_LATEST = "latest"
+
+
+def utc_now() -> str:
+    """The time of day as it is stored: UTC, ISO 8601, whole milliseconds."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRun:
+    """A run as read back: ``rows`` in the order they were written, ``warnings`` what the reader has to say about them."""
+
+    path: Path
+    run: Run
+    rows: tuple[Row, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def measurements(self) -> tuple[Measurement, ...]:
+        """The blocks that were measured."""
+        return tuple(row for row in self.rows if isinstance(row, Measurement))
+
+    @property
+    def skipped(self) -> tuple[Skipped, ...]:
+        """The cases that could not run here."""
+        return tuple(row for row in self.rows if isinstance(row, Skipped))
+
+    @property
+    def failed(self) -> tuple[Failed, ...]:
+        """The cases that were tried and gave no result."""
+        return tuple(row for row in self.rows if isinstance(row, Failed))
+
+    @property
+    def launches(self) -> tuple[LaunchStarted, ...]:
+        """The launches, in order."""
+        return tuple(row for row in self.rows if isinstance(row, LaunchStarted))
+
+    @property
+    def end(self) -> Ended | None:
+        """How the run ended; None when it was killed or is still going on."""
+        ends = [row for row in self.rows if isinstance(row, Ended)]
+        return ends[-1] if ends else None
+
+    @property
+    def not_reached(self) -> tuple[Case, ...]:
+        """The cases of the plan that have no row at all."""
+        seen = {row.case for row in self.rows if isinstance(row, Measurement | Skipped | Failed)}
+        return tuple(case for case in self.run.cases if case not in seen)
+
+
+def create(results_dir: Path, machine: str) -> Path:
+    """Make the folder of a new run and return it. Raises StoreError when that is not possible."""
+    slug = re.sub(r"[^A-Za-z0-9._-]+", "-", machine).strip("-.") or "machine"
+    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    folder = results_dir / slug / f"{stamp}-{secrets.token_hex(3)}"
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        message = f"cannot make the run folder {folder}: {error.strerror}; give a writable one with --results-dir"
+        raise StoreError(message) from error
+    return folder
+
+
+def write_run(folder: Path, run: Run) -> None:
+    """Write ``run.json`` whole or not at all."""
+    target = folder / RUN_FILE
+    draft = folder / f".{RUN_FILE}.draft"
+    try:
+        with draft.open("wb") as file:
+            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(target)
+    except OSError as error:
+        draft.unlink(missing_ok=True)
+        message = f"cannot write {target}: {error.strerror}"
+        raise StoreError(message) from error
+
+
+class Appender:
+    """Appends rows to ``samples.jsonl``; each is on the disk before ``append`` returns.
+
+    A torn last line, left by a writer that was killed, is cut off on opening: ``read`` has no use for it either.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / SAMPLES_FILE
+        try:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._end = self._complete_length()
+            os.ftruncate(self._file, self._end)
+        except OSError as error:
+            message = f"cannot open {self._path}: {error.strerror}"
+            raise StoreError(message) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        os.close(self._file)
+
+    def append(self, row: Row) -> None:
+        """Add one row. Raises StoreError (disk full, quota …) with the file cut back to its last complete line."""
+        line = memoryview(msgspec.json.encode(row) + b"\n")
+        try:
+            written = 0
+            while written < len(line):
+                written += os.pwrite(self._file, line[written:], self._end + written)
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, self._end)
+            message = f"cannot write {self._path}: {error.strerror}; the rows before are kept"
+            raise StoreError(message) from error
+        self._end += len(line)
+
+    def _complete_length(self) -> int:
+        end = os.lseek(self._file, 0, os.SEEK_END)
+        step = 1 << 16
+        while end > 0:
+            start = max(0, end - step)
+            newline = os.pread(self._file, end - start, start).rfind(b"\n")
+            if newline >= 0:
+                return start + newline + 1
+            end = start
+        return 0
+
+
+def read(folder: Path) -> StoredRun:
+    """Read a run folder.
+
+    A damaged last line is dropped with a warning that names the case it was for. Raises NewerSchema for a run from
+    a newer busbw, DamagedRun (with the line's number) for damage anywhere else, StoreError when there is no run.
+    """
+    run, schema = _read_run(folder / RUN_FILE)
+    rows: list[Row] = []
+    warnings: list[str] = []
+    path = folder / SAMPLES_FILE
+    try:
+        content = path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message) from error
+    lines = content.split(b"\n")
+    torn = lines.pop()
+    for number, line in enumerate(lines, start=1):
+        try:
+            rows.append(_decode_row(line, schema))
+        except msgspec.MsgspecError as error:
+            if number == len(lines) and not torn:
+                torn = line
+                break
+            message = f"{path}, line {number}: {error}"
+            raise DamagedRun(message) from error
+    if torn:
+        warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
+    return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
+
+
+def find(results_dir: Path, selector: str) -> Path:
+    """The folder that ``selector`` means: a path, a run's name or the start or end of it, or ``latest``.
+
+    Raises StoreError when nothing or more than one run answers to it.
+    """
+    given = Path(selector)
+    if (given / RUN_FILE).is_file():
+        return given
+    if given.name == RUN_FILE and given.is_file():
+        return given.parent
+    runs = list(folders(results_dir))
+    if selector == _LATEST:
+        found = runs[-1:]
+    else:
+        found = [folder for folder in runs if selector and (folder.name.startswith(selector) or folder.name.endswith(selector))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        message = f"run {selector!r} is ambiguous in {results_dir}: {', '.join(folder.name for folder in found)}"
+    else:
+        message = f"run {selector!r} not found: it is neither a run folder nor one of the {len(runs)} runs in {results_dir} (busbw list runs)"
+    raise StoreError(message)
+
+
+def folders(results_dir: Path) -> Iterator[Path]:
+    """All run folders below ``results_dir``, oldest first."""
+    found = (path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}"))
+    yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
+
+
+def _read_run(path: Path) -> tuple[Run, int]:
+    try:
+        document = msgspec.json.decode(path.read_bytes())
+    except FileNotFoundError as error:
+        message = f"{path.parent} is not a run folder: it has no {RUN_FILE}"
+        raise StoreError(message) from error
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message) from error
+    except msgspec.MsgspecError as error:
+        message = f"{path}: {error}"
+        raise DamagedRun(message) from error
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if not isinstance(schema, int) or schema < 1:
+        message = f"{path}: 'schema' is {schema!r}; a run has a whole number from 1 to {SCHEMA}"
+        raise DamagedRun(message)
+    if schema > SCHEMA:
+        message = f"{path} has schema {schema}, which is newer than this busbw understands ({SCHEMA}); upgrade busbw to read it"
+        raise NewerSchema(message)
+    for step in range(schema, SCHEMA):
+        document = UPGRADES[step][0](document)
+    try:
+        return msgspec.convert(document, Run), schema
+    except msgspec.MsgspecError as error:
+        message = f"{path}: {error}"
+        raise DamagedRun(message) from error
+
+
+_ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
+
+
+def _decode_row(line: bytes, schema: int) -> Row:
+    if schema == SCHEMA:
+        return _ROW_DECODER.decode(line)
+    document = msgspec.json.decode(line)
+    for step in range(schema, SCHEMA):
+        document = UPGRADES[step][1](document)
+    return msgspec.convert(document, Row)
+
+
+def _case_of(torn: bytes) -> str:
+    """Which case a torn line was for, as far as it was written."""
+    match = re.search(rb'"op":"([^"]+)".*?"size_bytes":(\d+)', torn)
+    if match is None:
+        return "a case whose name was not yet written"
+    block = re.search(rb'"launch":(\d+),"block":(\d+)', torn)
+    where = f" (launch {block[1].decode()}, block {block[2].decode()})" if block else ""
+    return f"{match[1].decode()} at {match[2].decode()} B{where}"

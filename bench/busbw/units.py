@@ -1,0 +1,138 @@
+"""Sizes, rates and times as people write them: parsing on the way in, formatting on the way out.
+
+Inside busbw everything is in base units: bytes, bytes per second, integer nanoseconds. Rates are decimal
+(1 GB/s = 1e9 B/s); only buffer sizes are binary, and then they are spelled KiB, MiB, GiB.
+"""
+
+import re
+
+from busbw.errors import UsageError
+
+_BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_RANGE = re.compile(r"\s*(?P<low>[^.*+]+?(?:\.\d+\s*\w*)?)\s*\.\.\s*(?P<high>[^*+]+?)\s*(?P<how>[*+])\s*(?P<step>.+)")
+_SECOND_NS = 1_000_000_000
+_LARGEST_SWEEP = 10_000
+
+
+def parse_size(text: str) -> int:
+    """Bytes of one buffer size: ``8``, ``64KiB``, ``1.5GiB``.
+
+    Raises UsageError for anything else. A bare ``M`` or ``MB`` is refused, because half of the world reads it
+    as 10^6 and the other half as 2^20.
+    """
+    match = _SIZE.fullmatch(text)
+    if match is None:
+        message = f"size {text!r} is not a size; write bytes (8) or a binary unit (64KiB, 1MiB, 1.5GiB)"
+        raise UsageError(message)
+    number, unit = match.groups()
+    factor = _BINARY.get(unit or "B")
+    if factor is None:
+        letter = unit[0].upper()
+        hint = f"; did you mean {number}{letter}iB?" if letter in "KMGT" else ""
+        message = f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}"
+        raise UsageError(message)
+    size = float(number) * factor
+    if size != int(size):
+        message = f"size {text!r} is not a whole number of bytes"
+        raise UsageError(message)
+    return int(size)
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Bytes of a sweep: a list (``8,1KiB,1MiB``), a geometric range (``8..64MiB*2``) or an arithmetic one
+    (``1MiB..4MiB+512KiB``); lists and ranges mix. The result is ascending and without repeats.
+
+    Raises UsageError for an empty sweep, a range that runs backwards, a factor ≤ 1 or a step of 0.
+    """
+    sizes: set[int] = set()
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            if ".." in part:
+                message = f"range {part!r} needs a factor or a step: 8..64MiB*2 or 1MiB..4MiB+512KiB"
+                raise UsageError(message)
+            sizes.add(parse_size(part))
+            continue
+        low, high = parse_size(match["low"]), parse_size(match["high"])
+        if low > high:
+            message = f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}"
+            raise UsageError(message)
+        sizes.update(_geometric(part, low, high, match["step"]) if match["how"] == "*" else _arithmetic(part, low, high, match["step"]))
+    return tuple(sorted(sizes))
+
+
+def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
+    try:
+        factor = float(step)
+    except ValueError:
+        factor = 0.0
+    if not 1 < factor < float("inf") or low == 0:
+        message = f"range {part!r}: a geometric range starts above 0 and its factor is a number above 1"
+        raise UsageError(message)
+    sizes: list[int] = []
+    size = float(low)
+    while round(size) <= high:
+        sizes.append(round(size))
+        size *= factor
+        _check_length(part, sizes)
+    return sizes
+
+
+def _arithmetic(part: str, low: int, high: int, step: str) -> list[int]:
+    width = parse_size(step)
+    if width == 0:
+        message = f"range {part!r}: the step must be above 0"
+        raise UsageError(message)
+    _check_length(part, range(low, high + 1, width))
+    return list(range(low, high + 1, width))
+
+
+def _check_length(part: str, sizes: list[int] | range) -> None:
+    if len(sizes) > _LARGEST_SWEEP:
+        message = f"range {part!r} has more than {_LARGEST_SWEEP} sizes"
+        raise UsageError(message)
+
+
+def format_size(size_bytes: int) -> str:
+    """``1048576`` → ``1 MiB``; a size that no binary unit divides with at most two decimals stays in bytes."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        value = size_bytes / _BINARY[unit]
+        if value >= 1 and round(value, 2) == value:
+            return f"{value:g} {unit}"
+    return f"{size_bytes} B"
+
+
+def format_rate(bytes_per_second: float | None) -> str:
+    """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (there is no wire) → ``–``."""
+    if bytes_per_second is None:
+        return "–"
+    for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_second >= factor:
+            return f"{_three_digits(bytes_per_second / factor)} {unit}"
+    return f"{_three_digits(bytes_per_second)} B/s"
+
+
+def format_time(nanoseconds: float) -> str:
+    """``1_234_567`` → ``1.23 ms`` with three significant digits."""
+    for unit, factor in (("s", _SECOND_NS), ("ms", 1_000_000), ("µs", 1_000)):
+        if abs(nanoseconds) >= factor:
+            return f"{_three_digits(nanoseconds / factor)} {unit}"
+    return f"{_three_digits(nanoseconds)} ns"
+
+
+def format_span(seconds: float) -> str:
+    """How long a person waits: ``8 s``, ``3 min 5 s``, ``2 h 10 min``."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _three_digits(value: float) -> str:
+    if value == 0:
+        return "0"
+    text = f"{value:.3g}"
+    return f"{float(text):.0f}" if "e" in text else text
