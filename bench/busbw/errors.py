@@ -20,8 +20,11 @@ class BusbwError(Exception):
     """Root of the tree: a failure that busbw can explain."""
 
 
-class UsageError(BusbwError):
-    """What the user asked for cannot be right as written."""
+class UsageError(BusbwError, ValueError):
+    """What the user asked for cannot be right as written.
+
+    A ValueError too, so that a record may raise it in its constructor and msgspec adds where in a file it happened.
+    """
 
 
 class StoreError(BusbwError):

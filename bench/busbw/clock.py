@@ -1,0 +1,39 @@
+"""Reading time: the host's monotonic clock behind a small Protocol, so that tests can bring their own."""
+
+import statistics
+import time
+from typing import Protocol
+
+from busbw.errors import ClockError
+
+_CALIBRATION_READS = 10_000
+
+
+class Clock(Protocol):
+    """Something that tells nanoseconds that never go backwards."""
+
+    def now_ns(self) -> int:
+        """Nanoseconds since an arbitrary start."""
+
+
+class HostClock:
+    """``time.perf_counter_ns``, which on Linux is CLOCK_MONOTONIC: one clock for all processes of a host.
+
+    Raises ClockError where Python would read another clock, because arrival skew could then not be told.
+    """
+
+    def __init__(self) -> None:
+        facts = time.get_clock_info("perf_counter")
+        if not facts.monotonic or "CLOCK_MONOTONIC" not in facts.implementation:
+            message = f"perf_counter is {facts.implementation}; busbw needs clock_gettime(CLOCK_MONOTONIC)"
+            raise ClockError(message)
+
+    def now_ns(self) -> int:
+        """Nanoseconds of CLOCK_MONOTONIC."""
+        return time.perf_counter_ns()
+
+
+def read_cost_ns(clock: Clock) -> int:
+    """What one read of ``clock`` costs: the median difference of back-to-back reads, in ns. Stored, never subtracted."""
+    reads = [clock.now_ns() for _ in range(_CALIBRATION_READS)]
+    return int(statistics.median(after - before for before, after in zip(reads, reads[1:], strict=False)))

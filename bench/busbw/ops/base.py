@@ -1,0 +1,98 @@
+"""What an operation is: a small record of pure functions. No torch here, so that every room may read the table."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+Placement = Literal["in", "out"]
+Matrix = tuple[tuple[int, ...], ...]
+
+REDUCED = -1
+"""As the source of a span: the reduction over all ranks of the group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """``length`` elements that come from rank ``source`` of the group (or are ``REDUCED``), read from element ``phase`` on."""
+
+    length: int
+    source: int
+    phase: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The buffers of one rank: what it puts in, what must have come out, and whether the two share memory.
+
+    ``send`` and ``expect`` are spans from the start of the send and the receive buffer. ``sends_from_receive`` is the
+    element of the receive buffer at which the send buffer starts, ``receives_into_send`` the other way round; at most
+    one of them is given, and none when the buffers are apart.
+    """
+
+    send: tuple[Span, ...]
+    expect: tuple[Span, ...]
+    sends_from_receive: int | None = None
+    receives_into_send: int | None = None
+
+    @property
+    def send_count(self) -> int:
+        """Elements of the send buffer."""
+        return sum(span.length for span in self.send)
+
+    @property
+    def receive_count(self) -> int:
+        """Elements of the receive buffer."""
+        return sum(span.length for span in self.expect)
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One rank's part in one call: rank ``rank`` of ``ranks`` in its group, ``count`` elements in S.
+
+    ``root`` is a rank of the group. ``traffic[s][d]`` is how many elements s sends to d (uneven ops only).
+    """
+
+    rank: int
+    ranks: int
+    count: int
+    in_place: bool = False
+    root: int = 0
+    traffic: Matrix = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Op:
+    """One operation. Sizes follow nccl-tests, so that the two can be laid side by side.
+
+    ``size_meaning`` says in words what S is. ``layout`` gives the buffers of a rank. ``bus_factor(n)`` turns algbw
+    into busbw for n > 1 ranks; None where nothing crosses a wire. ``wire_bytes(n, S)`` is what all n ranks together
+    must send by the best algorithm. S must hold a multiple of ``multiple(n)`` elements. ``placements`` lists what
+    exists, the usual one first. ``synchronising``: no rank can leave before the last one has come, so the rank with
+    the shortest time is the one that came late. ``members`` says which ranks of a group take part: all of them, its
+    two ends, or every ordered pair in turn. ``trips``: messages in a row that one invocation makes and that count as
+    that many calls (2 for a ping-pong, of which half a round trip is wanted).
+    """
+
+    name: str
+    summary: str
+    size_meaning: str
+    layout: Callable[[Share], Layout]
+    bus_factor: Callable[[int], float] | None
+    wire_bytes: Callable[[int, float], float]
+    multiple: Callable[[int], int] = lambda _ranks: 1
+    placements: tuple[Placement, ...] = ("out",)
+    reduces: bool = False
+    rooted: bool = False
+    uneven: bool = False
+    sized: bool = True
+    synchronising: bool = False
+    members: Literal["all", "ends", "pairs"] = "all"
+    trips: int = 1
+
+    def factor(self, ranks: int) -> float | None:
+        """busbw / algbw for ``ranks`` ranks in the group; None for one rank: there is no wire, and a 0 would be a lie."""
+        return None if self.bus_factor is None or ranks < 2 else self.bus_factor(ranks)
+
+    def least_ranks(self) -> int:
+        """The smallest group the op makes sense in."""
+        return 1 if self.members == "all" else 2

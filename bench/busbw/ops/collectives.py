@@ -1,0 +1,200 @@
+"""The collectives: one row per operation.
+
+S, bus factors and wire bytes: nccl-tests ``src/*.cu`` (``GetBw``) and ``doc/PERFORMANCE.md``. Wire bytes are the
+bandwidth lower bounds of Chan et al. 2007, summed over the ranks of the group.
+"""
+
+from busbw.ops.base import REDUCED, Layout, Op, Share, Span
+
+
+def _all_reduce(share: Share) -> Layout:
+    send = (Span(share.count, share.rank),)
+    return Layout(send, (Span(share.count, REDUCED),), receives_into_send=0 if share.in_place else None)
+
+
+def _all_gather(share: Share) -> Layout:
+    block = share.count // share.ranks
+    expect = tuple(Span(block, rank) for rank in range(share.ranks))
+    return Layout((Span(block, share.rank),), expect, sends_from_receive=share.rank * block if share.in_place else None)
+
+
+def _reduce_scatter(share: Share) -> Layout:
+    block = share.count // share.ranks
+    start = share.rank * block
+    expect = (Span(block, REDUCED, start),)
+    return Layout((Span(share.count, share.rank),), expect, receives_into_send=start if share.in_place else None)
+
+
+def _all_to_all(share: Share) -> Layout:
+    block = share.count // share.ranks
+    even = tuple((block,) * share.ranks for _ in range(share.ranks))
+    return _exchange(share, even)
+
+
+def _all_to_all_v(share: Share) -> Layout:
+    return _exchange(share, share.traffic)
+
+
+def _exchange(share: Share, traffic: tuple[tuple[int, ...], ...]) -> Layout:
+    # The phase is the receiver's, so that a block that reached the wrong rank is seen even when its source is right.
+    send = tuple(Span(traffic[share.rank][to], share.rank, to) for to in range(share.ranks))
+    expect = tuple(Span(traffic[source][share.rank], source, share.rank) for source in range(share.ranks))
+    return Layout(send, expect)
+
+
+def _broadcast(share: Share) -> Layout:
+    send = (Span(share.count, share.root),) if share.rank == share.root else ()
+    return Layout(send, (Span(share.count, share.root),), sends_from_receive=0 if send else None)
+
+
+def _reduce(share: Share) -> Layout:
+    # In place the buffers of the other ranks are scratch: what they hold afterwards is nobody's business.
+    expect = (Span(share.count, REDUCED),) if share.rank == share.root else ()
+    return Layout((Span(share.count, share.rank),), expect, receives_into_send=0 if expect else None)
+
+
+def _gather(share: Share) -> Layout:
+    block = share.count // share.ranks
+    send = (Span(block, share.rank),)
+    if share.rank != share.root:
+        return Layout(send, ())
+    expect = tuple(Span(block, rank) for rank in range(share.ranks))
+    return Layout(send, expect, sends_from_receive=share.rank * block if share.in_place else None)
+
+
+def _scatter(share: Share) -> Layout:
+    block = share.count // share.ranks
+    expect = (Span(block, share.root, share.rank),)
+    if share.rank != share.root:
+        return Layout((), expect)
+    send = tuple(Span(block, share.root, to) for to in range(share.ranks))
+    return Layout(send, expect, receives_into_send=share.rank * block if share.in_place else None)
+
+
+def _nothing(_share: Share) -> Layout:
+    return Layout((), ())
+
+
+def _one(_ranks: int) -> float:
+    return 1.0
+
+
+def _others(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _blocks(ranks: int) -> int:
+    return ranks
+
+
+COLLECTIVES = (
+    Op(
+        name="all_reduce",
+        summary="every rank ends with the reduction of all buffers",
+        size_meaning="buffer of one rank",
+        layout=_all_reduce,
+        bus_factor=lambda ranks: 2 * (ranks - 1) / ranks,
+        wire_bytes=lambda ranks, size: 2 * (ranks - 1) * size,
+        # torch.distributed has no all-reduce into a second buffer.
+        placements=("in",),
+        reduces=True,
+        synchronising=True,
+    ),
+    Op(
+        name="all_gather",
+        summary="every rank ends with the blocks of all ranks",
+        size_meaning="total gathered output of one rank (n × its own block)",
+        layout=_all_gather,
+        bus_factor=_others,
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        multiple=_blocks,
+        placements=("out", "in"),
+        synchronising=True,
+    ),
+    Op(
+        name="reduce_scatter",
+        summary="every rank ends with its block of the reduction",
+        size_meaning="total input of one rank (n × the block it keeps)",
+        layout=_reduce_scatter,
+        bus_factor=_others,
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        multiple=_blocks,
+        placements=("out", "in"),
+        reduces=True,
+        synchronising=True,
+    ),
+    Op(
+        name="all_to_all",
+        summary="every rank sends an equal block to every rank",
+        size_meaning="send buffer of one rank, its own block included",
+        layout=_all_to_all,
+        bus_factor=_others,
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        multiple=_blocks,
+        synchronising=True,
+    ),
+    Op(
+        name="all_to_all_v",
+        summary="every rank sends blocks of different sizes, by a skew or a traffic matrix",
+        size_meaning="the largest over the ranks of what is sent or received, own blocks included",
+        layout=_all_to_all_v,
+        bus_factor=_others,
+        # Overridden by the split matrix itself: see traffic.wire_bytes.
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        uneven=True,
+        synchronising=True,
+    ),
+    Op(
+        name="broadcast",
+        summary="every rank ends with the root's buffer",
+        size_meaning="buffer",
+        layout=_broadcast,
+        bus_factor=_one,
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        placements=("in",),
+        rooted=True,
+    ),
+    Op(
+        name="reduce",
+        summary="the root ends with the reduction of all buffers",
+        size_meaning="buffer",
+        layout=_reduce,
+        bus_factor=_one,
+        wire_bytes=lambda ranks, size: (ranks - 1) * size,
+        placements=("in",),
+        reduces=True,
+        rooted=True,
+    ),
+    Op(
+        name="gather",
+        summary="the root ends with the blocks of all ranks",
+        size_meaning="n × the block of one rank",
+        layout=_gather,
+        bus_factor=_others,
+        wire_bytes=lambda ranks, size: (ranks - 1) / ranks * size,
+        multiple=_blocks,
+        placements=("out", "in"),
+        rooted=True,
+    ),
+    Op(
+        name="scatter",
+        summary="every rank ends with its block of the root's buffer",
+        size_meaning="n × the block of one rank",
+        layout=_scatter,
+        bus_factor=_others,
+        wire_bytes=lambda ranks, size: (ranks - 1) / ranks * size,
+        multiple=_blocks,
+        placements=("out", "in"),
+        rooted=True,
+    ),
+    Op(
+        name="barrier",
+        summary="no rank leaves before the last one has come",
+        size_meaning="nothing (time only)",
+        layout=_nothing,
+        bus_factor=None,
+        wire_bytes=lambda _ranks, _size: 0.0,
+        sized=False,
+        synchronising=True,
+    ),
+)

@@ -1,0 +1,160 @@
+"""Data that prove themselves: inputs that tell every rank apart, and results that are exact in the dtype used.
+
+Everything repeats with a period that is a prime, so the expected result of any size is known from one period, and a
+block that landed in the wrong place (block sizes are no multiples of that prime) is seen.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from busbw.ops.base import REDUCED, Span
+
+PERIOD = 1021
+POISON = 127
+"""Fills receive buffers before a check; fits every dtype and is no value that is ever moved."""
+
+_MOVED_TOP = 126
+_PHASE_STEP = 37
+
+TORCH_DTYPES: dict[str, torch.dtype] = {
+    "float32": torch.float32,
+    "float64": torch.float64,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "int32": torch.int32,
+    "int64": torch.int64,
+}
+
+EXACT_UP_TO = {
+    "float32": 2**24,
+    "float64": 2**53,
+    "float16": 2**11,
+    "bfloat16": 2**8,
+    "int8": 2**7 - 1,
+    "uint8": 2**8 - 1,
+    "int32": 2**31 - 1,
+    "int64": 2**63 - 1,
+}
+"""Every whole number up to this one is exact in the dtype, and so is every sum that stays below it."""
+
+
+class Unverifiable(Exception):
+    """No input tells these ranks apart and still has an exact result; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One period of what each rank of a group puts in (``table``, ranks × PERIOD) and of the result of reducing it
+    (``reduced``, PERIOD; None for ops that reduce nothing), in the dtype of the case.
+    """
+
+    table: torch.Tensor
+    reduced: torch.Tensor | None
+
+    def row(self, span: Span) -> torch.Tensor:
+        """The period that a span starts with."""
+        source = self.reduced if span.source == REDUCED else self.table[span.source]
+        if source is None:
+            message = "an op that reduces nothing expects a reduced span"
+            raise ValueError(message)
+        # A reduced block is a slice of the whole buffer: its phase is the element it starts at. A moved block's phase
+        # is its receiver, a small number, and is spread out so that neighbours differ.
+        shift = span.phase if span.source == REDUCED else span.phase * _PHASE_STEP
+        return torch.roll(source, -(shift % PERIOD))
+
+
+def pattern(ranks: int, dtype: str, redop: str | None, seed: int) -> Pattern:
+    """The inputs of a group of ``ranks`` and the exact result. Raises Unverifiable where there is none."""
+    generator = torch.Generator().manual_seed(seed)
+    if redop is None:
+        table = torch.randint(0, _MOVED_TOP + 1, (ranks, PERIOD), generator=generator)
+        return Pattern(table.to(TORCH_DTYPES[dtype]), None)
+    contribution, reduced = _REDUCTIONS[redop](ranks, dtype, generator)
+    return Pattern(contribution.to(TORCH_DTYPES[dtype]), reduced.to(TORCH_DTYPES[dtype]))
+
+
+def _summed(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks)
+    if top >= 1:
+        table = torch.randint(0, top + 1, (ranks, PERIOD), generator=generator)
+    else:
+        # More ranks than the dtype can count: only every k-th rank contributes to an element, in turn.
+        every = -(-ranks // EXACT_UP_TO[dtype])
+        table = ((torch.arange(ranks)[:, None] + torch.arange(PERIOD)[None, :]) % every == 0).to(torch.int64)
+    return table, table.sum(0)
+
+
+def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks - ranks)
+    if top < 1:
+        message = f"an average over {ranks} ranks has no exact test in {dtype}"
+        raise Unverifiable(message)
+    table = torch.randint(0, top + 1, (ranks, PERIOD), generator=generator)
+    # One rank, another one at each element, makes up what is missing to a multiple of the number of ranks.
+    columns = torch.arange(PERIOD)
+    table[columns % ranks, columns] += (-table.sum(0)) % ranks
+    return table, table.sum(0) // ranks
+
+
+def _multiplied(ranks: int, dtype: str, _generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    # Powers of two are exact far beyond EXACT_UP_TO in floats, but the rule that holds for integers is enough.
+    most = min(max(1, ranks - 1), EXACT_UP_TO[dtype].bit_length() - 1, 10)
+    columns = torch.arange(PERIOD)
+    doubled = (torch.arange(ranks)[:, None] - columns[None, :]) % ranks < 1 + columns[None, :] % most
+    table = torch.where(doubled, 2, 1)
+    return table, table.prod(0)
+
+
+def _smallest(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    table = _signed(ranks, dtype, generator)
+    return table, table.min(0).values
+
+
+def _largest(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    table = _signed(ranks, dtype, generator)
+    return table, table.max(0).values
+
+
+def _signed(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
+    low = 0 if dtype == "uint8" else -_MOVED_TOP
+    return torch.randint(low, _MOVED_TOP + 1, (ranks, PERIOD), generator=generator)
+
+
+_REDUCTIONS = {"sum": _summed, "avg": _averaged, "product": _multiplied, "min": _smallest, "max": _largest}
+
+
+def fill(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> None:
+    """Write ``spans`` into ``buffer`` (1-D, exactly as long) from its start."""
+    start = 0
+    for span in spans:
+        part = buffer[start : start + span.length]
+        row = made_of.row(span).to(buffer.device)
+        whole = span.length // PERIOD * PERIOD
+        part[:whole].view(-1, PERIOD).copy_(row)
+        part[whole:].copy_(row[: span.length - whole])
+        start += span.length
+
+
+def count_wrong(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> int:
+    """How many elements of ``buffer`` are not what ``spans`` say; NaN counts as wrong."""
+    wrong = 0
+    start = 0
+    for span in spans:
+        part = buffer[start : start + span.length]
+        row = made_of.row(span).to(buffer.device)
+        whole = span.length // PERIOD * PERIOD
+        wrong += int((part[:whole].view(-1, PERIOD) != row).sum())
+        wrong += int((part[whole:] != row[: span.length - whole]).sum())
+        start += span.length
+    return wrong
+
+
+def settle(buffer: torch.Tensor, redop: str) -> None:
+    """Fill with what the reduction leaves as it is, so that thousands of reductions in place neither overflow nor
+    run into denormals, which some CPUs add a hundred times slower.
+    """
+    buffer.fill_(0 if redop == "sum" else 1)

@@ -1,0 +1,76 @@
+"""Who runs together: splits of the world into groups (nccl-tests' semantics) and rounds of disjoint pairs."""
+
+import re
+from collections import defaultdict
+from collections.abc import Callable
+
+from busbw.errors import UsageError
+
+Ranks = tuple[int, ...]
+Round = tuple[Ranks, ...]
+
+ALL = "all"
+_MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-fA-F]+|\d+)", re.IGNORECASE)
+_LIST = re.compile(r"\d+(,\d+)*(;\d+(,\d+)*)*")
+
+_COLOUR: dict[str, Callable[[int, int], int]] = {
+    "and": lambda rank, value: rank & value,
+    "or": lambda rank, value: rank | value,
+    "mod": lambda rank, value: rank % value,
+    "div": lambda rank, value: rank // value,
+}
+
+
+def split_world(spec: str, ranks: int) -> Round:
+    """The groups that ``spec`` makes of ranks 0 … ``ranks`` − 1.
+
+    ``all``; ``div:2``, ``mod:2``, ``and:0x7``, ``or:0x7``: ranks for which the expression gives the same value form a
+    group (NCCL_TESTS_SPLIT); or a list, ``0,1;2,3``, in which ranks that are not named stay idle. Raises UsageError
+    for anything else, for a rank that does not exist and for one that is named twice.
+    """
+    if spec == ALL:
+        return (tuple(range(ranks)),)
+    mask = _MASK.fullmatch(spec)
+    if mask is not None:
+        return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
+    if not _LIST.fullmatch(spec.replace(" ", "")):
+        message = f"groups {spec!r} is not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3"
+        raise UsageError(message)
+    groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
+    named = [rank for group in groups for rank in group]
+    strangers = sorted({rank for rank in named if rank >= ranks})
+    twice = sorted({rank for rank in named if named.count(rank) > 1})
+    if strangers or twice:
+        problem = f"ranks {strangers} do not exist" if strangers else f"ranks {twice} are named twice"
+        message = f"groups {spec!r}: {problem}; allowed are ranks 0 to {ranks - 1}, each once"
+        raise UsageError(message)
+    return groups
+
+
+def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
+    if value == 0 and how in {"mod", "div"}:
+        message = f"groups {spec!r}: the divisor must be above 0"
+        raise UsageError(message)
+    colours: defaultdict[int, list[int]] = defaultdict(list)
+    for rank in range(ranks):
+        colours[_COLOUR[how](rank, value)].append(rank)
+    return tuple(tuple(members) for _, members in sorted(colours.items()))
+
+
+def pair_rounds(members: Ranks, *, together: bool) -> tuple[Round, ...]:
+    """Every ordered pair of ``members`` once, in rounds.
+
+    ``together``: round-robin tournament (circle method), so that the pairs of a round are disjoint and run at once;
+    n − 1 rounds for even n, n for odd n, each played in both directions. Otherwise one pair a round.
+    """
+    seats: list[int | None] = [*members, *([None] if len(members) % 2 else [])]
+    rounds: list[Round] = []
+    for _ in range(len(seats) - 1):
+        half = len(seats) // 2
+        meetings = zip(seats[:half], reversed(seats[half:]), strict=True)
+        pairs = tuple((one, two) for one, two in meetings if one is not None and two is not None)
+        rounds += [pairs, tuple((two, one) for one, two in pairs)]
+        seats = [seats[0], seats[-1], *seats[1:-1]]
+    if together:
+        return tuple(rounds)
+    return tuple((pair,) for pairs in rounds for pair in pairs)

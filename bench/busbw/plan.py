@@ -1,0 +1,357 @@
+"""What to measure: a plan (TOML file, shipped suite or options) and the ordered list of cases it means."""
+
+import math
+import re
+import tomllib
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import resources
+from itertools import product
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+from busbw import units
+from busbw.errors import UsageError
+from busbw.ops import OPS, op_named, traffic
+from busbw.ops.base import Matrix, Op, Placement
+from busbw.ops.groups import ALL, Round, split_world
+from busbw.records import DTYPE_BYTES, JSON, REDOPS, Case, Record
+
+_MOST_RANKS = 1 << 20
+
+PlacementChoice = Literal["native", "in", "out", "both"]
+
+
+class Timing(Record, frozen=True, kw_only=True):
+    """How long and how often: the protocol's numbers. Times are seconds, budgets are per case and launch.
+
+    ``blocks`` blocks of each case are spread over a launch. Sampling stops when the interval of the median is within
+    ± ``precision``, but not before ``min_samples`` and ``min_seconds``; at the latest at ``max_seconds`` or
+    ``max_samples`` (then still with ``least_samples``). ``launch_warmup_seconds`` of small collectives start a
+    launch; each block warms up for ``warmup_seconds``, at least ``warmup_calls`` and at most ``warmup_calls_cap``
+    calls. After ``timeout_seconds`` without progress a rank is taken for lost.
+    """
+
+    blocks: int = 2
+    precision: float = 0.05
+    min_samples: int = 30
+    least_samples: int = 20
+    max_samples: int = 4000
+    min_seconds: float = 0.1
+    max_seconds: float = 0.5
+    launch_warmup_seconds: float = 1.0
+    warmup_seconds: float = 0.02
+    warmup_calls: int = 5
+    warmup_calls_cap: int = 50
+    timeout_seconds: float = 60.0
+
+    def __post_init__(self) -> None:
+        if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
+            message = "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
+            raise UsageError(message)
+        if not self.least_samples <= self.min_samples <= self.max_samples:
+            message = "want least_samples ≤ min_samples ≤ max_samples"
+            raise UsageError(message)
+        if not 0 <= self.min_seconds <= self.max_seconds or self.timeout_seconds <= 0 or not 0 < self.precision < 1:
+            message = "want 0 ≤ min_seconds ≤ max_seconds, timeout_seconds > 0 and 0 < precision < 1"
+            raise UsageError(message)
+
+
+class Sweep(Record, frozen=True, kw_only=True):
+    """Ops × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``."""
+
+    ops: tuple[str, ...]
+    sizes: str = "8..16MiB*2"
+    dtypes: tuple[str, ...] = ("float32",)
+    redops: tuple[str, ...] = ("sum",)
+    placement: PlacementChoice = "native"
+    groups: str = ALL
+    root: int = 0
+    skew: float = 0.5
+    traffic: tuple[tuple[float, ...], ...] | None = None
+    pairs: Literal["together", "alone"] = "together"
+
+    def __post_init__(self) -> None:
+        checks: dict[str, Callable[[], object]] = {
+            "ops": lambda: [op_named(name) for name in self.ops],
+            "sizes": lambda: units.parse_sizes(self.sizes),
+            "dtypes": lambda: _known("dtype", self.dtypes, DTYPE_BYTES),
+            "redops": lambda: _known("redop", self.redops, REDOPS),
+            "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
+            "skew": lambda: traffic.skewed(2, self.skew),
+            "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
+        }
+        for key, check in checks.items():
+            try:
+                check()
+            except UsageError as error:
+                message = f"key {key!r}: {error}"
+                raise UsageError(message) from error
+
+
+class Plan(Record, frozen=True, kw_only=True):
+    """A whole run. ``ranks`` None: as many as the machine or the launcher gives."""
+
+    name: str = "custom"
+    backend: str = "gloo"
+    ranks: int | None = None
+    launches: int = 1
+    seed: int = 1
+    timing: Timing = Timing()
+    sweep: tuple[Sweep, ...]
+
+    def __post_init__(self) -> None:
+        if self.launches < 1 or (self.ranks is not None and self.ranks < 1) or not self.sweep:
+            message = f"want launches ≥ 1, ranks ≥ 1 and a sweep; given launches {self.launches}, ranks {self.ranks}, {len(self.sweep)} sweeps"
+            raise UsageError(message)
+
+    def as_json(self) -> dict[str, JSON]:
+        """The plan as it is stored with a run."""
+        document: dict[str, JSON] = msgspec.to_builtins(self)
+        return document
+
+
+def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
+    strangers = [name for name in given if name not in allowed]
+    if strangers or not given:
+        names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
+        message = f"{what} {', '.join(map(repr, strangers)) or 'list is empty'} is unknown; known: {names}"
+        raise UsageError(message)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def suites() -> dict[str, str]:
+    """Names of the shipped suites → their TOML text."""
+    folder = resources.files("busbw") / "suites"
+    found = {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
+    return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
+
+
+def read_suite(name: str) -> Plan:
+    """A shipped suite. Raises UsageError that lists the known ones."""
+    known = suites()
+    if name not in known:
+        message = f"suite {name!r} is unknown; known: {', '.join(known)}"
+        raise UsageError(message)
+    return parse_plan(known[name], f"suite {name}", Path())
+
+
+def read_plan(path: Path) -> Plan:
+    """A plan file. Raises UsageError with the key, the line and what is allowed there."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"plan {path}: cannot read it: {error}"
+        raise UsageError(message) from error
+    return parse_plan(text, str(path), path.parent)
+
+
+def parse_plan(text: str, origin: str, folder: Path) -> Plan:
+    """A plan from TOML ``text``; a sweep's ``traffic`` may name a CSV file relative to ``folder``."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = f"{origin}: not TOML: {error}"
+        raise UsageError(message) from error
+    for sweep in document.get("sweep", ()):
+        if isinstance(sweep, dict) and isinstance(sweep.get("traffic"), str):
+            sweep["traffic"] = traffic.read_weights(folder / sweep["traffic"])
+    try:
+        return msgspec.convert(document, Plan)
+    except msgspec.ValidationError as error:
+        raise UsageError(_explain(str(error), text, origin)) from error
+
+
+_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_NAMED = re.compile(r"key '(?P<key>\w+)': ")
+_UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
+
+
+def _explain(error: str, text: str, origin: str) -> str:
+    """What msgspec says of a path in the document, as a message with a line and the keys that are allowed."""
+    match = _AT.match(error)
+    what, path = (match["what"], match["path"] or "") if match else (error, "")
+    steps = [int(step) if step.isdigit() else step for step in re.findall(r"\w+", path)]
+    unknown = _UNKNOWN.search(what)
+    table: type[Record] = Plan
+    if steps[:1] == ["sweep"]:
+        table = Sweep
+    elif steps[:1] == ["timing"]:
+        table = Timing
+    allowed = ", ".join(table.__struct_fields__)
+    if unknown is not None:
+        line = _line_of(text, tuple(steps), unknown["key"])
+        return f"{origin}, line {line}: unknown key {unknown['key']!r}; allowed keys: {allowed}"
+    named = _NAMED.match(what)
+    keys = [step for step in steps if isinstance(step, str)]
+    key = named["key"] if named else (keys[-1] if keys else "")
+    line = _line_of(text, tuple(steps), key)
+    if named or not key:
+        return f"{origin}, line {line}: {what}"
+    return f"{origin}, line {line}: key {key!r}: {what[:1].lower()}{what[1:]}"
+
+
+def _line_of(text: str, steps: tuple[str | int, ...], key: str) -> int:
+    """The line of ``key`` in the table that ``steps`` lead to (tomllib keeps no positions), else of the table."""
+    wanted = str(steps[0]) if steps and steps[0] in {"sweep", "timing"} else ""
+    index = next((step for step in steps if isinstance(step, int)), 0)
+    table, seen, table_line = "", -1, 1
+    for number, line in enumerate(text.splitlines(), start=1):
+        header = re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line)
+        if header:
+            table = header[1]
+            seen += table == wanted
+        here = table == wanted and (wanted != "sweep" or seen == index)
+        if here and header:
+            table_line = number
+        if here and re.match(rf"""\s*(?:["']?{re.escape(key)}["']?)\s*=""", line):
+            return number
+    return table_line
+
+
+# --- expanding -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What a plan means on a world: ``cases`` in order and without repeats, ``adjusted`` which sizes were rounded (in
+    words), ``matrices`` the weights behind each traffic variant.
+    """
+
+    cases: tuple[Case, ...]
+    adjusted: tuple[str, ...]
+    weights: dict[str, traffic.Weights]
+
+
+def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
+    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts.
+
+    A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
+    possible one, and said. Raises UsageError for groups that do not fit the world.
+    """
+    cases: dict[Case, None] = {}
+    adjusted: dict[str, None] = {}
+    weights: dict[str, traffic.Weights] = {}
+    for sweep in plan.sweep:
+        groups = split_world(sweep.groups, ranks)
+        for op in (OPS[name] for name in sweep.ops):
+            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes):
+                cases[case] = None
+                if note:
+                    adjusted[note] = None
+                if op.uneven and case.variant is not None:
+                    weights[case.variant] = _weights(sweep, len(groups[0]))
+    return Cases(tuple(cases), tuple(adjusted), weights)
+
+
+def _cases_of(op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int) -> Iterator[tuple[Case, str | None]]:
+    dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
+    redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
+    placements = _placements(op, sweep.placement)
+    sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
+    for dtype, redop, placement, wanted in product(dtypes, redops, placements, sizes):
+        size = _rounded(op, sweep, groups, dtype, wanted) if dtype is not None else 0
+        note = None
+        if size != wanted and not op.uneven:
+            note = f"{op.name} {dtype}: {units.format_size(wanted)} became {units.format_size(size)}, a multiple of {_unit_in_words(op, groups, dtype)}"
+        elif size != wanted:
+            note = f"{op.name} {dtype}: {units.format_size(wanted)} became {units.format_size(size)}, what whole elements in these proportions give"
+        case = Case(
+            op=op.name,
+            backend=plan.backend,
+            device="cpu",
+            dtype=dtype,
+            redop=redop,
+            size_bytes=size,
+            ranks=ranks,
+            nodes=nodes,
+            group=sweep.groups.replace(" ", ""),
+            in_place=placement == "in",
+            root=sweep.root if op.rooted else None,
+            variant=_variant(op, sweep),
+        )
+        yield case, note
+
+
+def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
+    # A placement that the op lacks is still made a case, so that it is stored as skipped and not just missing.
+    if not op.sized or op.members != "all":
+        return op.placements[:1]
+    if choice == "native":
+        return op.placements[:1]
+    return ("out", "in") if choice == "both" else (choice,)
+
+
+def _variant(op: Op, sweep: Sweep) -> str | None:
+    if op.members == "pairs":
+        return sweep.pairs
+    if not op.uneven:
+        return None
+    if sweep.traffic is None:
+        return f"skew:{sweep.skew:g}"
+    return f"matrix:{traffic.fingerprint(sweep.traffic)}"
+
+
+def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
+    return traffic.skewed(ranks, sweep.skew) if sweep.traffic is None else sweep.traffic
+
+
+def _rounded(op: Op, sweep: Sweep, groups: Round, dtype: str, wanted: int) -> int:
+    itemsize = DTYPE_BYTES[dtype]
+    if op.uneven:
+        weights = _weights(sweep, len(groups[0]))
+        return max(1, traffic.largest(traffic.split(weights, wanted // itemsize))) * itemsize
+    unit = _unit(op, groups) * itemsize
+    return max(unit, wanted // unit * unit)
+
+
+def _unit(op: Op, groups: Round) -> int:
+    return math.lcm(*(op.multiple(len(group)) for group in groups))
+
+
+def _unit_in_words(op: Op, groups: Round, dtype: str) -> str:
+    unit, itemsize = _unit(op, groups), DTYPE_BYTES[dtype]
+    return f"{itemsize} B" if unit == 1 else f"{unit} ranks × {itemsize} B"
+
+
+def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
+    """About how long a run takes: the time budget of every case that is sized, with start-up and warm-up.
+
+    An upper estimate for a backend that converges early, a lower one where a single call takes a large part of the
+    budget: it is a guide for the user, not a promise.
+    """
+    timing = plan.timing
+    per_case = timing.max_seconds + timing.blocks * (2 * timing.warmup_seconds + 0.01)
+    rounds = sum(max(1, 2 * (case.ranks - 1)) if OPS[case.op].members == "pairs" else 1 for case in cases)
+    return plan.launches * (1.0 + timing.launch_warmup_seconds + rounds * per_case)
+
+
+def shares(case: Case, weights: Mapping[str, traffic.Weights]) -> Matrix:
+    """The traffic matrix of an uneven case in elements; empty for every other."""
+    if case.variant is None or case.variant not in weights:
+        return ()
+    return traffic.split(weights[case.variant], case.count)
+
+
+def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
+    """``plan`` with options on top: ``ops`` selects among its sweeps, each setting goes to the plan or to every sweep.
+
+    Raises UsageError when an op is not in the plan.
+    """
+    given = {key: value for key, value in settings.items() if value is not None}
+    sweeps = [msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in Sweep.__struct_fields__}) for sweep in plan.sweep]
+    if ops:
+        here = {name for sweep in sweeps for name in sweep.ops}
+        missing = [name for name in ops if op_named(name).name not in here]
+        if missing:
+            message = f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {', '.join(name for name in OPS if name in here)}"
+            raise UsageError(message)
+        chosen = [msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps]
+        sweeps = [sweep for sweep in chosen if sweep.ops]
+    timing = msgspec.structs.replace(plan.timing, **{key: value for key, value in given.items() if key in Timing.__struct_fields__})
+    own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed"}}
+    return msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
