@@ -1,0 +1,50 @@
+# What people and CI type. Everything runs from .venv, which `make venv` makes out of nothing.
+
+PYTHON ?= python3
+RANKS ?= 4
+
+venv := .venv
+installed := $(venv)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help venv demo test lint format bench clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+venv: $(installed) ## make .venv and install busbw into it, editable, with the pinned versions of constraints.txt
+
+# The build backend is installed first and isolation is off: the pins then hold for it too, and nothing is fetched twice.
+$(installed): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if v >= (3, 11) else "busbw needs Python 3.11 or newer; $(PYTHON) is %d.%d. Name another one: make PYTHON=python3.12" % v[:2])'
+	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
+	@echo "Installing into $(venv); the first time this downloads torch."
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+demo: $(installed) ## measure RANKS=4 local ranks for about a minute and write a report
+	$(venv)/bin/busbw run --suite quick --ranks $(RANKS) --results-dir results
+	$(venv)/bin/busbw show latest --results-dir results
+	$(venv)/bin/busbw fit latest --results-dir results
+	$(venv)/bin/busbw report latest --results-dir results
+
+test: $(installed) ## unit and integration tests
+	$(venv)/bin/python -m pytest
+
+lint: $(installed) ## style, types and import layers
+	$(venv)/bin/ruff check
+	$(venv)/bin/ruff format --check
+	$(venv)/bin/mypy
+	$(venv)/bin/lint-imports --no-logo
+
+format: $(installed) ## rewrite the sources in the project's style
+	$(venv)/bin/ruff check --fix
+	$(venv)/bin/ruff format
+
+bench: $(installed) ## how much time the instrument itself costs, as ratios
+	$(venv)/bin/python tests/bench/overhead.py
+
+clean: ## remove .venv and caches; runs in results/ stay
+	rm -rf $(venv) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find bench analysis tests -name __pycache__ -type d -prune -exec rm -rf {} +
