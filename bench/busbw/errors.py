@@ -48,7 +48,14 @@ class BackendError(BusbwError):
 
 
 class RankFailure(BusbwError):
-    """A rank died, hung or dropped out; the message names rank, host, operation and size."""
+    """A rank died, hung or dropped out; the message names rank, host, operation and size.
+
+    ``lost`` are the ranks that are held to blame (empty: nobody stands out).
+    """
+
+    def __init__(self, message: str, lost: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
+        self.lost = lost
 
 
 class ClockError(BusbwError):

@@ -7,6 +7,7 @@ SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
 1 - first format.
 """
 
+import math
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -25,6 +26,14 @@ DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 
 REDOPS = ("sum", "avg", "min", "max", "product")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """The quantiles that are stored for every rank."""
+
+
+def _require_finite(**numbers: float | None) -> None:
+    """JSON has no infinity and no NaN: msgspec would write null, and the row could not be read again."""
+    for name, number in numbers.items():
+        if number is not None and not math.isfinite(number):
+            message = f"{name} is {number}; want a finite number"
+            raise ValueError(message)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,7 +91,7 @@ class RankSamples(Record, frozen=True, kw_only=True):
 
 
 class GroupSamples(Record, frozen=True, kw_only=True):
-    """The samples of one block for one group of ranks that ran the op together; all vectors are as long as ``slowest_ns``.
+    """The samples of one block for one group of ranks that ran the op together; all vectors have one length.
 
     For the pair ops a group is the pair (source, destination). ``slowest_ns[i]`` is the maximum over the ranks of the
     duration of sample i (which is ``Measurement.calls`` calls), ``fastest_ns[i]`` the minimum, ``late_rank[i]`` the
@@ -113,6 +122,7 @@ class GroupSamples(Record, frozen=True, kw_only=True):
         if any(duration <= 0 for duration in self.fastest_ns):
             message = "a sample lasted 0 ns or less; the clock is broken"
             raise ValueError(message)
+        _require_finite(bus_factor=self.bus_factor, wire_bytes=self.wire_bytes, moved_factor=self.moved_factor)
 
 
 class Check(Record, frozen=True, kw_only=True):
@@ -175,6 +185,9 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     timer_ns: tuple[int, ...]
     shared_clock: bool
     load_average: float
+
+    def __post_init__(self) -> None:
+        _require_finite(load_average=self.load_average)
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):

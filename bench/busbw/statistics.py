@@ -5,14 +5,14 @@ Sources: order-statistic interval of the median, Hoefler & Belli 2015 rule 5 (th
 positive sequence, Geyer 1992.
 """
 
+import functools
 import math
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-_EXACT_UP_TO = 1000
+_FEWEST_TO_CORRELATE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +45,23 @@ def median_interval(values: npt.ArrayLike, confidence: float = 0.95, tau: float 
     below = _rank_below(effective, confidence)
     if below is None:
         return MedianInterval(median, None, None)
-    low = math.floor(below / effective * count)
+    low = below * count // effective
     high = count - 1 - low
     return MedianInterval(median, float(ordered[low]), float(ordered[high]))
 
 
+@functools.lru_cache(maxsize=4096)
 def _rank_below(count: int, confidence: float) -> int | None:
-    """How many of ``count`` sorted values may be cut off at each end so that the rest covers the median."""
-    tail = (1 - confidence) / 2
-    if count > _EXACT_UP_TO:
-        return math.floor(count / 2 + NormalDist().inv_cdf(tail) * math.sqrt(count) / 2)
-    cumulative = 0.0
-    cut = -1
-    for successes in range(count // 2 + 1):
-        cumulative += math.comb(count, successes) / 2**count
-        if cumulative > tail:
-            break
-        cut = successes
+    """How many of ``count`` sorted values may be cut off at each end so that the rest covers the median.
+
+    That is the largest k with P(X ≤ k) ≤ (1 - confidence) / 2 for X binomial with p = 1/2. Summed from the logarithms
+    of neighbouring terms: exact enough for any count, where factorials overflow and the normal approximation is off
+    by one. The stopping rule asks for the same few counts again and again, hence the cache.
+    """
+    successes = np.arange(1, count // 2 + 1)
+    terms = np.exp(np.append(0.0, np.cumsum(np.log((count - successes + 1) / successes))) - count * math.log(2))
+    tail = (1 - confidence) / 2 * (1 + 1e-9)  # rounding must not decide a tie
+    cut = int(np.searchsorted(np.cumsum(terms), tail, side="right")) - 1
     return cut if cut >= 0 else None
 
 
@@ -76,7 +76,7 @@ def autocorrelation_time(values: npt.ArrayLike) -> float:
     indicator = (series > np.median(series)).astype(np.float64)
     indicator -= indicator.mean()
     power = float(indicator @ indicator)
-    if count < 4 or power == 0:
+    if count < _FEWEST_TO_CORRELATE or power == 0:
         return 1.0
     spectrum = np.fft.rfft(indicator, 2 * count)
     correlation = np.fft.irfft(spectrum * np.conj(spectrum))[:count] / power

@@ -4,10 +4,10 @@
 block, flushed and fsynced before the next block starts. Nothing else is needed to judge a run.
 """
 
+import contextlib
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,6 +29,9 @@ UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {}
 
 _LATEST = "latest"
 
+_NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding damaged bytes raises: no JSON or another shape, no UTF-8, nested without end."""
+
 
 def utc_now() -> str:
     """The time of day as it is stored: UTC, ISO 8601, whole milliseconds."""
@@ -37,7 +40,7 @@ def utc_now() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoredRun:
-    """A run as read back: ``rows`` in the order they were written, ``warnings`` what the reader has to say about them."""
+    """A run as read back: ``rows`` as they were written, ``warnings`` what the reader has to say about them."""
 
     path: Path
     run: Run
@@ -78,9 +81,12 @@ class StoredRun:
 
 
 def create(results_dir: Path, machine: str) -> Path:
-    """Make the folder of a new run and return it. Raises StoreError when that is not possible."""
+    """Make the folder of a new run and return it. Raises StoreError when that is not possible.
+
+    Its name starts with the time in milliseconds, so that runs sort by age even when a script makes several a second.
+    """
     slug = re.sub(r"[^A-Za-z0-9._-]+", "-", machine).strip("-.") or "machine"
-    stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+    stamp = re.sub(r"[-:]", "", utc_now())
     folder = results_dir / slug / f"{stamp}-{secrets.token_hex(3)}"
     try:
         folder.mkdir(parents=True)
@@ -96,12 +102,14 @@ def write_run(folder: Path, run: Run) -> None:
     draft = folder / f".{RUN_FILE}.draft"
     try:
         with draft.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(run), indent=2) + b"\n")
+            file.write(msgspec.json.format(_encode(run), indent=2) + b"\n")
             file.flush()
             os.fsync(file.fileno())
         draft.replace(target)
+        _sync_folder(folder)
     except OSError as error:
-        draft.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            draft.unlink()
         message = f"cannot write {target}: {error.strerror}"
         raise StoreError(message) from error
 
@@ -118,6 +126,7 @@ class Appender:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             self._end = self._complete_length()
             os.ftruncate(self._file, self._end)
+            _sync_folder(folder)
         except OSError as error:
             message = f"cannot open {self._path}: {error.strerror}"
             raise StoreError(message) from error
@@ -125,19 +134,22 @@ class Appender:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         os.close(self._file)
 
     def append(self, row: Row) -> None:
         """Add one row. Raises StoreError (disk full, quota …) with the file cut back to its last complete line."""
-        line = memoryview(msgspec.json.encode(row) + b"\n")
+        line = memoryview(_encode(row) + b"\n")
         try:
             written = 0
             while written < len(line):
                 written += os.pwrite(self._file, line[written:], self._end + written)
             os.fsync(self._file)
         except OSError as error:
-            os.ftruncate(self._file, self._end)
+            with contextlib.suppress(OSError):  # what cannot be cut now is cut on the next opening
+                os.ftruncate(self._file, self._end)
             message = f"cannot write {self._path}: {error.strerror}; the rows before are kept"
             raise StoreError(message) from error
         self._end += len(line)
@@ -152,6 +164,33 @@ class Appender:
                 return start + newline + 1
             end = start
         return 0
+
+
+def _encode(record: Row | Run) -> bytes:
+    """JSON of a record. Names and error texts of the system may hold bytes that are no UTF-8: they are escaped."""
+    try:
+        return msgspec.json.encode(record)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(_escaped(msgspec.to_builtins(record)))
+
+
+def _escaped(value: JSON) -> JSON:
+    if isinstance(value, str):
+        return value.encode(errors="backslashreplace").decode()
+    if isinstance(value, list | tuple):
+        return [_escaped(item) for item in value]
+    if isinstance(value, dict):
+        return {_escaped(key): _escaped(item) for key, item in value.items()}
+    return value
+
+
+def _sync_folder(folder: Path) -> None:
+    """A new file survives a power cut only when its folder has been written too."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def read(folder: Path) -> StoredRun:
@@ -174,7 +213,7 @@ def read(folder: Path) -> StoredRun:
     for number, line in enumerate(lines, start=1):
         try:
             rows.append(_decode_row(line, schema))
-        except msgspec.MsgspecError as error:
+        except _NOT_A_RECORD as error:
             if number == len(lines) and not torn:
                 torn = line
                 break
@@ -191,22 +230,33 @@ def find(results_dir: Path, selector: str) -> Path:
     Raises StoreError when nothing or more than one run answers to it.
     """
     given = Path(selector)
-    if (given / RUN_FILE).is_file():
-        return given
-    if given.name == RUN_FILE and given.is_file():
-        return given.parent
+    try:
+        if (given / RUN_FILE).is_file():
+            return given
+        if given.name == RUN_FILE and given.is_file():
+            return given.parent
+    except OSError as error:
+        message = f"cannot read {given}: {error.strerror}"
+        raise StoreError(message) from error
     runs = list(folders(results_dir))
     if selector == _LATEST:
         found = runs[-1:]
     else:
-        found = [folder for folder in runs if selector and (folder.name.startswith(selector) or folder.name.endswith(selector))]
+        found = [folder for folder in runs if selector and _answers(folder.name, selector)]
     if len(found) == 1:
         return found[0]
     if found:
         message = f"run {selector!r} is ambiguous in {results_dir}: {', '.join(folder.name for folder in found)}"
     else:
-        message = f"run {selector!r} not found: it is neither a run folder nor one of the {len(runs)} runs in {results_dir} (busbw list runs)"
+        message = (
+            f"run {selector!r} not found: it is neither a run folder nor one of the {len(runs)} runs in {results_dir} "
+            "(busbw list runs)"
+        )
     raise StoreError(message)
+
+
+def _answers(name: str, selector: str) -> bool:
+    return name.startswith(selector) or name.endswith(selector)
 
 
 def folders(results_dir: Path) -> Iterator[Path]:
@@ -224,7 +274,7 @@ def _read_run(path: Path) -> tuple[Run, int]:
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise StoreError(message) from error
-    except msgspec.MsgspecError as error:
+    except _NOT_A_RECORD as error:
         message = f"{path}: {error}"
         raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
@@ -232,13 +282,16 @@ def _read_run(path: Path) -> tuple[Run, int]:
         message = f"{path}: 'schema' is {schema!r}; a run has a whole number from 1 to {SCHEMA}"
         raise DamagedRun(message)
     if schema > SCHEMA:
-        message = f"{path} has schema {schema}, which is newer than this busbw understands ({SCHEMA}); upgrade busbw to read it"
+        message = (
+            f"{path} has schema {schema}, which is newer than this busbw understands ({SCHEMA}); "
+            "upgrade busbw to read it"
+        )
         raise NewerSchema(message)
     for step in range(schema, SCHEMA):
         document = UPGRADES[step][0](document)
     try:
         return msgspec.convert(document, Run), schema
-    except msgspec.MsgspecError as error:
+    except _NOT_A_RECORD as error:
         message = f"{path}: {error}"
         raise DamagedRun(message) from error
 
@@ -252,14 +305,19 @@ def _decode_row(line: bytes, schema: int) -> Row:
     document = msgspec.json.decode(line)
     for step in range(schema, SCHEMA):
         document = UPGRADES[step][1](document)
-    return msgspec.convert(document, Row)
+    row: Row = msgspec.convert(document, Row)
+    return row
 
 
 def _case_of(torn: bytes) -> str:
-    """Which case a torn line was for, as far as it was written."""
-    match = re.search(rb'"op":"([^"]+)".*?"size_bytes":(\d+)', torn)
-    if match is None:
+    """Which case a torn line was for, as far as it was written. A number counts only when something follows it."""
+    text = torn.decode(errors="replace")
+    if re.match(r'\{"kind":"(launch|end)"', text):
+        return "no case: it told how a launch began or the run ended"
+    op = re.search(r'"op":"([^"]+)"', text)
+    if op is None:
         return "a case whose name was not yet written"
-    block = re.search(rb'"launch":(\d+),"block":(\d+)', torn)
-    where = f" (launch {block[1].decode()}, block {block[2].decode()})" if block else ""
-    return f"{match[1].decode()} at {match[2].decode()} B{where}"
+    size = re.search(r'"size_bytes":(\d+)[,}]', text)
+    block = re.search(r'"launch":(\d+),"block":(\d+)[,}]', text)
+    where = f" (launch {block[1]}, block {block[2]})" if block else ""
+    return op[1] + (f" at {size[1]} B" if size else "") + where

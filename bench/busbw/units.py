@@ -5,14 +5,15 @@ Inside busbw everything is in base units: bytes, bytes per second, integer nanos
 """
 
 import re
+from fractions import Fraction
 
 from busbw.errors import UsageError
 
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
+_SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
 _RANGE = re.compile(r"\s*(?P<low>[^.*+]+?(?:\.\d+\s*\w*)?)\s*\.\.\s*(?P<high>[^*+]+?)\s*(?P<how>[*+])\s*(?P<step>.+)")
-_SECOND_NS = 1_000_000_000
 _LARGEST_SWEEP = 10_000
+_LARGEST_SIZE = (1 << 63) - 1
 
 
 def parse_size(text: str) -> int:
@@ -32,9 +33,12 @@ def parse_size(text: str) -> int:
         hint = f"; did you mean {number}{letter}iB?" if letter in "KMGT" else ""
         message = f"size {text!r}: unit {unit!r} is not allowed; allowed are {', '.join(_BINARY)}{hint}"
         raise UsageError(message)
-    size = float(number) * factor
-    if size != int(size):
+    size = Fraction(number) * factor  # a float would lose the last bytes above 2**53
+    if size.denominator != 1:
         message = f"size {text!r} is not a whole number of bytes"
+        raise UsageError(message)
+    if size > _LARGEST_SIZE:
+        message = f"size {text!r} is larger than any buffer; the largest is {_LARGEST_SIZE} B"
         raise UsageError(message)
     return int(size)
 
@@ -58,7 +62,8 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         if low > high:
             message = f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}"
             raise UsageError(message)
-        sizes.update(_geometric(part, low, high, match["step"]) if match["how"] == "*" else _arithmetic(part, low, high, match["step"]))
+        spread = _geometric if match["how"] == "*" else _arithmetic
+        sizes.update(spread(part, low, high, match["step"]))
     return tuple(sorted(sizes))
 
 
@@ -97,9 +102,10 @@ def _check_length(part: str, sizes: list[int] | range) -> None:
 def format_size(size_bytes: int) -> str:
     """``1048576`` → ``1 MiB``; a size that no binary unit divides with at most two decimals stays in bytes."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
-        value = size_bytes / _BINARY[unit]
-        if value >= 1 and round(value, 2) == value:
-            return f"{value:g} {unit}"
+        whole, rest = divmod(size_bytes, _BINARY[unit])
+        hundredths, beyond = divmod(rest * 100, _BINARY[unit])
+        if whole >= 1 and beyond == 0:
+            return f"{whole}.{hundredths:02d}".rstrip("0").rstrip(".") + f" {unit}"
     return f"{size_bytes} B"
 
 
@@ -107,32 +113,31 @@ def format_rate(bytes_per_second: float | None) -> str:
     """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (there is no wire) → ``–``."""
     if bytes_per_second is None:
         return "–"
-    for unit, factor in (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_second >= factor:
-            return f"{_three_digits(bytes_per_second / factor)} {unit}"
-    return f"{_three_digits(bytes_per_second)} B/s"
+    return _in_unit(bytes_per_second, (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)))
 
 
 def format_time(nanoseconds: float) -> str:
     """``1_234_567`` → ``1.23 ms`` with three significant digits."""
-    for unit, factor in (("s", _SECOND_NS), ("ms", 1_000_000), ("µs", 1_000)):
-        if abs(nanoseconds) >= factor:
-            return f"{_three_digits(nanoseconds / factor)} {unit}"
-    return f"{_three_digits(nanoseconds)} ns"
+    return _in_unit(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))
 
 
 def format_span(seconds: float) -> str:
     """How long a person waits: ``8 s``, ``3 min 5 s``, ``2 h 10 min``."""
     whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes, rest = divmod(whole, 60)
+    if not minutes:
+        return f"{rest} s"
+    hours, minutes_over = divmod(minutes, 60)
+    return f"{hours} h {minutes_over} min" if hours else f"{minutes} min {rest} s"
+
+
+def _in_unit(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    """``value`` in the largest unit in which it is at least 1 once it is rounded: 999.9 MB/s is 1 GB/s."""
+    rounded = abs(float(f"{value:.3g}"))
+    name, factor = next((unit for unit in units if rounded >= unit[1]), units[-1])
+    return f"{_three_digits(value / factor)} {name}"
 
 
 def _three_digits(value: float) -> str:
-    if value == 0:
-        return "0"
     text = f"{value:.3g}"
-    return f"{float(text):.0f}" if "e" in text else text
+    return f"{float(text):.0f}" if "e+" in text else text

@@ -1,0 +1,89 @@
+"""The seam between the instrument and a communication library: small enough that a fake fits behind it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+if TYPE_CHECKING:
+    import torch
+
+Vector = npt.NDArray[np.int64]
+Call = Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """This rank's place among the others, as the launcher promised it.
+
+    ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
+    environment says how to meet). ``timeout_seconds`` bounds every wait for another rank.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    launcher: str
+    timeout_seconds: float
+    store: tuple[str, int] | None = None
+
+
+class Backend(Protocol):
+    """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError."""
+
+    rank: int
+    size: int
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why this backend cannot run ``case``; None when it can."""
+
+    def allocate(self, count: int, dtype: str) -> "torch.Tensor":
+        """A new 1-D buffer of ``count`` elements on the device of the backend, its pages touched by this rank."""
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Make the groups that ``bind`` will be asked for. All ranks of the world call it, with the same groups."""
+
+    def bind(self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix) -> Call:
+        """``op`` over ``group`` with these buffers, as one call that returns when this rank has finished it.
+
+        It waits: there is no way to time an operation that was only started. Raises BackendError from the call.
+        """
+
+    def barrier(self) -> None:
+        """Return when every rank of the world has come."""
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+        """Element-wise over all ranks, apart from the traffic that is measured; every rank gets the result."""
+
+    def share(self, text: str) -> list[str]:
+        """Every rank's text, by rank, at every rank."""
+
+    def moved_factor(self, op: Op) -> float:
+        """How many times the least possible bytes this library is known to move for ``op`` (1 when it is optimal)."""
+
+    def fail(self, text: str) -> dict[int, str]:
+        """Tell the others that this rank failed, and return what every rank that still answers has to say."""
+
+    def close(self) -> None:
+        """Leave the world. Never waits for a rank that is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackendRow:
+    """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can).
+
+    ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
+    """
+
+    name: str
+    device: str
+    summary: str
+    missing: Callable[[], str | None]
+    open: Callable[[World], Backend]
+    versions: Callable[[], dict[str, str]]

@@ -1,0 +1,308 @@
+"""torch.distributed: the Gloo backend, and the calls that any backend of torch.distributed shares."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Literal
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from busbw.backends.base import Call, Vector, World
+from busbw.errors import BackendError, LaunchError
+from busbw.ops.base import Matrix, Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+_FAILED_KEY = "busbw/failed/{rank}"
+_ANSWER_GRACE_SECONDS = 3.0
+_ANSWER_POLL_SECONDS = 0.05
+
+_REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
+
+# torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
+_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it."""
+
+    case: Case
+    group: Ranks
+    me: int
+    process_group: dist.ProcessGroup | None
+    send: torch.Tensor
+    receive: torch.Tensor
+    traffic: Matrix
+
+    @property
+    def root(self) -> int:
+        return self.group[self.case.root or 0]
+
+    @property
+    def redop(self) -> Any:  # noqa: ANN401 - torch.distributed's ReduceOp has no usable type
+        return _REDUCTIONS[self.case.redop or "sum"]
+
+
+def _all_reduce(bound: _Bound) -> Call:
+    return lambda: dist.all_reduce(bound.receive, bound.redop, group=bound.process_group)
+
+
+def _all_gather(bound: _Bound) -> Call:
+    return lambda: _ALL_GATHER(bound.receive, bound.send, group=bound.process_group)
+
+
+def _reduce_scatter(bound: _Bound) -> Call:
+    return lambda: _REDUCE_SCATTER(bound.receive, bound.send, bound.redop, group=bound.process_group)
+
+
+def _all_to_all(bound: _Bound) -> Call:
+    return lambda: dist.all_to_all_single(bound.receive, bound.send, group=bound.process_group)
+
+
+def _all_to_all_v(bound: _Bound) -> Call:
+    incoming = [row[bound.me] for row in bound.traffic]
+    outgoing = list(bound.traffic[bound.me])
+    return lambda: dist.all_to_all_single(bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
+
+
+def _broadcast(bound: _Bound) -> Call:
+    return lambda: dist.broadcast(bound.receive, bound.root, group=bound.process_group)
+
+
+def _reduce(bound: _Bound) -> Call:
+    # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
+    return lambda: dist.reduce(bound.send, bound.root, bound.redop, group=bound.process_group)
+
+
+def _gather(bound: _Bound) -> Call:
+    blocks = _blocks(bound.receive, bound) if bound.group[bound.me] == bound.root else None
+    return lambda: dist.gather(bound.send, blocks, dst=bound.root, group=bound.process_group)
+
+
+def _scatter(bound: _Bound) -> Call:
+    blocks = _blocks(bound.send, bound) if bound.group[bound.me] == bound.root else None
+    return lambda: dist.scatter(bound.receive, blocks, src=bound.root, group=bound.process_group)
+
+
+def _blocks(buffer: torch.Tensor, bound: _Bound) -> list[torch.Tensor]:
+    return list(buffer.chunk(len(bound.group)))
+
+
+def _barrier(bound: _Bound) -> Call:
+    return lambda: dist.barrier(group=bound.process_group)
+
+
+def _send_recv(bound: _Bound) -> Call:
+    after = bound.group[(bound.me + 1) % len(bound.group)]
+    before = bound.group[(bound.me - 1) % len(bound.group)]
+    return lambda: _exchange(bound.send, after, bound.receive, before)
+
+
+def _pair_bidir(bound: _Bound) -> Call:
+    other = bound.group[1 - bound.me]
+    return lambda: _exchange(bound.send, other, bound.receive, other)
+
+
+def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> None:
+    # The receive is posted first: Gloo's sender waits for the note that it is there.
+    coming, going = dist.irecv(receive, source), dist.isend(send, to)
+    for work in (coming, going):
+        if work is not None:
+            work.wait()
+
+
+def _ping_pong(bound: _Bound) -> Call:
+    other = bound.group[1 - bound.me]
+    if bound.me == 0:
+
+        def there_and_back() -> None:
+            dist.send(bound.send, other)
+            dist.recv(bound.receive, other)
+
+        return there_and_back
+
+    def back() -> None:
+        dist.recv(bound.receive, other)
+        dist.send(bound.send, other)
+
+    return back
+
+
+def _pair_uni(bound: _Bound) -> Call:
+    other = bound.group[1 - bound.me]
+    answer = torch.zeros(1, dtype=bound.send.dtype)
+    if bound.me == 0:
+
+        def there() -> None:
+            dist.send(bound.send, other)
+            dist.recv(answer, other)
+
+        return there
+
+    def here() -> None:
+        dist.recv(bound.receive, other)
+        dist.send(answer, other)
+
+    return here
+
+
+def _memory_copy(bound: _Bound) -> Call:
+    def copy() -> None:
+        bound.receive.copy_(bound.send)
+
+    return copy
+
+
+CALLS: dict[str, Callable[[_Bound], Call]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_v": _all_to_all_v,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+    "send_recv": _send_recv,
+    "ping_pong": _ping_pong,
+    "pair_uni": _pair_uni,
+    "pair_bidir": _pair_bidir,
+    "pair_matrix": _pair_uni,
+    "memory_copy": _memory_copy,
+}
+
+
+class GlooBackend:
+    """CPU tensors over Gloo. Control traffic runs in a process group of its own."""
+
+    def __init__(self, world: World) -> None:
+        self.rank = world.rank
+        self.size = world.size
+        torch.set_num_threads(1)  # ranks share the cores; Gloo's own threads do the sending
+        timeout = timedelta(seconds=world.timeout_seconds)
+        try:
+            self._store = _store(world)
+            dist.init_process_group("gloo", store=dist.PrefixStore("busbw", self._store), rank=world.rank, world_size=world.size, timeout=timeout)
+            self._control = dist.new_group(backend="gloo", timeout=timeout)
+        except (RuntimeError, ValueError, OSError) as error:
+            message = f"rank {world.rank} of {world.size} could not join the world: {_first_line(error)}"
+            raise LaunchError(message) from error
+        self._everyone = tuple(range(world.size))
+        self._timeout = timeout
+        self._groups: dict[Ranks, dist.ProcessGroup | None] = {self._everyone: None}
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why Gloo cannot run ``case``."""
+        if op.name not in CALLS:
+            return f"torch.distributed has no {op.name}"
+        if case.redop == "avg" and case.dtype is not None and not TORCH_DTYPES[case.dtype].is_floating_point:
+            return f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+        return None
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """A zeroed CPU tensor: writing the zeros is this rank's first touch of its pages."""
+        buffer = torch.empty(count, dtype=TORCH_DTYPES[dtype])
+        return buffer.zero_()
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Make the process groups that are not there yet; torch wants every rank of the world in this."""
+        for group in groups:
+            if group not in self._groups:
+                self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend="gloo")
+
+    def bind(self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix) -> Call:
+        """``op`` as one blocking call (see Backend.bind)."""
+        process_group = None if op.members != "all" else self._groups[group]
+        call = CALLS[op.name](_Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
+
+        def run() -> None:
+            try:
+                call()
+            except RuntimeError as error:
+                raise BackendError(_first_line(error)) from error
+
+        return run
+
+    def barrier(self) -> None:
+        """Gloo's barrier over the control group."""
+        try:
+            dist.barrier(group=self._control)
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+        """All-reduce of int64 values over the control group."""
+        buffer = torch.from_numpy(np.array(values, dtype=np.int64))
+        try:
+            dist.all_reduce(buffer, _REDUCTIONS[how], group=self._control)
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
+        result: Vector = buffer.numpy()
+        return result
+
+    def share(self, text: str) -> list[str]:
+        """All-gather of one text a rank over the control group."""
+        texts: list[str | None] = [None] * self.size
+        try:
+            dist.all_gather_object(texts, text, group=self._control)
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
+        return [given or "" for given in texts]
+
+    def moved_factor(self, op: Op) -> float:
+        """ProcessGroupGloo's reduce_scatter clones the input, all-reduces all of it and keeps a slice."""
+        return 2.0 if op.name == "reduce_scatter" else 1.0
+
+    def fail(self, text: str) -> dict[int, str]:
+        """Post ``text`` on the launcher's store and wait a moment for what the others post."""
+        return answers(self._store, self.size, {self.rank: text})
+
+    def close(self) -> None:
+        """Drop the process groups."""
+        dist.destroy_process_group()
+
+
+def _store(world: World) -> dist.Store:
+    timeout = timedelta(seconds=world.timeout_seconds)
+    if world.store is not None:
+        host, port = world.store
+        return dist.TCPStore(host, port, is_master=False, timeout=timeout)
+    store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))  # type: ignore[no-untyped-call]
+    given: dist.Store = store
+    return given
+
+
+def answers(store: dist.Store, size: int, mine: dict[int, str]) -> dict[int, str]:
+    """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over."""
+    heard = dict(mine)
+    try:
+        for rank, text in mine.items():
+            store.set(_FAILED_KEY.format(rank=rank), text)
+        deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
+        while len(heard) < size and time.monotonic() < deadline:
+            for rank in set(range(size)) - set(heard):
+                key = _FAILED_KEY.format(rank=rank)
+                if store.check([key]):
+                    heard[rank] = store.get(key).decode()
+            time.sleep(_ANSWER_POLL_SECONDS)
+    except (RuntimeError, OSError):
+        # The store went down with whoever held it; what was heard until then is all there is.
+        return heard
+    return heard
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__

@@ -1,0 +1,218 @@
+"""The command line: parse, call one function, print. The analysis is loaded by name, only when one of its commands is."""
+
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from busbw import __version__, store
+from busbw.errors import BusbwError, UsageError
+
+_LAZY = {
+    "show": "busbw_analysis.commands",
+    "fit": "busbw_analysis.commands",
+    "report": "busbw_analysis.commands",
+}
+"""Commands of the analysis → the module that has them; pandas and matplotlib are loaded with it."""
+
+_LAZY_HELP = {
+    "show": "Print a run's table: every case with its rate, interval, skew and share of the roof.",
+    "fit": "Fit the cost models to a run and say how far they hold.",
+    "report": "Write report.html, its Markdown twin and a JSON summary.",
+}
+
+
+class _Commands(click.Group):
+    """A group that knows its analysis commands by name and turns busbw's errors into exit codes."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*super().list_commands(ctx), *_LAZY]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _LAZY:
+            return super().get_command(ctx, cmd_name)
+        command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        # Asking a lazy command for its help would load pandas just to print a line.
+        rows = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
+        with formatter.section("Commands"):
+            formatter.write_dl([*rows, *_LAZY_HELP.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
+        try:
+            return super().invoke(ctx)
+        except UsageError as error:
+            _say(error)
+            ctx.exit(2)
+        except BusbwError as error:
+            _say(error)
+            ctx.exit(1)
+        except KeyboardInterrupt:
+            click.echo("busbw: interrupted; what was finished is kept", err=True)
+            ctx.exit(1)
+
+
+def _say(error: BusbwError) -> None:
+    click.echo(f"busbw: {error}", err=True)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="busbw")
+def main() -> None:
+    """Measure how fast ranks really talk, compare it with theory and peak, and say where it is lost."""
+
+
+_results_dir = click.option(
+    "--results-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("results"),
+    show_default=True,
+    envvar="BUSBW_RESULTS_DIR",
+    help="Where runs are kept.",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+@main.command()
+@click.option("--op", "ops", help="Operations, separated by commas (busbw list ops).")
+@click.option("--sizes", help="Sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.")
+@click.option("--dtype", help="Data types, separated by commas.  [default: float32]")
+@click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
+@click.option("--placement", help="Buffers: native (what the op has), in, out, or both.  [default: native]")
+@click.option("--groups", help="all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3.  [default: all]")
+@click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
+@click.option("--skew", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
+@click.option("--traffic", type=click.Path(path_type=Path), help="all_to_all_v: CSV of what each rank (row) sends to each (column).")
+@click.option("--pairs", help="pair_matrix: disjoint pairs together, or every pair alone.  [default: together]")
+@click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
+@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it.")
+@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
+@click.option("--backend", help="Communication library (busbw list backends).  [default: gloo]")
+@click.option("--launches", type=int, help="Repeat everything in this many fresh sets of processes.  [default: 1]")
+@click.option("--seed", type=int, help="Seed of the order and of the data.  [default: 1]")
+@click.option("--max-seconds", type=float, help="Time budget of a case in one launch.  [default: 0.5]")
+@click.option("--precision", type=float, help="Stop when the median's interval is within ± this share.  [default: 0.05]")
+@click.option("--timeout", "timeout_seconds", type=float, help="Seconds after which a silent rank is lost.  [default: 60]")
+@click.option("--port", type=int, default=0, help="Rendezvous port of local ranks.  [default: a free one]")
+@click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
+@click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
+@_results_dir
+@_as_json
+def run(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    ops: str | None,
+    dtype: str | None,
+    redop: str | None,
+    traffic: Path | None,
+    suite: str | None,
+    plan_file: Path | None,
+    port: int,
+    results_dir: Path,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **settings: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
+) -> None:
+    """Measure. Joins the world of torchrun when it is called by it, and starts local ranks otherwise."""
+    from busbw import launch, plan  # noqa: PLC0415 - numpy comes with them
+
+    asked = {"dtypes": _names(dtype), "redops": _names(redop), "traffic": None, **settings}
+    if traffic is not None:
+        from busbw.ops.traffic import read_weights  # noqa: PLC0415
+
+        asked["traffic"] = read_weights(traffic)
+    wanted = _plan(suite, plan_file, _names(ops), asked)
+    if dry_run:
+        _print_dry_run(plan.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
+        return
+    result = launch.execute(wanted, launch.Settings(results_dir, port, quiet or as_json))
+    if result.speaks:
+        _conclude(result.folder, result.failed, as_json=as_json)
+    if result.failed:
+        click.get_current_context().exit(1)
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(","))
+
+
+def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401
+    from busbw import plan  # noqa: PLC0415
+
+    if suite is not None and plan_file is not None:
+        message = "--suite and --plan exclude each other; give one"
+        raise UsageError(message)
+    if suite is None and plan_file is None:
+        if ops is None:
+            message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
+            raise UsageError(message)
+        return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops),)), **asked)
+    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file or Path())
+    return plan.override(base, ops=ops or (), **asked)
+
+
+def _print_dry_run(cases: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
+    import msgspec  # noqa: PLC0415
+
+    from busbw import plan, units  # noqa: PLC0415
+
+    seconds = plan.estimated_seconds(wanted, cases.cases)
+    if as_json:
+        document = {"plan": wanted.as_json(), "cases": msgspec.to_builtins(cases.cases), "adjusted": list(cases.adjusted), "estimated_seconds": seconds}
+        click.echo(json.dumps(document, indent=2))
+        return
+    for case in cases.cases:
+        details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
+        place = "in place" if case.in_place else "out of place"
+        click.echo(f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} {case.ranks} ranks, groups {case.group}, {place}")
+    for note in cases.adjusted:
+        click.echo(f"size rounded: {note}", err=True)
+    click.echo(f"{len(cases.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; nothing was measured", err=True)
+
+
+def _conclude(folder: Path, failed: int, *, as_json: bool) -> None:
+    if as_json:
+        click.echo(json.dumps({"run": str(folder), "failed": failed}))
+        return
+    click.echo(f"results: {folder}", err=True)
+    click.echo(f"next:    busbw report {folder}", err=True)
+    if failed:
+        click.echo(f"busbw: {failed} case(s) failed; the reasons are in the table above and in the report", err=True)
+
+
+@main.command("list")
+@click.argument("what", type=click.Choice(["ops", "backends", "suites", "launchers", "runs"]))
+@_results_dir
+@_as_json
+def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
+    """List what there is: ops, backends, suites, launchers or runs."""
+    from busbw import listing  # noqa: PLC0415
+
+    rows = listing.rows(what, results_dir)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif not rows:
+        click.echo(f"no {what} in {results_dir}", err=True)
+    else:
+        click.echo(listing.as_table(rows))
+
+
+@main.command()
+@_as_json
+def doctor(*, as_json: bool) -> None:
+    """Say what this machine is, what can run on it, and what cannot and why."""
+    from busbw import listing  # noqa: PLC0415
+
+    findings = listing.examine()
+    click.echo(json.dumps(findings, indent=2) if as_json else listing.in_words(findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

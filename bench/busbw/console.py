@@ -1,0 +1,176 @@
+"""What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
+
+import statistics
+import sys
+import time
+from collections import defaultdict
+from typing import TextIO
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
+
+from busbw.plan import Cases, Plan
+from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
+from busbw.units import format_span
+from busbw.worker import in_words
+
+_COLUMNS = (
+    ("op", "", 15),
+    ("size", "(B)", 11),
+    ("count", "(elem)", 10),
+    ("type", "", 8),
+    ("redop", "", 7),
+    ("time", "(µs)", 10),
+    ("algbw", "(GB/s)", 8),
+    ("busbw", "(GB/s)", 8),
+    ("check", "", 8),
+    ("spread", "(±%)", 6),
+    ("skew", "(%)", 6),
+    ("stop", "", 11),
+    ("launch", "", 6),
+)
+NOTE = "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; skew: arrival skew over time; – : no wire or not known"
+
+
+class LiveTable:
+    """Prints a line when the last block of a case is in, once per launch, and shows how far the run is."""
+
+    def __init__(self, plan: Plan, launch: int, began: float, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._plan = plan
+        self._launch = launch
+        self._began = began
+        self._out = out or sys.stdout
+        self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
+        self._done = 0
+        self._blocks = 0
+        # Nothing runs between blocks but what is called: a refreshing thread would disturb what is measured.
+        console = Console(file=err or sys.stderr)
+        self._progress = Progress(
+            SpinnerColumn(),
+            TextColumn("launch {task.fields[launch]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[left]} left · {task.fields[case]}"),
+            console=console,
+            auto_refresh=False,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._progress.add_task("run", total=None, launch=f"{launch + 1}/{plan.launches}", left="?", case="")
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """Print the head of the table, and which sizes were rounded."""
+        self._blocks = blocks
+        if self._launch == 0:
+            self._print(f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), {self._plan.launches} launch(es), backend {self._plan.backend}")
+            for note in cases.adjusted:
+                self._print(f"# size rounded: {note}")
+            self._print(NOTE)
+            self._print(header())
+        self._progress.start()
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Move the bar."""
+        total = self._blocks * self._plan.launches
+        before = self._blocks * launch + self._done
+        spent = time.monotonic() - self._began
+        left = format_span(spent / before * (total - before)) if before else "?"
+        self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case), refresh=True)
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """Print what is complete."""
+        if isinstance(row, Skipped):
+            self._print(f"{_first_columns(row.case)}  skipped: {row.reason}")
+            return
+        self._done += 1
+        if isinstance(row, Failed):
+            self._print(f"{_first_columns(row.case)}  FAILED: {row.error}")
+            return
+        blocks = self._pending[row.case]
+        blocks.append(row)
+        if len(blocks) == self._plan.timing.blocks:
+            for line in lines(blocks, self._plan.launches):
+                self._print(line)
+            del self._pending[row.case]
+
+    def launch_ended(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+    def _print(self, line: str) -> None:
+        if self._progress.live.is_started:
+            self._progress.stop()
+            print(line, file=self._out, flush=True)
+            self._progress.start()
+        else:
+            print(line, file=self._out, flush=True)
+
+
+def header() -> str:
+    """The two header lines of the live table."""
+    names = " ".join(name.rjust(width) if index else name.ljust(width) for index, (name, _, width) in enumerate(_COLUMNS))
+    units = " ".join(unit.rjust(width) for _, unit, width in _COLUMNS)
+    return f"# {names}\n# {units}"
+
+
+def lines(blocks: list[Measurement], launches: int) -> list[str]:
+    """One line for a case in one launch; for split groups one a group and one in total, for the pair matrix the median pair."""
+    groups = _by_group(blocks)
+    if len(groups) == 1:
+        return [_line(blocks, next(iter(groups.values())), "", launches)]
+    if blocks[0].case.op == "pair_matrix":
+        ordered = sorted(groups.values(), key=lambda parts: statistics.median(sample for part in parts for sample in part.slowest_ns))
+        return [
+            _line(blocks, ordered[len(ordered) // 2], f"  median of {len(ordered)} pairs", launches),
+            _line(blocks, ordered[-1], f"  slowest pair {ordered[-1][0].ranks[0]} → {ordered[-1][0].ranks[1]}", launches),
+        ]
+    shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
+    total = sum(rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None)
+    return [*shown, f"  {_first_columns(blocks[0].case)} total busbw over {len(groups)} groups at once: {total / 1e9:.3f} GB/s"]
+
+
+def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamples]]:
+    groups: defaultdict[tuple[int, ...], list[GroupSamples]] = defaultdict(list)
+    for block in blocks:
+        for group in block.groups:
+            groups[group.ranks].append(group)
+    return dict(groups)
+
+
+def _busbw(block: Measurement, parts: list[GroupSamples]) -> float | None:
+    factor = parts[0].bus_factor
+    if factor is None:
+        return None
+    median_ns = statistics.median(sample for part in parts for sample in part.slowest_ns) / block.calls
+    return factor * block.case.size_bytes / (median_ns / 1e9)
+
+
+def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, launches: int) -> str:
+    block = blocks[0]
+    slowest = np.concatenate([part.slowest_ns for part in parts]) / block.calls
+    low, median, high = np.quantile(slowest, (0.05, 0.5, 0.95))
+    skews = [part.arrival_skew_ns for part in parts if part.arrival_skew_ns is not None]
+    skew = f"{float(np.median(np.concatenate(skews))) / (median * block.calls) * 100:.1f}" if skews else "–"
+    rate = block.case.size_bytes / (median / 1e9) / 1e9
+    busbw = _busbw(block, parts)
+    check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
+    cells = (
+        f"{median / 1e3:.1f}",
+        f"{rate:.3f}" if rate else "–",
+        f"{busbw / 1e9:.3f}" if busbw is not None else "–",
+        check,
+        f"{(high - low) / 2 / median * 100:.1f}",
+        skew,
+        "+".join(sorted({one.stop_reason for one in blocks})),
+        f"{block.launch + 1}/{launches}",
+    )
+    widths = [width for _, _, width in _COLUMNS[5:]]
+    return f"{_first_columns(block.case)} {' '.join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))}{remark}"
+
+
+def _first_columns(case: Case) -> str:
+    cells = (str(case.size_bytes), str(case.count), case.dtype or "–", case.redop or "–")
+    name = f"{case.op}{'*' if case.in_place and case.op in {'all_gather', 'reduce_scatter', 'gather', 'scatter'} else ''}"
+    widths = [width for _, _, width in _COLUMNS[1:5]]
+    return f"  {name.ljust(_COLUMNS[0][2])} {' '.join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))}"

@@ -1,0 +1,163 @@
+"""What machine is this: facts that decide whether two runs may be compared. Allow-lists only, never the whole environment."""
+
+import math
+import os
+import platform
+import socket
+import time
+from collections.abc import Sequence
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+
+import busbw
+from busbw.records import JSON
+
+VARIABLES = (
+    "CUDA_VISIBLE_DEVICES",
+    "GLOO_SOCKET_IFNAME",
+    "GLOO_DEVICE_TRANSPORT",
+    "KMP_AFFINITY",
+    "MALLOC_CONF",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_DEBUG",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_HCA",
+    "NCCL_NET",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_IFNAME",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_CPU_BIND",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NODELIST",
+    "SLURM_JOB_PARTITION",
+    "SLURM_NNODES",
+    "SLURM_NTASKS",
+    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "UCX_NET_DEVICES",
+    "UCX_TLS",
+)
+"""The environment variables that are recorded when they are set: they change results, and none holds a secret."""
+
+LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil")
+
+
+def host_facts() -> dict[str, JSON]:
+    """The facts of this host; what cannot be read is None."""
+    return {
+        "host": socket.gethostname(),
+        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
+        "cpu": {
+            "model": _cpu_model(),
+            "physical_cores": psutil.cpu_count(logical=False),
+            "logical_cores": psutil.cpu_count(logical=True),
+            "usable_cores": usable_cores(),
+        },
+        "memory": {"total_bytes": psutil.virtual_memory().total},
+        "kernel": platform.release(),
+        "system": platform.platform(),
+        "virtualization": _virtualization(),
+        "python": platform.python_version(),
+        "torch": _version("torch"),
+        "versions": {"busbw": busbw.__version__, **{name: version for name in LIBRARIES if (version := _version(name))}},
+        "nics": nics(),
+        "thp": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "clock": {
+            "implementation": time.get_clock_info("perf_counter").implementation,
+            "source": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            "tick_hz": os.sysconf("SC_CLK_TCK"),
+        },
+        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+    }
+
+
+def machine_name() -> str:
+    """The name that runs of this machine are filed under: the host name up to its first dot."""
+    return socket.gethostname().split(".", maxsplit=1)[0] or "machine"
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: its affinity mask, cut down by the control group's CPU quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    quota = _quota_cores()
+    return max(1, min(allowed, math.floor(quota))) if quota else allowed
+
+
+def nics() -> list[JSON]:
+    """Network interfaces: name, kind, up, and link speed in bytes per second per direction (None: not told)."""
+    found: list[JSON] = []
+    for name, facts in sorted(psutil.net_if_stats().items()):
+        # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
+        speed = facts.speed * 1_000_000 / 8 if facts.speed > 0 else None
+        kind = "loopback" if "loopback" in facts.flags else ("physical" if Path(f"/sys/class/net/{name}/device").exists() else "virtual")
+        found.append({"name": name, "kind": kind, "up": facts.isup, "speed_bytes_per_second": speed, "mtu": facts.mtu})
+    return found
+
+
+def share_a_clock(facts: Sequence[dict[str, JSON]]) -> bool:
+    """Whether all hosts are one running kernel, so that CLOCK_MONOTONIC is the same clock for every rank.
+
+    Containers and network namespaces of one machine have different names but one boot id.
+    """
+    boots = {fact.get("boot_id") for fact in facts}
+    return len(boots) == 1 and None not in boots
+
+
+def load_average() -> float:
+    """Runnable processes of the last minute."""
+    return os.getloadavg()[0]
+
+
+def _text(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None
+
+
+def _selected(choices: str | None) -> str | None:
+    """``always [madvise] never`` → ``madvise``."""
+    if choices is None or "[" not in choices:
+        return choices
+    return choices.partition("[")[2].partition("]")[0]
+
+
+def _cpu_model() -> str | None:
+    for line in (_text("/proc/cpuinfo") or "").splitlines():
+        key, _, value = line.partition(":")
+        if key.strip() in {"model name", "Model", "cpu"}:
+            return value.strip()
+    return platform.processor() or None
+
+
+def _quota_cores() -> float | None:
+    """The control group's CPU quota in cores (cgroup v2, then v1); None without one."""
+    quota, _, period = (_text("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    if not period:
+        quota = _text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = _text("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+    if quota.isdigit() and period.isdigit() and int(period) > 0:
+        return int(quota) / int(period)
+    return None
+
+
+def _virtualization() -> str | None:
+    """The hypervisor as far as the firmware names it; None where nothing points to one."""
+    cpu_flags = next((line for line in (_text("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), "")
+    if " hypervisor" not in cpu_flags:
+        return None
+    return _text("/sys/class/dmi/id/sys_vendor") or "hypervisor"
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,63 @@
+"""How ranks come to life: the table of launchers."""
+
+import os
+from collections.abc import Mapping
+
+from busbw.backends import backend_named
+from busbw.errors import LaunchError, UsageError
+from busbw.launch import local, torchrun
+from busbw.launch.base import LauncherRow, Result, Settings
+from busbw.plan import Plan
+
+LAUNCHERS: dict[str, LauncherRow] = {
+    row.name: row
+    for row in (
+        LauncherRow(
+            name="torchrun",
+            summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
+            found=torchrun.found,
+            size=torchrun.size,
+            run=torchrun.run_joined,
+        ),
+        # The last one takes what none of the others recognises.
+        LauncherRow(
+            name="local",
+            summary="forks the ranks on this machine and watches them: busbw run --ranks 4 …",
+            found=lambda _variables: True,
+            size=lambda _variables: None,
+            run=local.run_local,
+        ),
+    )
+}
+
+
+def launcher_here(variables: Mapping[str, str]) -> LauncherRow:
+    """The launcher whose world this process is part of; ``local`` when it is part of none."""
+    return next(row for row in LAUNCHERS.values() if row.found(variables))
+
+
+def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
+    """How many ranks a run of ``plan`` has here. Raises UsageError when the plan and the launcher's world disagree."""
+    row = launcher_here(variables)
+    promised = row.size(variables)
+    if promised is None:
+        return plan.ranks or local.default_ranks()
+    if plan.ranks not in {None, promised}:
+        message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
+        raise UsageError(message)
+    return promised
+
+
+def execute(plan: Plan, settings: Settings) -> Result:
+    """Run ``plan`` in the world that is here, or in one that is made for it.
+
+    Raises BusbwError when it breaks (everything measured until then is on the disk) and KeyboardInterrupt when it is
+    interrupted.
+    """
+    ranks_of(plan, os.environ)
+    row = backend_named(plan.backend)
+    missing = row.missing()
+    if missing is not None:
+        message = f"backend {row.name} cannot run here: {missing}"
+        raise LaunchError(message)
+    return launcher_here(os.environ).run(plan, row, settings)

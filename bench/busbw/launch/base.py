@@ -1,0 +1,70 @@
+"""What every launcher has in common: what it is told, what it returns, and how a run folder is closed."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw import store
+from busbw.backends.base import BackendRow
+from busbw.errors import StoreError
+from busbw.plan import Plan
+from busbw.records import Ended, EndStatus, Failed
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one)."""
+
+    results_dir: Path
+    port: int = 0
+    quiet: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A run that came to its end. ``speaks``: this process is the one that talks to the user."""
+
+    folder: Path
+    failed: int
+    speaks: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LauncherRow:
+    """A row of the table of launchers.
+
+    ``found`` says from the environment variables whether this process is one of its ranks already, ``size`` how many
+    ranks there are then (None: as many as are asked for).
+    """
+
+    name: str
+    summary: str
+    found: Callable[[Mapping[str, str]], bool]
+    size: Callable[[Mapping[str, str]], int | None]
+    run: Callable[[Plan, BackendRow, Settings], Result]
+
+
+def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
+    """Write how a run ended that did not end well; a run that never began leaves no folder behind.
+
+    Does not raise: the run is failing already, maybe because of this very disk, and the first reason is the one to tell.
+    """
+    try:
+        if not (folder / store.RUN_FILE).exists():
+            for left in folder.iterdir():
+                left.unlink()
+            folder.rmdir()
+            return
+        with store.Appender(folder) as appender:
+            if failure is not None:
+                appender.append(failure)
+            appender.append(Ended(status=status, reason=reason, ended=store.utc_now()))
+    except (StoreError, OSError):
+        return
+
+
+def finish_well(folder: Path, failed: int) -> None:
+    """Write the end of a run whose launches all came to theirs. Raises StoreError when it cannot be written."""
+    status: EndStatus = "failed" if failed else "complete"
+    with store.Appender(folder) as appender:
+        appender.append(Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now()))

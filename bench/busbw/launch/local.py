@@ -1,0 +1,311 @@
+"""Ranks on this machine: forked from one process that has torch in memory already, watched until the last is gone.
+
+Forking after ``import torch`` starts 16 ranks in under a second where spawning them takes a quarter of a minute. It
+is safe because the parent has done nothing with torch but import it: no threads, no CUDA, no process group.
+"""
+
+import ctypes
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import ForkProcess
+from pathlib import Path
+from types import FrameType
+
+from busbw import environment, errors, store
+from busbw.backends.base import BackendRow, World
+from busbw.console import LiveTable
+from busbw.errors import BusbwError, LaunchError, RankFailure
+from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.plan import Plan
+from busbw.records import Case, Failed
+from busbw.worker import Job, Outcome, Several, Silent, in_words, run
+
+_LOOPBACK = "127.0.0.1"
+_PR_SET_PDEATHSIG = 1
+_POLL_SECONDS = 0.5
+_LAST_WORDS_SECONDS = 5.0
+"""How long the others may take to say what happened, once one rank is in trouble (more than they wait for each other)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Begins:
+    case: Case
+    block: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Broke:
+    kind: str
+    message: str
+
+
+class LaunchFailed(Exception):
+    """A launch broke; ``case`` and ``block`` say in the middle of what (None: before the first), ``error`` why."""
+
+    def __init__(self, error: BusbwError, case: Case | None, block: int) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.case = case
+        self.block = block
+
+    def as_row(self, launch: int) -> Failed | None:
+        """The failure as it is stored."""
+        return None if self.case is None else Failed(case=self.case, launch=launch, block=self.block, error=str(self.error))
+
+
+class _Reporting(Silent):
+    """Rank 0's word to the parent: which block is under way."""
+
+    def __init__(self, parent: Connection) -> None:
+        self._parent = parent
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the parent knows its launch
+        """Tell the parent."""
+        self._parent.send(_Begins(case, block))
+
+
+@dataclass(slots=True)
+class _Rank:
+    """A child as the parent sees it."""
+
+    number: int
+    process: ForkProcess
+    pipe: Connection
+    outcome: Outcome | None = None
+    broke: _Broke | None = None
+    killed_by_us: bool = False
+
+    @property
+    def gone(self) -> bool:
+        return self.process.exitcode is not None
+
+    def state(self) -> str:
+        """The kernel's one letter for the process: T is stopped, D waits for a disk."""
+        try:
+            return Path(f"/proc/{self.process.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            return "?"
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What the parent knows of a launch while it goes on."""
+
+    ranks: list[_Rank]
+    now: _Begins | None = None
+    trouble_since: float | None = None
+    stopped_since: float | None = None
+
+
+def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    """Run every launch of ``plan`` here, in one run folder. Raises what broke it, with the folder closed in order."""
+    size = plan.ranks or default_ranks()
+    folder = store.create(settings.results_dir, environment.machine_name())
+    began = time.monotonic()
+    failed = 0
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _raise_interrupt)
+    try:
+        for launch in range(plan.launches):
+            job = Job(plan, folder, launch, "local", row)
+            failed += launch_ranks(job, size, began, settings.port, quiet=settings.quiet).failed
+    except LaunchFailed as broken:
+        finish(folder, "failed", str(broken.error), broken.as_row(launch))
+        raise broken.error from broken
+    except KeyboardInterrupt:
+        finish(folder, "interrupted", "interrupted by a signal")
+        raise
+    finish_well(folder, failed)
+    return Result(folder, failed, speaks=True)
+
+
+def default_ranks() -> int:
+    """One rank a usable core, and at least two: one rank has nobody to talk to."""
+    return max(2, environment.usable_cores())
+
+
+def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
+    """SIGTERM and SIGHUP end a run as Ctrl-C does."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: bool = False) -> Outcome:
+    """Run one launch of ``size`` ranks here; ``port`` 0 takes a free one for the rendezvous.
+
+    Returns rank 0's outcome. Raises LaunchFailed when the launch broke, with every rank gone.
+    """
+    import torch.distributed as dist  # noqa: PLC0415 - loaded in the parent, once, so that the forked ranks have it
+
+    context = multiprocessing.get_context("fork")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    ranks: list[_Rank] = []
+    try:
+        with _held_back(signal.SIGINT):
+            for number in range(size):
+                ours, theirs = context.Pipe()
+                process = context.Process(target=_be_rank, args=(job, number, size, theirs, began, quiet), name=f"busbw-rank-{number}", daemon=True)
+                process.start()
+                theirs.close()
+                ranks.append(_Rank(number, process, ours))
+        try:
+            meeting = dist.TCPStore(_LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=job.plan.timing.timeout_seconds))
+        except RuntimeError as error:
+            message = f"cannot open the rendezvous on {_LOOPBACK} port {port}: {str(error).splitlines()[0]}; give another port with --port, or leave it out for a free one"
+            raise LaunchFailed(LaunchError(message), None, 0) from error
+        for rank in ranks:
+            rank.pipe.send((_LOOPBACK, meeting.port))
+        return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
+    finally:
+        _end(ranks)
+
+
+def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
+    """Wait until every rank has ended well; raise LaunchFailed once it is clear that they will not."""
+    while not all(rank.gone for rank in watch.ranks):
+        _listen(watch)
+        now = time.monotonic()
+        if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
+            watch.trouble_since = watch.trouble_since or now
+        if watch.trouble_since is not None and now - watch.trouble_since > _LAST_WORDS_SECONDS:
+            break
+        everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)
+        watch.stopped_since = (watch.stopped_since or now) if everyone_stopped else None
+        if watch.stopped_since is not None and now - watch.stopped_since > timeout_seconds:
+            break
+    _listen(watch)
+    if all(rank.outcome is not None for rank in watch.ranks):
+        outcome = watch.ranks[0].outcome
+        if outcome is not None:
+            return outcome
+    raise _verdict(watch)
+
+
+def _listen(watch: _Watch) -> None:
+    """Take in what the ranks say, for at most one poll."""
+    open_pipes = {rank.pipe: rank for rank in watch.ranks if not rank.pipe.closed}
+    sentinels = [rank.process.sentinel for rank in watch.ranks if not rank.gone]
+    for ready in wait([*open_pipes, *sentinels], timeout=_POLL_SECONDS):
+        rank = open_pipes.get(ready) if isinstance(ready, Connection) else None
+        if rank is None:
+            continue
+        try:
+            word = rank.pipe.recv()
+        except (EOFError, OSError):
+            rank.pipe.close()
+            continue
+        if isinstance(word, _Begins):
+            watch.now = word
+        elif isinstance(word, _Broke):
+            rank.broke = word
+        elif isinstance(word, Outcome):
+            rank.outcome = word
+
+
+def _verdict(watch: _Watch) -> LaunchFailed:
+    """Who or what ended the launch, in words."""
+    during = in_words(watch.now.case) if watch.now else "the start of the launch"
+    host = socket.gethostname()
+    blamed: list[tuple[int, str]] = []
+    for rank in watch.ranks:
+        who = f"rank {rank.number} (host {host}, pid {rank.process.pid})"
+        code = rank.process.exitcode
+        if code is not None and code < 0:
+            blamed.append((rank.number, f"{who} was killed by {signal.Signals(-code).name}"))
+        elif code is not None and rank.outcome is None and rank.broke is None:
+            blamed.append((rank.number, f"{who} exited with status {code} without a word"))
+        elif code is None and rank.broke is None and rank.outcome is None:
+            how = "is stopped and does not answer" if rank.state() == "T" else "hangs: it does not answer"
+            blamed.append((rank.number, f"{who} {how}"))
+    words = [rank.broke for rank in watch.ranks if rank.broke is not None]
+    roots = [word for word in words if word.kind != RankFailure.__name__]
+    case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
+    if roots and not blamed:
+        return LaunchFailed(_as_error(roots[0]), case, block)
+    if blamed:
+        heard = f"; {words[0].message}" if words else ""
+        message = f"{', '.join(text for _, text in blamed)} during {during}{heard}"
+        return LaunchFailed(RankFailure(message, tuple(number for number, _ in blamed)), case, block)
+    message = words[0].message if words else f"the launch ended during {during} and no rank says why"
+    return LaunchFailed(RankFailure(message), case, block)
+
+
+def _as_error(word: _Broke) -> BusbwError:
+    kind = getattr(errors, word.kind, None)
+    return kind(word.message) if isinstance(kind, type) and issubclass(kind, BusbwError) else BusbwError(word.message)
+
+
+def _end(ranks: list[_Rank]) -> None:
+    """Nobody is left behind, whatever happened. SIGKILL also ends a stopped process."""
+    for rank in ranks:
+        if not rank.gone:
+            rank.process.kill()
+    for rank in ranks:
+        rank.process.join()
+        rank.pipe.close()
+
+
+# --- in the child ----------------------------------------------------------------------------------------------
+
+
+def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float, quiet: bool) -> None:  # noqa: FBT001
+    _die_with_parent()
+    # Ctrl-C reaches every process of the terminal; the parent alone decides what becomes of the ranks.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    try:
+        address = parent.recv()
+        world = World(number, size, number, job.launcher, job.plan.timing.timeout_seconds, store=address)
+        table = Silent() if quiet else LiveTable(job.plan, job.launch, began)
+        parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
+    except BusbwError as error:
+        _last_words(parent, _Broke(type(error).__name__, str(error)))
+    except Exception as error:  # noqa: BLE001 - a bug in one rank has to reach the user through the parent
+        _last_words(parent, _Broke("BusbwError", f"rank {number}: {type(error).__name__}: {error}"))
+    sys.stdout.flush()
+
+
+def _last_words(parent: Connection, word: _Broke) -> None:
+    try:
+        parent.send(word)
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # Not sys.exit: Gloo's destructors may wait for peers that are gone.
+        os._exit(1)
+
+
+def _die_with_parent() -> None:
+    """Have the kernel kill this rank when its parent dies, however it dies. Linux only; elsewhere a no-op."""
+    if sys.platform != "linux":
+        return
+    parent = multiprocessing.parent_process()
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and os.getppid() != parent.pid:
+        os._exit(1)
+
+
+def _loopback_interface() -> str:
+    """lo on Linux, lo0 on BSD: Gloo wants a name, and ranks of one machine need no other interface."""
+    return next((name for _, name in socket.if_nameindex() if name in {"lo", "lo0"}), "lo")
+
+
+@contextmanager
+def _held_back(which: signal.Signals) -> Iterator[None]:
+    """Keep a signal pending while children are being made, so that none is half made when it arrives."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {which})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {which})

@@ -1,0 +1,88 @@
+"""Ranks that torchrun has started: this process is one of them and joins the world it finds."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+import msgspec
+
+from busbw import environment, store
+from busbw.backends.base import BackendRow, World
+from busbw.console import LiveTable
+from busbw.errors import BusbwError, LaunchError, RankFailure
+from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.plan import Plan
+from busbw.records import Case, Failed
+from busbw.worker import Job, Listener, Several, Silent, run
+
+_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+
+def found(variables: Mapping[str, str]) -> bool:
+    """Whether torchrun's whole promise is there; half of it is somebody else's variable."""
+    return all(name in variables for name in _VARIABLES)
+
+
+def size(variables: Mapping[str, str]) -> int:
+    """The number of ranks that torchrun promises."""
+    return _number(variables, "WORLD_SIZE")
+
+
+class _Tracking(Silent):
+    """Remembers in the middle of what a launch broke."""
+
+    def __init__(self) -> None:
+        self.case: Case | None = None
+        self.block = 0
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one launch
+        """Remember."""
+        self.case, self.block = case, block
+
+
+def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    """Be one rank of torchrun's world for one launch; rank 0 keeps the run folder."""
+    rank = _number(os.environ, "RANK")
+    world = World(rank, size(os.environ), _number(os.environ, "LOCAL_RANK"), "torchrun", plan.timing.timeout_seconds)
+    lead = rank == 0
+    if plan.launches > 1:
+        if lead:
+            print(f"torchrun's world is one launch; the plan's {plan.launches} launches become 1", file=sys.stderr)
+        plan = msgspec.structs.replace(plan, launches=1)
+    # Only rank 0 needs the folder; the others are told a path that they never touch.
+    folder = store.create(settings.results_dir, environment.machine_name()) if lead else settings.results_dir
+    tracking = _Tracking()
+    table: Listener = LiveTable(plan, 0, time.monotonic()) if lead and not settings.quiet else Silent()
+    signal.signal(signal.SIGTERM, _raise_interrupt)
+    try:
+        outcome = run(Job(plan, folder, 0, "torchrun", row), world, Several(table, tracking))
+    except BusbwError as error:
+        if lead:
+            failure = None if tracking.case is None else Failed(case=tracking.case, launch=0, block=tracking.block, error=str(error))
+            finish(folder, "failed", str(error), failure)
+        if lead or not isinstance(error, RankFailure) or 0 in error.lost:
+            raise
+        return Result(folder, 1, speaks=False)
+    except KeyboardInterrupt:
+        if lead:
+            finish(folder, "interrupted", "interrupted by a signal")
+        raise
+    if lead:
+        finish_well(folder, outcome.failed)
+    return Result(folder, outcome.failed, speaks=lead)
+
+
+def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
+    """torchrun ends its ranks with SIGTERM: end as on Ctrl-C, with the run folder closed."""
+    raise KeyboardInterrupt(signal.Signals(number).name)
+
+
+def _number(variables: Mapping[str, str], name: str) -> int:
+    try:
+        return int(variables[name])
+    except (KeyError, ValueError):
+        message = f"{name} is {variables.get(name)!r}; torchrun sets a whole number there"
+        raise LaunchError(message) from None

@@ -1,0 +1,256 @@
+"""One rank: open the backend, agree on what there is, measure block after block; rank 0 writes everything down."""
+
+import json
+import os
+import random
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+import busbw
+from busbw import environment, store
+from busbw.backends.base import Backend, BackendRow, World
+from busbw.clock import Clock, HostClock, read_cost_ns
+from busbw.errors import BackendError, LaunchError, RankFailure
+from busbw.measure import Bench, measure, refusal
+from busbw.ops import OPS
+from busbw.plan import Cases, Plan, expand, shares
+from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.units import format_size
+
+
+class Listener(Protocol):
+    """Who wants to know how far the run is: the live table, the launcher, or nobody."""
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """The world is there; ``blocks`` blocks of this launch are to come."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """The next block."""
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """A row has reached the disk."""
+
+    def launch_ended(self) -> None:
+        """All blocks of this launch are written."""
+
+
+class Silent:
+    """A listener that does not listen: what every rank but the first has, and what others build on."""
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """Nothing."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Nothing."""
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """Nothing."""
+
+    def launch_ended(self) -> None:
+        """Nothing."""
+
+
+class Several:
+    """Listeners that all hear the same, in order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.world_formed(cases, blocks, hosts)
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.block_begins(case, launch, block)
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.row_written(row)
+
+    def launch_ended(self) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.launch_ended()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life."""
+
+    plan: Plan
+    folder: Path
+    launch: int
+    launcher: str
+    backend: BackendRow
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a launch went: blocks measured, and cases that failed."""
+
+    measured: int
+    failed: int
+
+
+def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
+    """Be rank ``world.rank`` for one launch. The listener hears only on rank 0.
+
+    Raises LaunchError when the world does not form, RankFailure when a rank is lost (naming it, its host, the op and
+    the size), StoreError on rank 0 when the results cannot be written.
+    """
+    clock = clock or HostClock()
+    backend = job.backend.open(world)
+    place = _Place("the start of the launch", None)
+    try:
+        outcome = _work(job, backend, clock, listener, place)
+    except BackendError as error:
+        raise _blame(backend, place, error) from error
+    backend.close()
+    return outcome
+
+
+@dataclass(slots=True)
+class _Place:
+    """Where this rank is, for the message when the world breaks."""
+
+    words: str
+    hosts: tuple[str, ...] | None
+
+
+def in_words(case: Case) -> str:
+    """A case as a person would call it: ``all_reduce at 1 MiB (float32 sum)``."""
+    details = " ".join(detail for detail in (case.dtype, case.redop, case.variant) if detail)
+    where = "" if case.group == "all" else f" in groups {case.group}"
+    size = f" at {format_size(case.size_bytes)}" if OPS[case.op].sized else ""
+    return f"{case.op}{size}{where}{f' ({details})' if details else ''}"
+
+
+def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _Place) -> Outcome:
+    facts = environment.host_facts()
+    about = {"host": socket.gethostname(), "pid": os.getpid(), "timer_ns": read_cost_ns(clock), "facts": facts}
+    everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
+    hosts = tuple(str(one["host"]) for one in everyone)
+    place.hosts = hosts
+    cases = expand(job.plan, backend.size, len(set(hosts)))
+    refused = {case: reason for case in cases.cases if (reason := refusal(case, backend)) is not None}
+    seed = job.plan.seed + job.launch
+    order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
+    random.Random(seed).shuffle(order)
+    shared_clock = environment.share_a_clock([one["facts"] for one in everyone])
+    bench = Bench(backend, clock, job.plan.timing, shared_clock, seed)
+    begun = LaunchStarted(
+        launch=job.launch,
+        started=store.utc_now(),
+        order_seed=seed,
+        hosts=hosts,
+        pids=tuple(int(one["pid"]) for one in everyone),
+        timer_ns=tuple(int(one["timer_ns"]) for one in everyone),
+        shared_clock=shared_clock,
+        load_average=environment.load_average(),
+    )
+    record = _recorder(job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order))
+    if job.launch == 0:
+        for case, reason in refused.items():
+            record(Skipped(case=case, reason=reason))
+    place.words = "the warm-up of the launch"
+    _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
+    outcome = _measure_all(bench, job, cases, order, listener, place, record)
+    listener.launch_ended()
+    return outcome
+
+
+def _measure_all(
+    bench: Bench,
+    job: Job,
+    cases: Cases,
+    order: list[tuple[Case, int]],
+    listener: Listener,
+    place: _Place,
+    record: "Callable[[Measurement | Skipped | Failed], None]",
+) -> Outcome:
+    measured = 0
+    void: set[Case] = set()
+    for case, block in order:
+        if case in void:
+            continue
+        place.words = in_words(case)
+        listener.block_begins(case, job.launch, block)
+        row = measure(bench, case, shares(case, cases.weights), job.launch, block)
+        record(row)
+        if isinstance(row, Failed):
+            void.add(case)
+        else:
+            measured += 1
+    return Outcome(measured, len(void))
+
+
+def _recorder(
+    job: Job,
+    backend: Backend,
+    listener: Listener,
+    cases: Cases,
+    hosts: tuple[str, ...],
+    facts: dict[str, dict[str, object]],
+    begun: LaunchStarted,
+    blocks: int,
+) -> "Callable[[Measurement | Skipped | Failed], None]":
+    """On rank 0: write run.json and the launch, and return what writes a row. On the others: something that does nothing."""
+    if backend.rank != 0:
+        return lambda _row: None
+    if job.launch == 0:
+        run_record = Run(
+            schema=SCHEMA,
+            id=job.folder.name,
+            busbw=busbw.__version__,
+            machine=job.folder.parent.name,
+            started=begun.started,
+            launcher=job.launcher,
+            plan=job.plan.as_json(),
+            cases=cases.cases,
+            adjusted=cases.adjusted,
+            hosts=hosts,
+            environments=facts,
+        )
+        store.write_run(job.folder, run_record)
+    elif (before := store.read(job.folder).run.hosts) != hosts:
+        message = f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before)}; a run is one set of hosts"
+        raise LaunchError(message)
+    appender = store.Appender(job.folder)
+    appender.append(begun)
+    listener.world_formed(cases, blocks, hosts)
+
+    def record(row: Measurement | Skipped | Failed) -> None:
+        appender.append(row)
+        listener.row_written(row)
+
+    return record
+
+
+def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
+    """Small collectives for a time, not a count: connections, frequencies and caches settle by time."""
+    spent = 0
+    began = clock.now_ns()
+    while spent < seconds * 1e9:
+        for _ in range(10):
+            backend.barrier()
+        spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
+
+
+def _blame(backend: Backend, place: _Place, error: BackendError) -> RankFailure:
+    """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
+    me = f"rank {backend.rank}"
+    heard = backend.fail(f"{place.words}: {error}")
+    silent = sorted(set(range(backend.size)) - set(heard))
+    if not silent:
+        return RankFailure(f"{place.words} broke on every rank; {me} says: {error}")
+    names = [f"rank {rank} (host {place.hosts[rank]})" if place.hosts else f"rank {rank}" for rank in silent]
+    return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {me} says: {error}", tuple(silent))
