@@ -1,0 +1,326 @@
+"""From run folders to one tidy table: read, refuse to pool what is unlike, spread the samples into columns.
+
+Everything that judges starts from a ``Dataset``. The launch is the experimental unit, so a sample always carries
+the run and the launch that it comes from; runs that are pooled contribute launches, never anonymous samples.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+import numpy as np
+import pandas as pd
+
+from busbw import store
+from busbw.errors import AnalysisError, UnlikeRuns
+from busbw.records import JSON, Case, GroupSamples, Measurement, Run
+
+CaseState = Literal["measured", "failed", "skipped", "not reached"]
+
+_SHOWN_VALUE = 120
+"""Characters of a value that fit into an error message."""
+
+_VARIABLES_THAT_MATTER = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_")
+_WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One block of one group of ranks: where it comes from, what was recorded, and which rows of the table it is."""
+
+    run: int
+    launch: int
+    number: int
+    case: int
+    measurement: Measurement
+    samples: GroupSamples
+    rows: slice
+
+
+@dataclass(frozen=True, slots=True)
+class CaseRow:
+    """One case of the plan and what became of it, over all the runs that were pooled."""
+
+    index: int
+    case: Case
+    state: CaseState
+    reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Any number of like runs as one.
+
+    ``samples`` has one row per run, launch, block, case, group and sample: ``run``, ``launch``, ``block``, ``case``
+    (index into ``cases``), ``group`` (categorical, the ranks as text), ``sample``, ``calls``, ``slowest_ns``,
+    ``fastest_ns``, ``late_rank``, ``arrival_skew_ns`` and ``exit_span_ns`` (float, NaN where the ranks share no clock).
+    Durations are ns per sample, which is ``calls`` calls. ``notices`` is what the reader has to say: torn lines, facts
+    that only some of the runs recorded, differences that were overruled.
+    """
+
+    runs: tuple[store.StoredRun, ...]
+    cases: tuple[CaseRow, ...]
+    blocks: tuple[Block, ...]
+    samples: pd.DataFrame
+    notices: tuple[str, ...]
+
+    @property
+    def case_table(self) -> pd.DataFrame:
+        """The cases as a frame keyed by the integer of ``samples["case"]``: every field of Case, state and reasons."""
+        rows = [
+            {**msgspec.structs.asdict(row.case), "state": row.state, "reasons": "; ".join(row.reasons)}
+            for row in self.cases
+        ]
+        return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="case"))
+
+    def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """The distinct hosts that ``ranks`` ran on, in rank order (of the first run; like runs are placed alike)."""
+        hosts = self.runs[0].run.hosts
+        return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
+
+    def environment(self, host: str) -> Mapping[str, JSON]:
+        """The recorded facts of ``host``; empty when there are none."""
+        return self.runs[0].run.environments.get(host, {})
+
+
+def fact(environment: Mapping[str, JSON], path: str) -> JSON:
+    """The value at a dotted ``path`` such as ``cpu.usable_cores``; None where any step of it is missing."""
+    value: JSON = environment
+    for step in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(step)
+    return value
+
+
+def _over_hosts(path: str) -> Callable[[Run], JSON]:
+    """The distinct values of one environment fact over the hosts of a run; None when no host recorded it."""
+
+    def values(run: Run) -> JSON:
+        known = {
+            str(value)
+            for value in (fact(environment, path) for environment in run.environments.values())
+            if value is not None
+        }
+        return ", ".join(sorted(known)) or None
+
+    return values
+
+
+def _variables(run: Run) -> JSON:
+    found = {
+        f"{name}={value}"
+        for environment in run.environments.values()
+        for name, value in (fact(environment, "variables") or {}).items()
+        if name.startswith(_VARIABLES_THAT_MATTER) and value is not None
+    }
+    return ", ".join(sorted(found))
+
+
+def _placement(run: Run) -> JSON:
+    """Which ranks share a host, by the order in which hosts appear: their names are another day's business."""
+    seen = {host: str(number) for number, host in enumerate(dict.fromkeys(run.hosts))}
+    return " ".join(seen[host] for host in run.hosts)
+
+
+def _of_cases(field: str) -> Callable[[Run], JSON]:
+    return lambda run: ", ".join(sorted({str(getattr(case, field)) for case in run.cases})) or None
+
+
+def _warm_up(run: Run) -> JSON:
+    timing = run.plan.get("timing")
+    if not isinstance(timing, Mapping):
+        return None
+    return ", ".join(f"{name}={timing[name]}" for name in _WARM_UP_RULES if name in timing) or None
+
+
+CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
+    ("machine", lambda run: run.machine),
+    ("ranks", lambda run: len(run.hosts)),
+    ("hosts", lambda run: len(set(run.hosts))),
+    ("placement of ranks on hosts", _placement),
+    ("backend", _of_cases("backend")),
+    ("device", _of_cases("device")),
+    ("mode", _of_cases("mode")),
+    ("cpu.model", _over_hosts("cpu.model")),
+    ("cpu.physical_cores", _over_hosts("cpu.physical_cores")),
+    ("cpu.logical_cores", _over_hosts("cpu.logical_cores")),
+    ("cpu.usable_cores", _over_hosts("cpu.usable_cores")),
+    ("memory.total_bytes", _over_hosts("memory.total_bytes")),
+    ("kernel", _over_hosts("kernel")),
+    ("python", _over_hosts("python")),
+    ("torch", _over_hosts("torch")),
+    ("virtualization", _over_hosts("virtualization")),
+    ("thp", _over_hosts("thp")),
+    ("variables", _variables),
+    ("warm-up", _warm_up),
+    ("busbw", lambda run: run.busbw),
+)
+"""What has to be equal for runs to be pooled: a name that the error message can use, and where it stands in a run.
+
+A fact that one run did not record proves no difference; it becomes a notice instead.
+"""
+
+
+def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
+    """Read the run folders ``paths`` and pool them.
+
+    Raises UnlikeRuns, naming the key and both values, when two runs differ in one of ``CHECKED`` (``force`` pools them
+    all the same and leaves a notice), AnalysisError when no run or one run twice is given, StoreError for a folder
+    that cannot be read.
+    """
+    if not paths:
+        message = "no run was given; give at least one run folder"
+        raise AnalysisError(message)
+    return pool(tuple(store.read(path) for path in paths), force=force)
+
+
+def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
+    """As ``load``, for runs that have been read already."""
+    notices = [warning for stored in runs for warning in stored.warnings]
+    identifiers = [stored.run.id for stored in runs]
+    twice = sorted({identifier for identifier in identifiers if identifiers.count(identifier) > 1})
+    if twice:
+        message = f"run {twice[0]} was given more than once; pooled with itself its launches would count twice"
+        raise AnalysisError(message)
+    for stored in runs[1:]:
+        notices += _differences(runs[0].run, stored.run, force=force)
+    cases = _cases(runs)
+    blocks = _blocks(runs, {row.case: row.index for row in cases})
+    return Dataset(runs=runs, cases=cases, blocks=blocks, samples=_table(blocks), notices=tuple(notices))
+
+
+def _differences(first: Run, second: Run, *, force: bool) -> list[str]:
+    notices: list[str] = []
+    for key, value_of in CHECKED:
+        one, two = value_of(first), value_of(second)
+        if one == two:
+            continue
+        if one is None or two is None:
+            without = first.id if one is None else second.id
+            notices.append(f"run {without} did not record {key!r}, so it could not be compared with the other runs")
+            continue
+        difference = f"{key!r} is {_short(one)} in run {first.id} and {_short(two)} in run {second.id}"
+        if not force:
+            message = f"these runs may not be pooled: {difference}; judge them one by one, or overrule it with --force"
+            raise UnlikeRuns(message)
+        notices.append(f"pooled although {difference}")
+    return notices
+
+
+def _short(value: JSON) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_VALUE else f"{text[:_SHOWN_VALUE]}…"
+
+
+def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
+    measured: set[Case] = set()
+    failed: dict[Case, dict[str, None]] = {}
+    skipped: dict[Case, dict[str, None]] = {}
+    order: dict[Case, None] = {}
+    for stored in runs:
+        order.update(dict.fromkeys(stored.run.cases))
+        for rows in (stored.measurements, stored.skipped, stored.failed):
+            order.update((row.case, None) for row in rows)
+        measured.update(row.case for row in stored.measurements)
+        for skip in stored.skipped:
+            skipped.setdefault(skip.case, {})[skip.reason] = None
+        for failure in stored.failed:
+            failed.setdefault(failure.case, {})[failure.error] = None
+        for row in stored.measurements:
+            if row.check.state == "wrong":
+                failed.setdefault(row.case, {})[f"wrong data: {row.check.wrong_elements} elements differ"] = None
+    return tuple(_case_row(index, case, measured, failed, skipped) for index, case in enumerate(order))
+
+
+def _case_row(
+    index: int,
+    case: Case,
+    measured: set[Case],
+    failed: Mapping[Case, Iterable[str]],
+    skipped: Mapping[Case, Iterable[str]],
+) -> CaseRow:
+    # A failure outweighs the launches in which the case went well: a result that came out wrong once is not a result.
+    if case in failed:
+        return CaseRow(index, case, "failed", tuple(failed[case]))
+    if case in measured:
+        return CaseRow(index, case, "measured", tuple(skipped.get(case, ())))
+    if case in skipped:
+        return CaseRow(index, case, "skipped", tuple(skipped[case]))
+    return CaseRow(index, case, "not reached", ("the run ended before this case had its turn",))
+
+
+def _blocks(runs: Iterable[store.StoredRun], indices: Mapping[Case, int]) -> tuple[Block, ...]:
+    blocks: list[Block] = []
+    start = 0
+    for number, stored in enumerate(runs):
+        for measurement in stored.measurements:
+            for samples in measurement.groups:
+                stop = start + len(samples.slowest_ns)
+                blocks.append(
+                    Block(
+                        run=number,
+                        launch=measurement.launch,
+                        number=measurement.block,
+                        case=indices[measurement.case],
+                        measurement=measurement,
+                        samples=samples,
+                        rows=slice(start, stop),
+                    )
+                )
+                start = stop
+    return tuple(blocks)
+
+
+def _table(blocks: Sequence[Block]) -> pd.DataFrame:
+    """The samples of ``blocks`` as columns: one numpy call per column and block, nothing per sample in Python."""
+    lengths = np.asarray([block.rows.stop - block.rows.start for block in blocks], dtype=np.int64)
+    labels = [rank_list(block.samples.ranks) for block in blocks]
+    categories = list(dict.fromkeys(labels))
+    codes = {label: code for code, label in enumerate(categories)}
+
+    def repeated(values: Iterable[int], dtype: type[np.signedinteger]) -> np.ndarray:
+        return np.repeat(np.fromiter(values, dtype=dtype, count=len(blocks)), lengths)
+
+    def joined(vectors: Iterable[tuple[int, ...]]) -> np.ndarray:
+        return np.concatenate(
+            [np.empty(0, dtype=np.int64), *(np.asarray(vector, dtype=np.int64) for vector in vectors)]
+        )
+
+    def optional(vectors: Iterable[tuple[int, ...] | None]) -> np.ndarray:
+        known = (
+            np.full(length, np.nan) if vector is None else np.asarray(vector, dtype=np.float64)
+            for vector, length in zip(vectors, lengths, strict=True)
+        )
+        return np.concatenate([np.empty(0), *known])
+
+    total = int(lengths.sum())
+    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return pd.DataFrame(
+        {
+            "run": repeated((block.run for block in blocks), np.int16),
+            "launch": repeated((block.launch for block in blocks), np.int32),
+            "block": repeated((block.number for block in blocks), np.int32),
+            "case": repeated((block.case for block in blocks), np.int32),
+            "group": pd.Categorical.from_codes(
+                repeated((codes[label] for label in labels), np.int32), categories=pd.Index(categories, dtype=object)
+            ),
+            "sample": (np.arange(total) - starts).astype(np.int32),
+            "calls": repeated((block.measurement.calls for block in blocks), np.int32),
+            "slowest_ns": joined(block.samples.slowest_ns for block in blocks),
+            "fastest_ns": joined(block.samples.fastest_ns for block in blocks),
+            "late_rank": joined(block.samples.late_rank for block in blocks).astype(np.int32),
+            "arrival_skew_ns": optional(block.samples.arrival_skew_ns for block in blocks),
+            "exit_span_ns": optional(block.samples.exit_span_ns for block in blocks),
+        }
+    )
+
+
+def rank_list(ranks: Sequence[int]) -> str:
+    """The ranks of a group as text: ``0-3`` for three or more in a row, else ``0,2``."""
+    ordered = list(ranks)
+    if len(ordered) > 2 and ordered == list(range(ordered[0], ordered[0] + len(ordered))):
+        return f"{ordered[0]}-{ordered[-1]}"
+    return ",".join(str(rank) for rank in ordered)

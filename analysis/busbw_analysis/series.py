@@ -1,0 +1,116 @@
+"""The curves of a run: one op with everything fixed but its size, ready for a fit, a model and a plot."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from busbw_analysis.load import Dataset, rank_list
+from busbw_analysis.summary import CaseSummary, GroupSummary, Interval
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesKey:
+    """What two points must share to be on one curve. ``ranks`` are the group, ``hosts`` how many it spans."""
+
+    op: str
+    backend: str
+    device: str
+    dtype: str | None
+    redop: str | None
+    ranks: tuple[int, ...]
+    group: str
+    hosts: int
+    mode: str
+    in_place: bool
+    root: int | None
+    variant: str | None
+
+    @property
+    def label(self) -> str:
+        """A name for tables and legends; says only what is not the usual."""
+        parts = [self.op, self.dtype, self.redop, "in place" if self.in_place else None, self.variant]
+        where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
+        parts += [where, None if self.hosts == 1 else f"{self.hosts} hosts"]
+        return " · ".join(part for part in parts if part)
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One size of a curve: bytes, ns per call and B/s. ``launch_medians_ns`` are in the order of the launches."""
+
+    size_bytes: int
+    case: int
+    time_ns: float
+    interval: Interval
+    fastest_ns: float
+    algbw: float | None
+    busbw: float | None
+    wire_bytes: float
+    samples: int
+    launch_medians_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The measured points of one curve, by ascending size. ``bus_factor`` is None where there is no wire."""
+
+    key: SeriesKey
+    bus_factor: float | None
+    moved_factor: float
+    points: tuple[Point, ...]
+
+    @property
+    def launches(self) -> int:
+        """The smallest number of launches behind any point."""
+        return min(len(point.launch_medians_ns) for point in self.points)
+
+
+def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
+    """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other."""
+    found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
+    for summary in summaries:
+        if summary.state != "measured" or summary.case.op == "pair_matrix":
+            continue
+        for group in summary.groups:
+            found.setdefault(_key(dataset, summary, group), []).append((_point(summary, group), group))
+    return tuple(
+        Series(
+            key=key,
+            bus_factor=members[0][1].bus_factor,
+            moved_factor=members[0][1].moved_factor,
+            points=tuple(sorted((point for point, _ in members), key=lambda point: point.size_bytes)),
+        )
+        for key, members in found.items()
+    )
+
+
+def _key(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
+    case = summary.case
+    return SeriesKey(
+        op=case.op,
+        backend=case.backend,
+        device=case.device,
+        dtype=case.dtype,
+        redop=case.redop,
+        ranks=group.ranks,
+        group=case.group,
+        hosts=len(dataset.hosts_of(group.ranks)) or 1,
+        mode=case.mode,
+        in_place=case.in_place,
+        root=case.root,
+        variant=case.variant,
+    )
+
+
+def _point(summary: CaseSummary, group: GroupSummary) -> Point:
+    return Point(
+        size_bytes=summary.case.size_bytes,
+        case=summary.index,
+        time_ns=group.time_ns,
+        interval=group.interval,
+        fastest_ns=group.fastest_ns,
+        algbw=group.algbw,
+        busbw=group.busbw,
+        wire_bytes=group.wire_bytes,
+        samples=group.samples,
+        launch_medians_ns=group.launch_medians_ns,
+    )

@@ -1,0 +1,348 @@
+"""What was measured, in numbers: per case and group the headline, its interval, spread, skew and the view of each rank.
+
+The statistic of record is the median over the slowest rank's times within a launch; everything across launches is
+computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.records import QUANTILES, Case
+from busbw.statistics import autocorrelation_time, median_interval
+from busbw_analysis.load import Block, CaseState, Dataset, rank_list
+
+Floats = npt.NDArray[np.float64]
+IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]
+Flag = Literal["bimodal", "slow mode", "skew>10%", "drift", "oversubscribed", "moved>1", "cap", "not checked"]
+
+SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
+"""Ops that no rank can leave before the last one has come: in them the shortest time belongs to the late rank."""
+
+LAUNCHES_FOR_AN_INTERVAL = 6
+"""Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
+
+_SLOW_TIMES_MEDIAN = 5.0
+_SLOW_LEAST_NS = 1e6
+_SKEW_WORTH_A_FLAG = 0.1
+_SLOW_TIME_SHARE_WORTH_A_FLAG = 0.1
+_MODE_LEAST_SHARE = 0.2
+_MODE_DISTANCE = 4.0
+_MODE_RATIO = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """How sure the headline is, in ns per call. ``kind`` says what the two ends are; both are None for ``none``."""
+
+    low_ns: float | None
+    high_ns: float | None
+    kind: IntervalKind
+
+
+@dataclass(frozen=True, slots=True)
+class Modes:
+    """Two humps of one distribution: their centres (ns per call) and the share of samples in the slower one."""
+
+    fast_ns: float
+    slow_ns: float
+    slow_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank: median over launches of its own median (ns per call), and how often it was the last to come.
+
+    ``late_count`` of ``samples`` samples had this rank as the late one (only meaningful for synchronising ops).
+    """
+
+    rank: int
+    median_ns: float
+    late_count: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSummary:
+    """One case on one group of ranks. Times are ns per call, rates B/s.
+
+    ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
+    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``spread``
+    is (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, None without a
+    shared clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples
+    above max(5 × median, 1 ms) and the time they took. ``launch_medians_ns`` are in the order of the launches.
+    """
+
+    ranks: tuple[int, ...]
+    label: str
+    time_ns: float
+    interval: Interval
+    fastest_ns: float
+    p5_ns: float
+    p95_ns: float
+    spread: float
+    skew_share: float | None
+    algbw: float | None
+    busbw: float | None
+    bus_factor: float | None
+    wire_bytes: float
+    moved_factor: float
+    launch_medians_ns: tuple[float, ...]
+    samples: int
+    first_call_ratio: float
+    slow_share: float
+    slow_time_share: float
+    modes: Modes | None
+    drift: bool
+    views: tuple[RankView, ...]
+
+    @property
+    def launches(self) -> int:
+        """How many launches measured it."""
+        return len(self.launch_medians_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class Total:
+    """All groups of a split together: rates add up (B/s), the time is that of the slowest group (ns per call)."""
+
+    time_ns: float
+    algbw: float | None
+    busbw: float | None
+    wire_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSummary:
+    """One case of the plan: what became of it and, where it was measured, one summary per group of ranks.
+
+    ``groups`` is empty unless something was measured. A failed case keeps the numbers of the launches that went well,
+    for looking at; nothing is judged by them. ``total`` is there for concurrent groups only (not for the pair matrix,
+    whose pairs take turns). ``check`` is ``verified``, ``wrong (N elements)`` or ``not checked (reason)``.
+    """
+
+    index: int
+    case: Case
+    state: CaseState
+    reasons: tuple[str, ...]
+    check: str
+    stop_reasons: tuple[str, ...]
+    groups: tuple[GroupSummary, ...]
+    total: Total | None
+    flags: tuple[Flag, ...]
+
+    @property
+    def only(self) -> GroupSummary | None:
+        """The one group of an op on all ranks or on one pair; None for splits, the pair matrix and unmeasured cases."""
+        return self.groups[0] if len(self.groups) == 1 else None
+
+
+def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
+    """Every case of ``dataset``, in the order of the plan, whatever became of it."""
+    by_case: dict[int, list[Block]] = {}
+    for block in dataset.blocks:
+        by_case.setdefault(block.case, []).append(block)
+    columns = _Columns(
+        slowest=dataset.samples["slowest_ns"].to_numpy(dtype=np.float64),
+        fastest=dataset.samples["fastest_ns"].to_numpy(dtype=np.float64),
+        late=dataset.samples["late_rank"].to_numpy(dtype=np.int64),
+        skew=dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
+    )
+    return tuple(
+        _case(row.index, row.case, row.state, row.reasons, by_case.get(row.index, []), columns) for row in dataset.cases
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    slowest: Floats
+    fastest: Floats
+    late: npt.NDArray[np.int64]
+    skew: Floats
+
+
+def _case(
+    index: int, case: Case, state: CaseState, reasons: tuple[str, ...], blocks: Sequence[Block], columns: _Columns
+) -> CaseSummary:
+    by_group: dict[tuple[int, ...], list[Block]] = {}
+    for block in blocks:
+        by_group.setdefault(block.samples.ranks, []).append(block)
+    groups = tuple(_group(case, ranks, members, columns) for ranks, members in by_group.items())
+    return CaseSummary(
+        index=index,
+        case=case,
+        state=state,
+        reasons=reasons,
+        check=_check(blocks),
+        stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
+        groups=groups,
+        total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
+        flags=_flags(blocks, groups),
+    )
+
+
+def _check(blocks: Sequence[Block]) -> str:
+    checks = [block.measurement.check for block in blocks]
+    wrong = max((check.wrong_elements for check in checks if check.state == "wrong"), default=None)
+    if wrong is not None:
+        return f"wrong ({wrong} elements)"
+    reasons = list(dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked"))
+    if reasons:
+        return f"not checked ({'; '.join(reasons)})"
+    return "verified" if checks else "–"
+
+
+def _total(groups: Sequence[GroupSummary]) -> Total:
+    return Total(
+        time_ns=max(group.time_ns for group in groups),
+        algbw=_added([group.algbw for group in groups]),
+        busbw=_added([group.busbw for group in groups]),
+        wire_bytes=sum(group.wire_bytes for group in groups),
+    )
+
+
+def _added(rates: Sequence[float | None]) -> float | None:
+    """The sum, or None when one of them does not exist: half a sum is no sum."""
+    known = [rate for rate in rates if rate is not None]
+    return sum(known) if len(known) == len(rates) else None
+
+
+def _flags(blocks: Sequence[Block], groups: Sequence[GroupSummary]) -> tuple[Flag, ...]:
+    """What a reader of one row must know. ``oversubscribed`` is added by ``judge``, which knows the machine."""
+    wanted: tuple[tuple[Flag, bool], ...] = (
+        ("bimodal", any(group.modes is not None for group in groups)),
+        ("slow mode", any(group.slow_time_share > _SLOW_TIME_SHARE_WORTH_A_FLAG for group in groups)),
+        ("skew>10%", any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups)),
+        ("drift", any(group.drift for group in groups)),
+        ("moved>1", any(group.moved_factor > 1 for group in groups)),
+        ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
+    )
+    return tuple(flag for flag, raised in wanted if raised)
+
+
+def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns: _Columns) -> GroupSummary:
+    by_launch: dict[tuple[int, int], list[Block]] = {}
+    for block in blocks:
+        by_launch.setdefault((block.run, block.launch), []).append(block)
+    launches = [_Launch.of(members, columns) for members in by_launch.values()]
+    slowest = np.concatenate([launch.slowest for launch in launches])
+    medians = tuple(float(np.median(launch.slowest)) for launch in launches)
+    time_ns = median(medians)
+    p5, p95 = (float(value) for value in np.quantile(slowest, (0.05, 0.95)))
+    slow = slowest > max(_SLOW_TIMES_MEDIAN * float(np.median(slowest)), _SLOW_LEAST_NS)
+    samples = blocks[0].samples
+    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
+    return GroupSummary(
+        ranks=ranks,
+        label=rank_list(ranks),
+        time_ns=time_ns,
+        interval=_interval(medians, launches[0].slowest),
+        fastest_ns=median([float(np.median(launch.fastest)) for launch in launches]),
+        p5_ns=p5,
+        p95_ns=p95,
+        spread=(p95 - p5) / time_ns,
+        skew_share=_skew_share(launches),
+        algbw=rate,
+        busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
+        bus_factor=samples.bus_factor,
+        wire_bytes=samples.wire_bytes,
+        moved_factor=samples.moved_factor,
+        launch_medians_ns=medians,
+        samples=len(slowest),
+        first_call_ratio=median([block.measurement.first_call_ns / block.measurement.calls for block in blocks])
+        / time_ns,
+        slow_share=float(slow.mean()),
+        slow_time_share=float(slowest[slow].sum() / slowest.sum()),
+        modes=find_modes(slowest),
+        drift=2 * sum(_drifts(columns.slowest[block.rows]) for block in blocks) > len(blocks),
+        views=_views(ranks, by_launch, columns),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Launch:
+    """All samples of one launch in the order they were taken, ns per call."""
+
+    slowest: Floats
+    fastest: Floats
+    skew: Floats
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], columns: _Columns) -> "_Launch":
+        def joined(column: Floats) -> Floats:
+            return np.concatenate([column[block.rows] / block.measurement.calls for block in blocks])
+
+        return cls(joined(columns.slowest), joined(columns.fastest), joined(columns.skew))
+
+
+def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
+    if len(medians) == 1:
+        within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
+        return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
+    over = median_interval(medians)
+    if len(medians) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
+        return Interval(over.low, over.high, "95 % over launches")
+    return Interval(min(medians), max(medians), "range of launch medians")
+
+
+def _skew_share(launches: Sequence[_Launch]) -> float | None:
+    shares = [float(np.median(launch.skew)) / float(np.median(launch.slowest)) for launch in launches]
+    return None if any(np.isnan(share) for share in shares) else median(shares)
+
+
+def _drifts(block: Floats) -> bool:
+    """Whether first and last third of a block differ by more than twice the half-width of its interval."""
+    third = len(block) // 3
+    interval = median_interval(block, tau=autocorrelation_time(block))
+    if third == 0 or interval.low is None or interval.high is None:
+        return False
+    change = abs(float(np.median(block[:third])) - float(np.median(block[-third:])))
+    return change > interval.high - interval.low
+
+
+def find_modes(samples: Floats) -> Modes | None:
+    """The two humps of ``samples`` (positive, any order), or None when one hump describes them.
+
+    The sorted logarithms are cut where the variance within the two sides is least (Otsu 1979). Two humps are believed
+    when each side holds 20–80 % of the samples, the centres differ by a factor of at least 2, and Ashman's D =
+    √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4: a normal distribution cut at its median has D = 2.65, a uniform one 3.46.
+    """
+    count = len(samples)
+    logs = np.log(np.sort(samples))
+    sizes = np.arange(1, count)
+    sums, squares = np.cumsum(logs), np.cumsum(logs**2)
+    within = squares[-1] - sums[:-1] ** 2 / sizes - (sums[-1] - sums[:-1]) ** 2 / (count - sizes)
+    allowed = (sizes >= _MODE_LEAST_SHARE * count) & (sizes <= (1 - _MODE_LEAST_SHARE) * count)
+    if not allowed.any() or count < 10:
+        return None
+    cut = int(np.argmin(np.where(allowed, within, np.inf))) + 1
+    low, high = logs[:cut], logs[cut:]
+    distance = float(np.median(high) - np.median(low))
+    width = float(np.hypot(low.std(), high.std()))
+    if distance < np.log(_MODE_RATIO) or np.sqrt(2) * distance <= _MODE_DISTANCE * width:
+        return None
+    return Modes(float(np.exp(np.median(low))), float(np.exp(np.median(high))), (count - cut) / count)
+
+
+def _views(
+    ranks: tuple[int, ...], by_launch: dict[tuple[int, int], list[Block]], columns: _Columns
+) -> tuple[RankView, ...]:
+    late = np.concatenate([columns.late[block.rows] for blocks in by_launch.values() for block in blocks])
+    middle = QUANTILES.index(0.5)
+    medians: dict[int, list[float]] = {rank: [] for rank in ranks}
+    for blocks in by_launch.values():
+        own: dict[int, list[float]] = {rank: [] for rank in ranks}
+        for block in blocks:
+            for entry in block.samples.per_rank:
+                own[entry.rank].append(entry.quantiles_ns[middle] / block.measurement.calls)
+        for rank, values in own.items():
+            if values:
+                medians[rank].append(median(values))
+    return tuple(
+        RankView(rank, median(medians[rank]) if medians[rank] else float("nan"), int((late == rank).sum()), len(late))
+        for rank in ranks
+    )
