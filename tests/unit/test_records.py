@@ -1,0 +1,240 @@
+"""The records: to JSON and back without loss, and nothing accepted that the other side could not read."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.records import (
+    DTYPE_BYTES,
+    QUANTILES,
+    REDOPS,
+    Case,
+    Check,
+    Ended,
+    Failed,
+    GroupSamples,
+    LaunchStarted,
+    Measurement,
+    RankSamples,
+    Row,
+    Run,
+    Skipped,
+)
+
+words = st.text(st.characters(codec="utf-8"), max_size=12)
+durations = st.integers(1, 10**15)
+finite = st.floats(0, 1e18, allow_nan=False, allow_infinity=False)
+
+cases = st.builds(
+    Case,
+    op=words,
+    backend=words,
+    device=words,
+    dtype=st.none() | st.sampled_from(list(DTYPE_BYTES)),
+    redop=st.none() | st.sampled_from(REDOPS),
+    size_bytes=st.integers(0, 1 << 50),
+    ranks=st.integers(1, 10_000),
+    nodes=st.integers(1, 100),
+    group=words,
+    in_place=st.booleans(),
+    root=st.none() | st.integers(0, 100),
+    variant=st.none() | words,
+)
+
+
+@st.composite
+def group_samples(draw: st.DrawFn) -> GroupSamples:
+    count = draw(st.integers(0, 5))
+    ranks = draw(st.lists(st.integers(0, 100), min_size=1, max_size=3, unique=True))
+
+    def vector(values: st.SearchStrategy[int]) -> tuple[int, ...]:
+        return tuple(draw(st.lists(values, min_size=count, max_size=count)))
+
+    fastest = vector(durations)
+    return GroupSamples(
+        ranks=tuple(ranks),
+        bus_factor=draw(st.none() | finite),
+        wire_bytes=draw(finite),
+        slowest_ns=tuple(duration + 1 for duration in fastest),
+        fastest_ns=fastest,
+        late_rank=vector(st.sampled_from(ranks)),
+        arrival_skew_ns=draw(st.none()) if draw(st.booleans()) else vector(durations),
+        exit_span_ns=None,
+        per_rank=tuple(
+            RankSamples(rank=rank, quantiles_ns=(1,) * len(QUANTILES), samples_ns=fastest if count else None)
+            for rank in ranks
+        ),
+    )
+
+
+rows: st.SearchStrategy[Row] = st.one_of(
+    st.builds(
+        Measurement,
+        case=cases,
+        launch=st.integers(0, 99),
+        block=st.integers(0, 99),
+        calls=st.integers(1, 1 << 20),
+        first_call_ns=durations,
+        warmup_calls=st.integers(0, 50),
+        stop_reason=st.sampled_from(["converged", "cap_time", "cap_samples"]),
+        check=st.builds(
+            Check,
+            state=st.sampled_from(["verified", "wrong", "not checked"]),
+            wrong_elements=st.integers(0, 100),
+            reason=st.none() | words,
+        ),
+        started=words,
+        elapsed_ns=durations,
+        groups=st.lists(group_samples(), max_size=2).map(tuple),
+    ),
+    st.builds(Skipped, case=cases, reason=words),
+    st.builds(Failed, case=cases, launch=st.integers(0, 9), block=st.integers(0, 9), error=words),
+    st.builds(
+        LaunchStarted,
+        launch=st.integers(0, 9),
+        started=words,
+        order_seed=st.integers(0, 1 << 62),
+        hosts=st.lists(words, max_size=3).map(tuple),
+        pids=st.lists(st.integers(1, 1 << 22), max_size=3).map(tuple),
+        timer_ns=st.lists(durations, max_size=3).map(tuple),
+        shared_clock=st.booleans(),
+        load_average=finite,
+    ),
+    st.builds(
+        Ended, status=st.sampled_from(["complete", "failed", "interrupted"]), reason=st.none() | words, ended=words
+    ),
+)
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(1 << 53), 1 << 53) | finite | words,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),
+    max_leaves=6,
+)
+
+runs = st.builds(
+    Run,
+    schema=st.integers(1, 9),
+    id=words,
+    busbw=words,
+    machine=words,
+    started=words,
+    launcher=words,
+    plan=st.dictionaries(words, json_values, max_size=3),
+    cases=st.lists(cases, max_size=3).map(tuple),
+    adjusted=st.lists(words, max_size=2).map(tuple),
+    hosts=st.lists(words, max_size=3).map(tuple),
+    environments=st.dictionaries(words, st.dictionaries(words, json_values, max_size=3), max_size=2),
+)
+
+
+@given(rows)
+def test_every_row_survives_json(row: Row) -> None:
+    line = msgspec.json.encode(row)
+    assert b"\n" not in line
+    assert msgspec.json.decode(line, type=Row) == row
+
+
+@given(runs)
+def test_every_run_survives_json(run: Run) -> None:
+    assert msgspec.json.decode(msgspec.json.encode(run), type=Run) == run
+
+
+@given(rows)
+def test_an_unknown_field_is_refused_by_name(row: Row) -> None:
+    document = msgspec.to_builtins(row) | {"colour": "blue"}
+    with pytest.raises(msgspec.ValidationError, match="colour"):
+        msgspec.convert(document, Row)
+
+
+def test_an_unknown_kind_of_row_is_refused() -> None:
+    with pytest.raises(msgspec.ValidationError, match="gossip"):
+        msgspec.json.decode(b'{"kind":"gossip"}', type=Row)
+
+
+def case(**changes: Any) -> Case:  # noqa: ANN401 - any field of a case
+    fields: dict[str, Any] = {
+        "op": "all_reduce",
+        "backend": "gloo",
+        "device": "cpu",
+        "dtype": "float32",
+        "redop": "sum",
+        "size_bytes": 1024,
+        "ranks": 4,
+        "nodes": 1,
+    }
+    return Case(**fields | changes)
+
+
+def test_a_case_is_a_key() -> None:
+    assert len({case(), case(), case(size_bytes=2048)}) == 2
+    with pytest.raises(AttributeError):
+        case().ranks = 5  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_of_error"),
+    [
+        ({"dtype": "float13"}, "known: float32"),
+        ({"redop": "xor"}, "known: sum"),
+        ({"size_bytes": -1}, "size_bytes -1"),
+        ({"ranks": 0}, "ranks 0"),
+        ({"nodes": 0}, "nodes 0"),
+    ],
+)
+def test_a_case_that_cannot_be_is_refused(changes: dict[str, Any], words_of_error: str) -> None:
+    with pytest.raises(ValueError, match=words_of_error):
+        case(**changes)
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_the_count_is_the_elements_in_the_size(dtype: str) -> None:
+    assert case(dtype=dtype).count == 1024 // DTYPE_BYTES[dtype]
+    assert case(dtype=None, redop=None).count == 0
+
+
+def group(**changes: Any) -> GroupSamples:  # noqa: ANN401 - any field of a group
+    fields: dict[str, Any] = {
+        "ranks": (0, 1),
+        "bus_factor": 1.0,
+        "wire_bytes": 1024.0,
+        "slowest_ns": (20, 21),
+        "fastest_ns": (10, 11),
+        "late_rank": (0, 1),
+        "arrival_skew_ns": None,
+        "exit_span_ns": None,
+        "per_rank": (),
+    }
+    return GroupSamples(**fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words_of_error"),
+    [
+        ({"slowest_ns": (20,)}, "differ in length"),
+        ({"arrival_skew_ns": (1,)}, "differ in length"),
+        ({"fastest_ns": (10, 0)}, "0 ns or less"),
+        ({"bus_factor": float("nan")}, "bus_factor is nan"),
+        ({"wire_bytes": float("inf")}, "wire_bytes is inf"),
+        ({"moved_factor": float("nan")}, "moved_factor is nan"),
+    ],
+)
+def test_samples_that_cannot_be_are_refused(changes: dict[str, Any], words_of_error: str) -> None:
+    with pytest.raises(ValueError, match=words_of_error):
+        group(**changes)
+
+
+def test_a_load_that_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="load_average is nan"):
+        LaunchStarted(
+            launch=0,
+            started="",
+            order_seed=0,
+            hosts=(),
+            pids=(),
+            timer_ns=(),
+            shared_clock=True,
+            load_average=float("nan"),
+        )

@@ -1,0 +1,483 @@
+"""The run folder under everything that can befall it: torn lines, damage, full disks, newer formats, bad names."""
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from busbw import store
+from busbw.errors import DamagedRun, NewerSchema, StoreError
+from busbw.records import (
+    QUANTILES,
+    SCHEMA,
+    Case,
+    Check,
+    Ended,
+    Failed,
+    GroupSamples,
+    LaunchStarted,
+    Measurement,
+    RankSamples,
+    Row,
+    Run,
+    Skipped,
+)
+
+CASE = Case(
+    op="all_reduce",
+    backend="gloo",
+    device="cpu",
+    dtype="float32",
+    redop="sum",
+    size_bytes=1048576,
+    ranks=2,
+    nodes=1,
+)
+BARRIER = Case(op="barrier", backend="gloo", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=2, nodes=1)
+NEVER = Case(op="reduce", backend="gloo", device="cpu", dtype="int8", redop="max", size_bytes=8, ranks=2, nodes=1)
+
+LAUNCH = LaunchStarted(
+    launch=0,
+    started="2026-01-01T00:00:00.000Z",
+    order_seed=7,
+    hosts=("a", "a"),
+    pids=(1, 2),
+    timer_ns=(70, 71),
+    shared_clock=True,
+    load_average=0.5,
+)
+SKIPPED = Skipped(case=BARRIER, reason="not here")
+FAILED = Failed(case=CASE, launch=0, block=1, error="wrong data")
+ENDED = Ended(status="complete", reason=None, ended="2026-01-01T00:01:00.000Z")
+
+
+def measurement(samples: int = 3, block: int = 0) -> Measurement:
+    ranks = (0, 1)
+    return Measurement(
+        case=CASE,
+        launch=0,
+        block=block,
+        calls=1,
+        first_call_ns=5000,
+        warmup_calls=5,
+        stop_reason="converged",
+        check=Check(state="verified"),
+        started="2026-01-01T00:00:01.000Z",
+        elapsed_ns=10**6,
+        groups=(
+            GroupSamples(
+                ranks=ranks,
+                bus_factor=1.0,
+                wire_bytes=2.0 * CASE.size_bytes,
+                slowest_ns=(1200,) * samples,
+                fastest_ns=(1100,) * samples,
+                late_rank=(1,) * samples,
+                arrival_skew_ns=None,
+                exit_span_ns=None,
+                per_rank=tuple(
+                    RankSamples(rank=rank, quantiles_ns=(1100,) * len(QUANTILES), samples_ns=None) for rank in ranks
+                ),
+            ),
+        ),
+    )
+
+
+def a_run(**changes: Any) -> Run:  # noqa: ANN401 - any field of a run
+    fields: dict[str, Any] = {
+        "schema": SCHEMA,
+        "id": "abc",
+        "busbw": "0.1.0",
+        "machine": "host",
+        "started": "2026-01-01T00:00:00.000Z",
+        "launcher": "local",
+        "plan": {"name": "test"},
+        "cases": (CASE, BARRIER, NEVER),
+        "adjusted": (),
+        "hosts": ("a", "a"),
+        "environments": {"a": {"cpus": 2}},
+    }
+    return Run(**fields | changes)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A new run folder with its run.json and no rows."""
+    made = store.create(tmp_path / "results", "host")
+    store.write_run(made, a_run())
+    return made
+
+
+def write(folder: Path, *rows: Row) -> Path:
+    with store.Appender(folder) as appender:
+        for row in rows:
+            appender.append(row)
+    return folder / store.SAMPLES_FILE
+
+
+def test_what_was_appended_is_read_in_order_and_sorted_by_kind(folder: Path) -> None:
+    rows: tuple[Row, ...] = (LAUNCH, measurement(), SKIPPED, FAILED, ENDED)
+    write(folder, *rows)
+    stored = store.read(folder)
+    assert stored.rows == rows
+    assert stored.warnings == ()
+    assert stored.run == a_run()
+    assert (stored.launches, stored.skipped, stored.failed) == ((LAUNCH,), (SKIPPED,), (FAILED,))
+    assert stored.measurements == (measurement(),)
+    assert stored.end == ENDED
+    assert stored.not_reached == (NEVER,)
+
+
+def test_a_run_without_rows_loads_and_has_no_end(folder: Path) -> None:
+    stored = store.read(folder)
+    assert (stored.rows, stored.end, len(stored.not_reached)) == ((), None, 3)
+
+
+def test_each_row_is_in_the_file_before_append_returns(folder: Path) -> None:
+    with store.Appender(folder) as appender:
+        for count in range(1, 4):
+            appender.append(SKIPPED)
+            assert len(store.read(folder).rows) == count
+
+
+def test_a_tail_torn_at_any_byte_loads_with_a_warning_that_names_the_lost_case(folder: Path) -> None:
+    path = write(folder, LAUNCH, SKIPPED, measurement(block=12))
+    content = path.read_bytes()
+    start = content.rindex(b"\n", 0, -1) + 1
+    last = content[start:-1]
+    op_written = last.index(b'"all_reduce"') + len('"all_reduce"')
+    size_written = last.index(b"1048576,") + len("1048576,")
+    block_written = last.index(b'"block":12,') + len('"block":12,')
+    for length in range(1, len(last) + 1):
+        path.write_bytes(content[:start] + last[:length])
+        stored = store.read(folder)
+        assert stored.rows == (LAUNCH, SKIPPED)
+        (warning,) = stored.warnings
+        assert str(path) in warning
+        assert ("all_reduce" in warning) == (length >= op_written)
+        assert ("1048576 B" in warning) == (length >= size_written)
+        assert (" B" in warning) == (length >= size_written), "half of a number is not a size"
+        assert ("(launch 0, block 12)" in warning) == (length >= block_written)
+        assert ("not yet written" in warning) == (length < op_written)
+
+
+@pytest.mark.parametrize("row", [LAUNCH, ENDED])
+def test_a_torn_line_that_was_for_no_case_says_so(folder: Path, row: Row) -> None:
+    path = write(folder, SKIPPED, row)
+    path.write_bytes(path.read_bytes()[:-5])
+    (warning,) = store.read(folder).warnings
+    assert "lost is no case" in warning
+
+
+@pytest.mark.parametrize("tail", [b"\0" * 4096, b"\xff\xfe", b'{"kind":"skipped","case":{"op":"\xff","x', b"[" * 10**5])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_garbage_at_the_end_is_a_torn_tail(folder: Path, tail: bytes, end: bytes) -> None:
+    path = write(folder, SKIPPED)
+    with path.open("ab") as file:
+        file.write(tail + end)
+    stored = store.read(folder)
+    assert stored.rows == (SKIPPED,)
+    assert len(stored.warnings) == 1
+
+
+@pytest.mark.parametrize(
+    "damage", [b"", b"{", b"\0\0\0", b"\xff", b"[" * 10**5, b'{"kind":"skipped"}', b'{"kind":"end","status":"happy"}']
+)
+def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, damage: bytes) -> None:
+    path = write(folder, LAUNCH, SKIPPED, FAILED, ENDED)
+    lines = path.read_bytes().split(b"\n")
+    lines[2] = damage
+    path.write_bytes(b"\n".join(lines))
+    with pytest.raises(DamagedRun, match="line 3: ") as caught:
+        store.read(folder)
+    assert str(path) in str(caught.value)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_no_damage_is_more_than_an_error_of_the_store(folder: Path, data: st.DataObject) -> None:
+    path = folder / store.SAMPLES_FILE
+    path.unlink(missing_ok=True)
+    write(folder, LAUNCH, measurement(), ENDED)
+    content = bytearray(path.read_bytes())
+    start = data.draw(st.integers(0, len(content)))
+    end = data.draw(st.integers(start, len(content)))
+    content[start:end] = data.draw(st.binary(max_size=30))
+    path.write_bytes(content)
+    try:
+        store.read(folder)
+    except StoreError as error:
+        assert "line " in str(error)  # noqa: PT017 - either it loads or it names the line
+
+
+def test_the_appender_cuts_a_torn_tail_and_goes_on(folder: Path) -> None:
+    path = write(folder, LAUNCH, measurement(samples=30_000))
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1])
+    write(folder, SKIPPED)
+    stored = store.read(folder)
+    assert stored.rows == (LAUNCH, SKIPPED)
+    assert stored.warnings == ()
+
+
+def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
+    (folder / store.SAMPLES_FILE).write_bytes(b'{"kind":')
+    write(folder, SKIPPED)
+    assert store.read(folder).rows == (SKIPPED,)
+
+
+def test_text_that_is_no_utf8_is_escaped_and_not_fatal(folder: Path) -> None:
+    hostile = os.fsdecode(b"/data/\xff")
+    write(folder, Failed(case=CASE, launch=0, block=0, error=hostile))
+    store.write_run(folder, a_run(environments={"a": {hostile: [hostile]}}))
+    stored = store.read(folder)
+    assert stored.failed[0].error == "/data/\\udcff"
+    assert stored.run.environments == {"a": {"/data/\\udcff": ["/data/\\udcff"]}}
+
+
+@pytest.mark.parametrize("schema", [SCHEMA + 1, 99])
+def test_a_newer_schema_is_refused_in_words(folder: Path, schema: int) -> None:
+    path = folder / store.RUN_FILE
+    path.write_text(f'{{"schema": {schema}, "something": "unheard of"}}')
+    with pytest.raises(NewerSchema, match=f"schema {schema}, which is newer.*upgrade busbw"):
+        store.read(folder)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"\xff",
+        b"[" * 10**5,
+        b"{}",
+        b'{"schema": 0}',
+        b'{"schema": "1"}',
+        b'{"schema": 1}',
+        b'{"schema": true}',
+    ],
+)
+def test_a_damaged_run_file_is_named(folder: Path, content: bytes) -> None:
+    path = folder / store.RUN_FILE
+    path.write_bytes(content)
+    with pytest.raises(DamagedRun) as caught:
+        store.read(folder)
+    assert str(path) in str(caught.value)
+
+
+def test_a_folder_without_a_run_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"has no run\.json"):
+        store.read(tmp_path)
+
+
+def test_older_schemas_are_lifted_one_step_at_a_time(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(folder, SKIPPED)
+    document = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())
+    document["computer"] = document.pop("machine")
+    (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
+    samples = folder / store.SAMPLES_FILE
+    samples.write_bytes(samples.read_bytes().replace(b'"reason"', b'"why"'))
+
+    def lift_run(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in old.items() if key != "computer"}, "machine": old["computer"]}
+
+    def lift_row(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in old.items() if key != "why"}, "reason": old["why"]}
+
+    def same(old: dict[str, Any]) -> dict[str, Any]:
+        return old
+
+    monkeypatch.setattr(store, "SCHEMA", SCHEMA + 2)
+    monkeypatch.setattr(store, "UPGRADES", {SCHEMA: (lift_run, same), SCHEMA + 1: (same, lift_row)})
+    stored = store.read(folder)
+    assert stored.run.machine == "host"
+    assert stored.rows == (SKIPPED,)
+
+
+def test_every_schema_before_this_one_has_an_upgrade() -> None:
+    assert sorted(store.UPGRADES) == list(range(1, SCHEMA))
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount, unmount = shutil.which("mount"), shutil.which("umount")
+    if mount is None or unmount is None or os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=64k", "busbw-test", place], check=False)
+    if made.returncode:
+        pytest.skip("a small file system cannot be mounted here")
+    yield place
+    subprocess.run([unmount, place], check=True)
+
+
+def test_a_full_disk_keeps_the_rows_before(small_disk: Path) -> None:
+    folder = store.create(small_disk, "host")
+    store.write_run(folder, a_run())
+    kept = 0
+    with store.Appender(folder) as appender:
+        appender.append(LAUNCH)
+        with pytest.raises(StoreError, match="No space left on device; the rows before are kept"):  # noqa: PT012
+            for kept in range(1000):  # until it is full; which row that is depends on the page size
+                appender.append(measurement(block=kept))
+        assert 0 < kept < 1000
+        appender.append(ENDED)  # a smaller row may still fit
+    stored = store.read(folder)
+    assert stored.warnings == ()
+    assert [row.block for row in stored.measurements] == list(range(kept))
+    assert stored.end == ENDED
+
+
+def test_a_full_disk_leaves_no_half_of_a_run_file(small_disk: Path) -> None:
+    folder = store.create(small_disk, "host")
+    (small_disk / "ballast").write_bytes(b"\0" * (60 << 10))
+    with pytest.raises(StoreError, match=r"cannot write .*No space left on device"):
+        store.write_run(folder, a_run(plan={"long": "x" * (64 << 10)}))
+    assert list(folder.iterdir()) == []
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+import msgspec
+from busbw import store
+from busbw.records import Skipped
+row = msgspec.convert({row!r}, Skipped)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
+with store.Appender(Path({folder!r})) as appender:
+    for _ in range(100):
+        appender.append(row)
+"""
+
+
+def test_a_file_that_may_not_grow_keeps_the_rows_before(folder: Path) -> None:
+    source = LIMITED.format(paths=sys.path, row=msgspec.to_builtins(SKIPPED), folder=str(folder))
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert "StoreError: cannot write" in ran.stderr
+    assert os.strerror(errno.EFBIG) in ran.stderr
+    stored = store.read(folder)
+    assert stored.warnings == ()
+    line = len((folder / store.SAMPLES_FILE).read_bytes()) // len(stored.rows)
+    assert len(stored.rows) == 2000 // line
+
+
+def test_a_results_folder_in_the_way_names_the_option(tmp_path: Path) -> None:
+    (tmp_path / "results").write_text("a file")
+    with pytest.raises(StoreError, match="--results-dir"):
+        store.create(tmp_path / "results", "host")
+
+
+UNPRIVILEGED = """
+import os, sys
+from pathlib import Path
+sys.path[:0] = {paths!r}
+from busbw import errors, store
+if os.geteuid() == 0:
+    os.setgroups([])
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    store.create(Path({folder!r}), "host")
+except errors.StoreError as error:
+    print(error)
+try:
+    store.find(Path({folder!r}), {closed!r})
+except errors.StoreError as error:
+    print(error)
+"""
+
+
+def test_an_unwritable_results_folder_names_the_option(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    (closed / "run").mkdir(parents=True)
+    closed.chmod(0o000)
+    source = UNPRIVILEGED.format(paths=sys.path, folder=str(closed), closed=str(closed / "run"))
+    try:
+        ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=True)
+    finally:
+        closed.chmod(0o700)
+    first, second = ran.stdout.splitlines()
+    assert "Permission denied" in first
+    assert "--results-dir" in first
+    assert "Permission denied" in second
+
+
+@pytest.mark.parametrize(
+    ("machine", "slug"),
+    [
+        ("node-1.site", "node-1.site"),
+        ("a 0", "a-0"),
+        ("a'; echo foo", "a-echo-foo"),
+        ("../..", "machine"),
+        ("", "machine"),
+    ],
+)
+def test_a_hostile_machine_name_stays_one_folder(tmp_path: Path, machine: str, slug: str) -> None:
+    folder = store.create(tmp_path, machine)
+    assert folder.parent == tmp_path / slug
+
+
+def several(results_dir: Path, *names: str) -> list[Path]:
+    made = [results_dir / name for name in names]
+    for folder in made:
+        folder.mkdir(parents=True)
+        store.write_run(folder, a_run())
+    return made
+
+
+def test_runs_come_oldest_first_whatever_the_machine(tmp_path: Path) -> None:
+    late, early = several(tmp_path, "a/20260102T000000.000Z-aaaaaa", "b/20260101T000000.000Z-bbbbbb")
+    assert list(store.folders(tmp_path)) == [early, late]
+    assert store.find(tmp_path, "latest") == late
+
+
+def test_runs_made_within_one_second_are_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = iter(["ffffff", "000000", "aaaaaa"])
+    monkeypatch.setattr("secrets.token_hex", lambda _bytes: next(tokens))
+    stamps = iter(["2026-01-01T00:00:00.001Z", "2026-01-01T00:00:00.002Z", "2026-01-01T00:00:00.010Z"])
+    monkeypatch.setattr(store, "utc_now", lambda: next(stamps))
+    made = [store.create(tmp_path, "host") for _ in range(3)]
+    for folder in made:
+        store.write_run(folder, a_run())
+    assert list(store.folders(tmp_path)) == made
+
+
+def test_a_run_is_found_by_path_name_start_end_and_latest(tmp_path: Path) -> None:
+    first, second = several(tmp_path, "host/20260101T000000.000Z-aaaaaa", "host/20260102T000000.000Z-bbbbbb")
+    assert store.find(tmp_path, str(first)) == first
+    assert store.find(tmp_path / "elsewhere", str(first / store.RUN_FILE)) == first
+    assert store.find(tmp_path, first.name) == first
+    assert store.find(tmp_path, "20260101") == first
+    assert store.find(tmp_path, "bbbbbb") == second
+    assert store.find(tmp_path, "latest") == second
+
+
+@pytest.mark.parametrize("selector", ["", "nothing", "x" * 5000, "\0"])
+def test_a_run_that_is_not_there_is_an_error(tmp_path: Path, selector: str) -> None:
+    several(tmp_path, "host/20260101T000000.000Z-aaaaaa")
+    with pytest.raises(StoreError, match=r"not found|File name too long"):
+        store.find(tmp_path, selector)
+
+
+def test_latest_of_nothing_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="one of the 0 runs"):
+        store.find(tmp_path / "missing", "latest")
+
+
+def test_two_runs_that_answer_are_both_named(tmp_path: Path) -> None:
+    runs = several(tmp_path, "host/20260101T000000.000Z-aaaaaa", "host/20260101T000000.000Z-bbbbbb")
+    with pytest.raises(StoreError, match="ambiguous") as caught:
+        store.find(tmp_path, "20260101")
+    assert all(folder.name in str(caught.value) for folder in runs)

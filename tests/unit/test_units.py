@@ -1,0 +1,191 @@
+"""Sizes, rates and times: what people may write, and what they get to read."""
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw import units
+from busbw.errors import UsageError
+
+LARGEST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"),
+    [
+        ("0", 0),
+        ("8", 8),
+        ("8B", 8),
+        ("64KiB", 65536),
+        (" 64 KiB ", 65536),
+        ("1.5GiB", 3 << 29),
+        ("0.5KiB", 512),
+        ("2TiB", 2 << 40),
+    ],
+)
+def test_a_size_is_bytes_or_a_binary_unit(text: str, size_bytes: int) -> None:
+    assert units.parse_size(text) == size_bytes
+
+
+@pytest.mark.parametrize(
+    "text", ["", "KiB", "-8", "8 8", "1e3", "0x10", "1.5", "0.3KiB", "1.KiB", ".5KiB", "٣", "nan", "inf", "9" * 5000]
+)
+def test_what_is_not_a_size_is_refused_with_the_text_that_was_given(text: str) -> None:
+    with pytest.raises(UsageError, match="size"):
+        units.parse_size(text)
+
+
+@pytest.mark.parametrize(("text", "hint"), [("1M", "1MiB"), ("4MB", "4MiB"), ("2g", "2GiB"), ("1.5kb", "1.5KiB")])
+def test_a_unit_that_two_people_read_differently_is_refused_with_a_hint(text: str, hint: str) -> None:
+    with pytest.raises(UsageError, match=f"did you mean {hint}"):
+        units.parse_size(text)
+
+
+def test_a_size_beyond_any_buffer_is_refused() -> None:
+    assert units.parse_size(str(LARGEST)) == LARGEST
+    with pytest.raises(UsageError, match=f"the largest is {LARGEST} B"):
+        units.parse_size(str(LARGEST + 1))
+
+
+@given(st.integers(0, LARGEST))
+def test_every_size_survives_being_written_and_read(size_bytes: int) -> None:
+    assert units.parse_size(units.format_size(size_bytes)) == size_bytes
+
+
+@given(st.integers(1, 1 << 30), st.sampled_from([1 << 10, 1 << 20, 1 << 30]))
+def test_every_size_of_whole_quarters_survives_in_its_unit(quarters: int, unit: int) -> None:
+    size_bytes = quarters * unit // 4
+    assert units.parse_size(units.format_size(size_bytes)) == size_bytes
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [
+        (0, "0 B"),
+        (1000, "1000 B"),
+        (1 << 20, "1 MiB"),
+        (3 << 19, "1.5 MiB"),
+        (1025, "1025 B"),
+        (10 << 10, "10 KiB"),
+        (100 << 40, "100 TiB"),
+        (1234567 << 40, "1234567 TiB"),
+        ((1 << 60) + 1, "1152921504606846977 B"),
+    ],
+)
+def test_a_size_is_printed_without_loss(size_bytes: int, text: str) -> None:
+    assert units.format_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "sizes"),
+    [
+        ("8,1KiB,1MiB", (8, 1024, 1 << 20)),
+        ("1KiB,8,8", (8, 1024)),
+        ("8..64*2", (8, 16, 32, 64)),
+        ("8..100*2", (8, 16, 32, 64)),
+        ("8 .. 64 * 2", (8, 16, 32, 64)),
+        ("1..10*1.5", (1, 2, 3, 5, 8)),
+        ("1.5KiB..6KiB*2", (1536, 3072, 6144)),
+        ("1MiB..2MiB+512KiB", (1 << 20, 3 << 19, 2 << 20)),
+        ("0..4+2", (0, 2, 4)),
+        ("5..5*2", (5,)),
+        ("4,8..16*2,1KiB", (4, 8, 16, 1024)),
+    ],
+)
+def test_a_sweep_is_ascending_and_without_repeats(text: str, sizes: tuple[int, ...]) -> None:
+    assert units.parse_sizes(text) == sizes
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "not a size"),
+        ("8,,16", "not a size"),
+        ("8..64", "needs a factor or a step"),
+        ("64..8*2", "runs backwards"),
+        ("0..8*2", "starts above 0"),
+        ("8..64*1", "above 1"),
+        ("8..64*nan", "above 1"),
+        ("8..64*inf", "above 1"),
+        ("8..64*two", "above 1"),
+        ("8..64+0", "step must be above 0"),
+        ("1..1GiB+1", "more than"),
+        ("1..1GiB*1.0000001", "more than"),
+    ],
+)
+def test_a_sweep_that_cannot_be_meant_is_refused(text: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        units.parse_sizes(text)
+
+
+@given(st.integers(1, 1 << 20), st.integers(0, 1 << 30), st.floats(1.05, 64))
+def test_a_geometric_range_stays_inside_its_ends(low: int, more: int, factor: float) -> None:
+    sizes = units.parse_sizes(f"{low}..{low + more}*{factor!r}")
+    assert sizes[0] == low
+    assert sizes[-1] <= low + more
+    assert all(before < after for before, after in itertools.pairwise(sizes))
+
+
+@given(st.text(max_size=40))
+def test_no_text_does_worse_than_being_refused(text: str) -> None:
+    try:
+        sizes = units.parse_sizes(text)
+    except UsageError:
+        return
+    assert list(sizes) == sorted(set(sizes))
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"),
+    [
+        (None, "–"),
+        (0.0, "0 B/s"),
+        (12.0, "12 B/s"),
+        (999.0, "999 B/s"),
+        (999.9, "1 kB/s"),
+        (1.25e10, "12.5 GB/s"),
+        (1e9, "1 GB/s"),
+        (999.6e6, "1 GB/s"),
+        (999.4e6, "999 MB/s"),
+        (3.2e15, "3200 TB/s"),
+        (-5e9, "-5 GB/s"),
+        (float("inf"), "inf TB/s"),
+    ],
+)
+def test_a_rate_is_decimal_with_three_digits(rate: float | None, text: str) -> None:
+    assert units.format_rate(rate) == text
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "text"),
+    [
+        (0, "0 ns"),
+        (0.25, "0.25 ns"),
+        (999, "999 ns"),
+        (1000, "1 µs"),
+        (999_999, "1 ms"),
+        (1_234_567, "1.23 ms"),
+        (-1_234_567, "-1.23 ms"),
+        (72e9, "72 s"),
+        (4321e9, "4320 s"),
+    ],
+)
+def test_a_time_has_three_digits(nanoseconds: float, text: str) -> None:
+    assert units.format_time(nanoseconds) == text
+
+
+@given(st.floats(1, 1e18))
+def test_what_is_printed_is_within_half_a_percent(value: float) -> None:
+    number, unit = units.format_time(value).split()
+    factor = {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0}[unit]
+    assert float(number) * factor == pytest.approx(value, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-1, "0 s"), (8.4, "8 s"), (59.6, "1 min 0 s"), (185, "3 min 5 s"), (7800, "2 h 10 min"), (3600, "1 h 0 min")],
+)
+def test_a_span_is_what_a_person_would_say(seconds: float, text: str) -> None:
+    assert units.format_span(seconds) == text
