@@ -1,0 +1,67 @@
+"""Which rooms load which libraries: asked of a fresh process, because this one has long loaded them all."""
+
+import json
+import pkgutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import busbw
+
+ROOT = Path(__file__).parents[2]
+HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
+SHARED = {"records", "store", "units", "errors", "statistics"}
+"""The rooms of busbw that the analysis may use."""
+
+PROBE = """
+import json, sys
+sys.path[:0] = {paths!r}
+sys.argv[:] = ["busbw", *{arguments!r}]
+try:
+    {statement}
+except SystemExit as end:
+    assert not end.code, end.code
+print()
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def loaded_by(statement: str, *arguments: str) -> set[str]:
+    """The names of all modules that a fresh interpreter holds after ``statement``."""
+    source = PROBE.format(paths=[path for path in sys.path if path], arguments=arguments, statement=statement)
+    ran = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr
+    modules: list[str] = json.loads(ran.stdout.splitlines()[-1])
+    return set(modules)
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["run", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("room", ["errors", "units", "records", "store", "plan", "ops", "backends"])
+def test_the_light_rooms_load_nothing_heavy(room: str) -> None:
+    unwanted = set(HEAVY) - ({"numpy"} if room == "backends" else set())
+    assert loaded_by(f"import busbw.{room}").isdisjoint(unwanted)
+
+
+@pytest.mark.parametrize("room", ["statistics", "measure", "worker"])
+def test_the_instrument_loads_none_of_the_tools_of_the_judgement(room: str) -> None:
+    assert loaded_by(f"import busbw.{room}").isdisjoint({"pandas", "matplotlib", "scipy", "busbw_analysis"})
+
+
+def test_the_analysis_loads_no_torch() -> None:
+    assert loaded_by("import busbw_analysis.judge, busbw_analysis.plots").isdisjoint({"torch", "mpi4py"})
+
+
+def test_the_contract_of_the_analysis_forgets_no_room() -> None:
+    """import-linter can only forbid by name, so a new room of busbw has to be added to the list."""
+    tools = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]
+    (contract,) = [row for row in tools["importlinter"]["contracts"] if row["id"] == "analysis-measures-nothing"]
+    forbidden = {name.removeprefix("busbw.") for name in contract["forbidden_modules"]}
+    rooms = {room.name for room in pkgutil.iter_modules(busbw.__path__)}
+    assert rooms - forbidden == SHARED
