@@ -1,9 +1,35 @@
-"""How time grows with size: the segmented α–β fit of one curve, its error, and what it predicts."""
+"""How time grows with size: the segmented α–β fit of one curve, its error, and what it predicts.
 
+Relative errors and non-negative coefficients, because ordinary least squares let the largest size decide α; one to
+four pieces with jumps between them, because protocols and algorithms change with size. The number of pieces is the
+smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984, §3.4.3).
+"""
+
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
+import numpy as np
+from scipy.optimize import nnls
+
 from busbw.errors import AnalysisError
+from busbw.units import format_size, format_time
+from busbw_analysis.segments import Cuts, Floats, best_cuts
+from busbw_analysis.series import Series
+
+LEAST_SIZES = 4
+"""Sizes that a piece of the curve needs, and so the whole fit."""
+
+LAUNCHES_FOR_A_BOOTSTRAP = 5
+"""Below it the interval covers the truth far less often than it says, whatever the resampling."""
+
+_SIZES_FOR_FOUR = 24
+_LARGEST_FALL = 3.0
+_RESAMPLES = 400
+_VALID_MEDIAN_ERROR = 0.10
+_TINY = 1e-18
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +117,21 @@ class Fit:
     validation_note: str
 
     def predict(self, size_bytes: float) -> Predicted:
-        """The time of ``size_bytes``."""
-        raise NotImplementedError(size_bytes)
+        """The time of ``size_bytes``.
+
+        Inside the measured range by the segment or by interpolation in log–log, whichever erred less on left-out
+        sizes; beyond it by the outermost segment, and called extrapolated. Raises AnalysisError for a size ≤ 0.
+        """
+        if size_bytes <= 0:
+            message = f"size {size_bytes} B cannot be predicted; a size is above 0"
+            raise AnalysisError(message)
+        if self.interpolates and self.sizes_bytes[0] <= size_bytes <= self.sizes_bytes[-1]:
+            sizes, times = np.asarray(self.sizes_bytes, dtype=np.float64), np.asarray(self.times_ns)
+            return Predicted(float(_interpolated(sizes, times, np.asarray([size_bytes]))[0]), "interpolated")
+        segment = self.segments[sum(size_bytes >= edge for edge in self.breaks_bytes)]
+        time_ns = (segment.alpha_seconds + segment.beta_seconds_per_byte * size_bytes) * 1e9
+        inside = self.sizes_bytes[0] <= size_bytes <= self.sizes_bytes[-1]
+        return Predicted(time_ns, "segment" if inside else "extrapolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +141,234 @@ class Refused:
     reason: str
 
 
-__all__ = ["AnalysisError"]
+def fit_series(series: Series) -> Fit | Refused:
+    """The fit of one measured curve, or the reason why there is none."""
+    points = series.points
+    try:
+        return fit_points(
+            [point.size_bytes for point in points],
+            [point.time_ns for point in points],
+            bus_factor=series.bus_factor,
+            launch_medians_ns=[point.launch_medians_ns for point in points],
+        )
+    except AnalysisError as error:
+        return Refused(str(error))
+
+
+def fit_points(
+    sizes_bytes: Sequence[int],
+    times_ns: Sequence[float],
+    *,
+    bus_factor: float | None = None,
+    launch_medians_ns: Sequence[Sequence[float]] = (),
+    seed: int = 0,
+) -> Fit:
+    """Fit T(S) through sizes (bytes, ascending) and times (ns per call).
+
+    ``launch_medians_ns[i]`` are the medians of the single launches at size i; without them, or with fewer than 5,
+    there is no interval. ``seed`` seeds their resampling. Raises AnalysisError for data that cannot carry a fit.
+    """
+    _refuse(sizes_bytes, times_ns)
+    sizes = np.asarray(sizes_bytes, dtype=np.float64)
+    times = np.asarray(times_ns, dtype=np.float64) / 1e9
+    launches = _launch_matrix(launch_medians_ns)
+    noise = _noise(launches)
+    core = _fit_core(sizes, times, noise)
+    predicted = core.by_segments(sizes)
+    residuals = np.abs(predicted / times - 1)
+    first, last = core.segments[0], core.segments[-1]
+    algbw = 1 / last.beta_seconds_per_byte if last.beta_seconds_per_byte > 0 else None
+    intervals, note = _intervals(sizes, launches, len(core.segments), seed)
+    validation, validation_note = _validate(sizes, times, noise)
+    return Fit(
+        sizes_bytes=tuple(sizes_bytes),
+        times_ns=tuple(times_ns),
+        segments=core.segments,
+        breaks_bytes=core.breaks_bytes,
+        alpha_seconds=first.alpha_seconds,
+        algbw=algbw,
+        busbw=None if algbw is None or bus_factor is None else algbw * bus_factor,
+        half_size_bytes=None if algbw is None else last.alpha_seconds * algbw,
+        mean_residual=float(residuals.mean()),
+        max_residual=float(residuals.max()),
+        candidates=core.candidates,
+        interpolates=core.interpolates,
+        intervals=intervals,
+        interval_note=note,
+        validation=validation,
+        validation_note=validation_note,
+    )
+
+
+def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
+    if len(sizes) != len(times):
+        message = f"{len(sizes)} sizes and {len(times)} times do not belong together"
+        raise AnalysisError(message)
+    if not any(sizes):
+        message = "the op has no size, so there is nothing to fit a time over"
+        raise AnalysisError(message)
+    if len(sizes) < LEAST_SIZES:
+        message = f"{len(sizes)} sizes are too few for a fit; it needs at least {LEAST_SIZES}"
+        raise AnalysisError(message)
+    pairs = list(pairwise(sizes))
+    if any(one >= two for one, two in pairs) or sizes[0] <= 0:
+        twice = next((one for one, two in pairs if one == two), None)
+        wrong = f"size {twice} B stands twice" if twice is not None else "the sizes are not positive and ascending"
+        message = f"{wrong}; a fit needs each size once, in order"
+        raise AnalysisError(message)
+    broken = [time for time in times if not (math.isfinite(time) and time > 0)]
+    if broken:
+        message = f"a time of {broken[0]} ns is impossible; times are positive and finite"
+        raise AnalysisError(message)
+    high = 0
+    for index, time in enumerate(times):
+        if times[high] > _LARGEST_FALL * time:
+            message = (
+                f"time falls from {format_time(times[high])} at {format_size(sizes[high])} to {format_time(time)} at "
+                f"{format_size(sizes[index])}: a cost that falls to less than 1/{_LARGEST_FALL:g} as the message grows "
+                "is not α + β·S; look for a slow mode or a disturbance at the smaller size"
+            )
+            raise AnalysisError(message)
+        high = index if time > times[high] else high
+
+
+def _launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
+    """Seconds, launches × sizes; no rows when the sizes were not all measured in the same number of launches."""
+    counts = {len(medians) for medians in launch_medians_ns}
+    if len(counts) != 1:
+        return np.empty((0, len(launch_medians_ns)))
+    return np.asarray(launch_medians_ns, dtype=np.float64).T / 1e9
+
+
+def _noise(launches: Floats) -> float:
+    """Standard deviation of ln T that the repetition of launches alone explains; 0 when there is but one."""
+    if len(launches) < 2:
+        return 0.0
+    return float(np.sqrt(np.mean(np.var(np.log(launches), axis=0, ddof=1)) / len(launches)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Core:
+    """A fit without what is said about it."""
+
+    sizes: Floats
+    times: Floats
+    segments: tuple[Segment, ...]
+    breaks_bytes: tuple[float, ...]
+    candidates: tuple[Candidate, ...]
+    interpolates: bool
+
+    def by_segments(self, wanted: Floats) -> Floats:
+        """Seconds, by the segment that each size falls in."""
+        piece = np.searchsorted(np.asarray(self.breaks_bytes), wanted, side="right")
+        alpha = np.asarray([segment.alpha_seconds for segment in self.segments])
+        beta = np.asarray([segment.beta_seconds_per_byte for segment in self.segments])
+        predicted: Floats = alpha[piece] + beta[piece] * wanted
+        return predicted
+
+    def inside(self, wanted: Floats) -> Floats:
+        """Seconds for sizes within the measured range, by whichever way errs less on sizes that are left out."""
+        return _interpolated(self.sizes, self.times, wanted) if self.interpolates else self.by_segments(wanted)
+
+
+def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
+    count = len(sizes)
+    most = min(count // LEAST_SIZES, 4 if count >= _SIZES_FOR_FOUR else 3)
+    candidates: list[Candidate] = []
+    errors: list[Floats] = []
+    cuts: list[Cuts] = []
+    for pieces in range(1, most + 1):
+        left_out = _left_out_errors(sizes, times, pieces)
+        found = best_cuts(sizes[None], times[None], pieces, LEAST_SIZES)
+        variance = max(float(found.residual[0]) / count, noise**2, _TINY)
+        bic = count * math.log(variance) + (3 * pieces - 1) * math.log(count)
+        standard_error = float(left_out.std(ddof=1) / math.sqrt(count))
+        candidates.append(Candidate(pieces, float(left_out.mean()), standard_error, bic))
+        errors.append(left_out)
+        cuts.append(found)
+    best = min(candidates, key=lambda candidate: candidate.held_out_error)
+    limit = best.held_out_error + best.standard_error
+    chosen = next(index for index, candidate in enumerate(candidates) if candidate.held_out_error <= limit)
+    starts = [int(start) for start in cuts[chosen].starts[0]]
+    ends = [*starts[1:], count]
+    segments = tuple(_segment(sizes[low:high], times[low:high]) for low, high in zip(starts, ends, strict=True))
+    breaks = tuple(float(np.sqrt(sizes[start - 1] * sizes[start])) for start in starts[1:])
+    inner = slice(1, count - 1)
+    neighbours = _left_out_interpolation(sizes, times)
+    interpolates = float(neighbours.mean()) < float(errors[chosen][inner].mean())
+    return _Core(sizes, times, segments, breaks, tuple(candidates), interpolates)
+
+
+def _segment(sizes: Floats, times: Floats) -> Segment:
+    """The relative non-negative least squares line: rows divided by T, columns scaled to a maximum of 1."""
+    rows = np.stack([1 / times, sizes / times], axis=1)
+    scale = rows.max(axis=0)
+    coefficients, _ = nnls(rows / scale, np.ones(len(sizes)))
+    alpha, beta = (float(value) for value in coefficients / scale)
+    at_bound: list[Literal["alpha", "beta"]] = []
+    if alpha == 0:
+        at_bound.append("alpha")
+    if beta == 0:
+        at_bound.append("beta")
+    return Segment(alpha, beta, int(sizes[0]), int(sizes[-1]), tuple(at_bound))
+
+
+def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
+    """|ln(T̂/T)| of every size, predicted by a fit of all the others. A fold lacks one size, so a piece may too."""
+    count = len(sizes)
+    others = np.asarray([[other for other in range(count) if other != left] for left in range(count)])
+    folds = best_cuts(sizes[others], times[others], pieces, LEAST_SIZES - 1)
+    predicted = np.maximum(folds.predict(sizes[others], sizes), _TINY)
+    error: Floats = np.abs(np.log(predicted / times))
+    return error
+
+
+def _left_out_interpolation(sizes: Floats, times: Floats) -> Floats:
+    """|ln(T̂/T)| of every inner size by a straight line between its neighbours in log–log."""
+    x, y = np.log(sizes), np.log(times)
+    weight = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
+    error: Floats = np.abs((1 - weight) * y[:-2] + weight * y[2:] - y[1:-1])
+    return error
+
+
+def _interpolated(sizes: Floats, times: Floats, wanted: Floats) -> Floats:
+    seconds: Floats = np.exp(np.interp(np.log(wanted), np.log(sizes), np.log(times)))
+    return seconds
+
+
+def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
+    """Percentiles over resamples of whole launches; the cuts are searched anew in every resample."""
+    count = len(launches)
+    if count < LAUNCHES_FOR_A_BOOTSTRAP:
+        noun = "1 launch" if count == 1 else f"{count} launches" if count else "launches that differ from size to size"
+        return None, f"no interval: {noun}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
+    draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
+    times = np.median(launches[draws], axis=1)
+    cuts = best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_SIZES)
+    alpha = _bounds(cuts.alpha[:, 0])
+    slopes = _bounds(cuts.beta[:, -1])
+    algbw = Bounds(1 / slopes.high, 1 / slopes.low) if slopes.low > 0 else None
+    return FitIntervals(alpha, algbw, _RESAMPLES), f"95 % from resampling {count} launches"
+
+
+def _bounds(values: Floats) -> Bounds:
+    low, high = np.quantile(values, (0.025, 0.975))
+    return Bounds(float(low), float(high))
+
+
+def _validate(sizes: Floats, times: Floats, noise: float) -> tuple[Validation | None, str]:
+    """Fit every second size, predict the ones between."""
+    count = len(sizes)
+    tested = np.arange(1, count - 1, 2)
+    kept = np.setdiff1d(np.arange(count), tested)
+    if len(kept) < LEAST_SIZES or len(tested) < 2:
+        return None, f"not validated: {count} sizes leave too few when every second one is held out"
+    core = _fit_core(sizes[kept], times[kept], noise)
+    errors = np.abs(core.inside(sizes[tested]) / times[tested] - 1)
+    middle, worst = float(np.median(errors)), float(errors.max())
+    validation = Validation(middle, worst, len(tested), middle <= _VALID_MEDIAN_ERROR)
+    verdict = "validated" if validation.passed else "not validated"
+    return (
+        validation,
+        f"{verdict}: {len(tested)} held-out sizes are off by {middle:.1%} (median) and {worst:.1%} (worst)",
+    )

@@ -1,6 +1,57 @@
-"""What theory promises: the cost of every algorithm that the backends are known to run, as one literal table."""
+"""What theory promises: the cost of every algorithm that the backends are known to run, as one literal table.
 
+T = messages · α + max(rank bytes · β, total bytes / R_host). α (seconds per message) and β (seconds per byte) come from
+point-to-point times of the same run, so that a row is a prediction and not a fit; R_host is the rate at which the host
+copies memory, which all ranks on it share (infinite over a network).
+"""
+
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
+
+from busbw_analysis.series import SeriesKey
+
+_MIB = 1 << 20
+_GLOO: Final = "gloo"
+
+Amount = Callable[[int, float], float]
+"""n ranks and S bytes → messages or bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class CostModel:
+    """One algorithm for one op. ``messages`` is the number of message times in a row, ``rank_bytes`` what the busiest
+    rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``backend`` is the backend that
+    runs it by default, or ``textbook`` for one that is there to be compared with.
+    """
+
+    op: str
+    backend: Literal["gloo", "textbook"]
+    algorithm: str
+    messages: Amount
+    rank_bytes: Amount
+    total_bytes: Amount
+    formula: str
+    source: str
+    possible: Callable[[int], bool] = lambda ranks: ranks > 1
+
+    def seconds(self, ranks: int, size_bytes: float, parameters: "Parameters") -> float:
+        """Time of one call on ``ranks`` ranks with S = ``size_bytes``."""
+        moving = self.rank_bytes(ranks, size_bytes) * parameters.beta_seconds_per_byte
+        if parameters.host_bytes_per_second is not None:
+            moving = max(moving, self.total_bytes(ranks, size_bytes) / parameters.host_bytes_per_second)
+        return self.messages(ranks, size_bytes) * parameters.alpha_seconds + moving
+
+
+@dataclass(frozen=True, slots=True)
+class Parameters:
+    """What a model is fed with, and ``origin``: where it was measured, in words."""
+
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+    host_bytes_per_second: float | None
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,3 +72,302 @@ class NoModel:
     """No prediction, and why."""
 
     reason: str
+
+
+def gloo_segments(ranks: int, size_bytes: float) -> int:
+    """Into how many segments Gloo's ring cuts a buffer: at most 1 MiB each, at least two for every rank's chunk.
+
+    Source: gloo/allreduce.cc (``numSegments``), commit 70dc360.
+    """
+    return math.ceil(max(math.ceil(size_bytes / _MIB), 2 * ranks) / ranks) * ranks
+
+
+def _gloo_ring_waits(ranks: int, size_bytes: float) -> float:
+    """Steps of one half of the ring, each as often as two segments in flight need to pass a chunk."""
+    return (ranks - 1) * math.ceil(gloo_segments(ranks, size_bytes) / ranks / 2)
+
+
+def _rounds(ranks: int) -> int:
+    return math.ceil(math.log2(ranks))
+
+
+def _others(ranks: int, size_bytes: float) -> float:
+    return (ranks - 1) / ranks * size_bytes
+
+
+def _ring_reduce_sent(ranks: int, size_bytes: float) -> float:
+    """Gloo's reduce sends all segments but two, more than the (n−1)/n of them that are needed."""
+    segments = gloo_segments(ranks, size_bytes)
+    return (segments - 2) / segments * size_bytes
+
+
+_TWO_DELAYS = (
+    "message counts are the slopes of small-message time against link delay, measured with emulated links: each step "
+    "waits for the receiver's ready note (gloo/transport/tcp/pair.cc), so it costs two delays"
+)
+
+MODELS: tuple[CostModel, ...] = (
+    CostModel(
+        op="all_reduce",
+        backend=_GLOO,
+        algorithm="segmented ring",
+        messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
+        rank_bytes=lambda n, s: 2 * _others(n, s),
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="4(n−1)⌈k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
+        source=f"gloo/allreduce.cc, default RING; {_TWO_DELAYS}: 4(n−1)",
+    ),
+    CostModel(
+        op="reduce_scatter",
+        backend=_GLOO,
+        algorithm="whole all_reduce, then a slice",
+        messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
+        rank_bytes=lambda n, s: 2 * _others(n, s),
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="4(n−1)⌈k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
+        source=f"ProcessGroupGloo clones, all-reduces and slices; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
+    ),
+    CostModel(
+        op="all_gather",
+        backend=_GLOO,
+        algorithm="ring",
+        messages=lambda n, _s: 2 * (n - 1),
+        rank_bytes=_others,
+        total_bytes=lambda n, s: (n - 1) * s,
+        formula="2(n−1) α + max((n−1)/n S β, (n−1) S / R)",
+        source=f"gloo/allgather.cc, blocks in two halves in flight; {_TWO_DELAYS}: 2(n−1)",
+    ),
+    CostModel(
+        op="all_to_all",
+        backend=_GLOO,
+        algorithm="spread, all sends and receives posted at once",
+        messages=lambda _n, _s: 2,
+        rank_bytes=_others,
+        total_bytes=lambda n, s: (n - 1) * s,
+        formula="2 α + max((n−1)/n S β, (n−1) S / R)",
+        source=f"gloo/alltoall.cc; {_TWO_DELAYS}: 2 at any n",
+    ),
+    CostModel(
+        op="broadcast",
+        backend=_GLOO,
+        algorithm="binomial tree",
+        messages=lambda n, _s: 2 * _rounds(n),
+        rank_bytes=lambda n, s: _rounds(n) * s,
+        total_bytes=lambda n, s: (n - 1) * s,
+        formula="2⌈lg n⌉ α + max(⌈lg n⌉ S β, (n−1) S / R)",
+        source=f"gloo/broadcast.cc; {_TWO_DELAYS}: 2 for the first round",
+    ),
+    CostModel(
+        op="reduce",
+        backend=_GLOO,
+        algorithm="ring reduce-scatter, then linear gather to the root",
+        messages=lambda n, s: 2 * _gloo_ring_waits(n, s) + 2,
+        rank_bytes=lambda n, s: _ring_reduce_sent(n, s) + _others(n, s),
+        total_bytes=lambda n, s: n * _ring_reduce_sent(n, s) + _others(n, s),
+        formula="(2(n−1)⌈k/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
+        source=f"gloo/reduce.cc; wire bytes measured; {_TWO_DELAYS}: 4 at n = 2, 8 at n = 4",
+    ),
+    CostModel(
+        op="gather",
+        backend=_GLOO,
+        algorithm="linear at the root",
+        messages=lambda _n, _s: 2,
+        rank_bytes=_others,
+        total_bytes=_others,
+        formula="2 α + max((n−1)/n S β, (n−1)/n S / R)",
+        source="gloo/gather.cc; wire bytes measured: (n−1)/n S; two delays by analogy with all_to_all, not measured",
+    ),
+    CostModel(
+        op="scatter",
+        backend=_GLOO,
+        algorithm="linear at the root",
+        messages=lambda _n, _s: 2,
+        rank_bytes=_others,
+        total_bytes=_others,
+        formula="2 α + max((n−1)/n S β, (n−1)/n S / R)",
+        source="gloo/scatter.cc; wire bytes measured: (n−1)/n S; two delays by analogy with all_to_all, not measured",
+    ),
+    CostModel(
+        op="barrier",
+        backend=_GLOO,
+        algorithm="dissemination",
+        messages=lambda n, _s: 2 * _rounds(n),
+        rank_bytes=lambda _n, _s: 0.0,
+        total_bytes=lambda _n, _s: 0.0,
+        formula="2⌈lg n⌉ α",
+        source=f"gloo/barrier.cc; {_TWO_DELAYS}: 2 at n = 2, 4 at n = 4",
+    ),
+    CostModel(
+        op="send_recv",
+        backend=_GLOO,
+        algorithm="ring of single messages",
+        messages=lambda _n, _s: 1,
+        rank_bytes=lambda _n, s: s,
+        total_bytes=lambda n, s: n * s,
+        formula="α + max(S β, n S / R)",
+        source="Hockney 1994; a receive that is already posted costs one delay",
+    ),
+    CostModel(
+        op="ping_pong",
+        backend=_GLOO,
+        algorithm="single message",
+        messages=lambda _n, _s: 1,
+        rank_bytes=lambda _n, s: s,
+        total_bytes=lambda _n, s: s,
+        formula="α + max(S β, S / R)",
+        source="Hockney 1994",
+    ),
+    CostModel(
+        op="pair_uni",
+        backend=_GLOO,
+        algorithm="single message, answered with one element",
+        messages=lambda _n, _s: 2,
+        rank_bytes=lambda _n, s: s,
+        total_bytes=lambda _n, s: s,
+        formula="2 α + max(S β, S / R)",
+        source="Hockney 1994, twice",
+    ),
+    CostModel(
+        op="pair_matrix",
+        backend=_GLOO,
+        algorithm="single message, answered with one element",
+        messages=lambda _n, _s: 2,
+        rank_bytes=lambda _n, s: s,
+        total_bytes=lambda _n, s: s,
+        formula="2 α + max(S β, S / R)",
+        source="Hockney 1994, twice",
+    ),
+    CostModel(
+        op="pair_bidir",
+        backend=_GLOO,
+        algorithm="two messages that pass each other",
+        messages=lambda _n, _s: 1,
+        rank_bytes=lambda _n, s: s,
+        total_bytes=lambda _n, s: 2 * s,
+        formula="α + max(S β, 2 S / R)",
+        source="Hockney 1994, both directions of a full-duplex link",
+    ),
+    CostModel(
+        op="all_reduce",
+        backend="textbook",
+        algorithm="ring",
+        messages=lambda n, _s: 2 * (n - 1),
+        rank_bytes=lambda n, s: 2 * _others(n, s),
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="2(n−1) α + 2(n−1)/n S β",
+        source="Chan et al. 2007; compute left out",
+    ),
+    CostModel(
+        op="all_reduce",
+        backend="textbook",
+        algorithm="recursive doubling",
+        messages=lambda n, _s: _rounds(n),
+        rank_bytes=lambda n, s: _rounds(n) * s,
+        total_bytes=lambda n, s: n * _rounds(n) * s,
+        formula="lg n (α + S β), n a power of 2",
+        source="Thakur et al. 2005; compute left out",
+        possible=lambda ranks: ranks > 1 and ranks & (ranks - 1) == 0,
+    ),
+    CostModel(
+        op="all_reduce",
+        backend="textbook",
+        algorithm="Rabenseifner",
+        messages=lambda n, _s: 2 * _rounds(n),
+        rank_bytes=lambda n, s: 2 * _others(n, s),
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="2 lg n α + 2(n−1)/n S β, n a power of 2",
+        source="Thakur et al. 2005; compute left out",
+        possible=lambda ranks: ranks > 1 and ranks & (ranks - 1) == 0,
+    ),
+    CostModel(
+        op="all_reduce",
+        backend="textbook",
+        algorithm="binomial reduce, then binomial broadcast",
+        messages=lambda n, _s: 2 * _rounds(n),
+        rank_bytes=lambda n, s: 2 * _rounds(n) * s,
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="2⌈lg n⌉ (α + S β)",
+        source="Chan et al. 2007; compute left out",
+    ),
+    CostModel(
+        op="all_reduce",
+        backend="textbook",
+        algorithm="double binary tree, pipelined",
+        messages=lambda n, _s: 2 * _rounds(n),
+        rank_bytes=lambda _n, s: 2 * s,
+        total_bytes=lambda n, s: 2 * (n - 1) * s,
+        formula="2⌈lg n⌉ α + 2 S β",
+        source="Sanders et al. 2009; compute and the filling of the pipeline left out",
+    ),
+    CostModel(
+        op="all_gather",
+        backend="textbook",
+        algorithm="Bruck",
+        messages=lambda n, _s: _rounds(n),
+        rank_bytes=_others,
+        total_bytes=lambda n, s: (n - 1) * s,
+        formula="⌈lg n⌉ α + (n−1)/n S β",
+        source="Bruck et al. 1997",
+    ),
+    CostModel(
+        op="reduce_scatter",
+        backend="textbook",
+        algorithm="ring",
+        messages=lambda n, _s: n - 1,
+        rank_bytes=_others,
+        total_bytes=lambda n, s: (n - 1) * s,
+        formula="(n−1) α + (n−1)/n S β",
+        source="Chan et al. 2007; compute left out",
+    ),
+)
+"""Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
+
+UNMODELLED: dict[str, str] = {
+    "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
+    "memory_copy": "it is a measured roof; no message is sent",
+}
+"""Ops without a row, and why."""
+
+
+def model_for(op: str, backend: str) -> CostModel | NoModel:
+    """The algorithm that ``backend`` runs for ``op`` by default, or why there is none."""
+    if op in UNMODELLED:
+        return NoModel(UNMODELLED[op])
+    for model in MODELS:
+        if model.op == op and model.backend == backend:
+            return model
+    return NoModel(f"no cost model is known for {op} on {backend}")
+
+
+def alternatives(op: str, ranks: int) -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for this number of ranks."""
+    return tuple(model for model in MODELS if model.op == op and model.backend == "textbook" and model.possible(ranks))
+
+
+def predict(
+    key: SeriesKey, bus_factor: float | None, sizes_bytes: Sequence[int], parameters: Parameters | NoModel
+) -> tuple[Prediction, ...] | NoModel:
+    """What the default algorithm of the key's backend should take at each of ``sizes_bytes``."""
+    model = model_for(key.op, key.backend)
+    ranks = len(key.ranks)
+    if isinstance(model, NoModel):
+        return model
+    if ranks < 2:
+        return NoModel("one rank sends nothing")
+    if isinstance(parameters, NoModel):
+        return parameters
+    predictions: list[Prediction] = []
+    for size in sizes_bytes:
+        seconds = model.seconds(ranks, size, parameters)
+        predictions.append(
+            Prediction(
+                size_bytes=size,
+                time_ns=seconds * 1e9,
+                busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
+                algorithm=model.algorithm,
+                formula=model.formula,
+                source=model.source,
+                parameters=parameters.origin,
+            )
+        )
+    return tuple(predictions)

@@ -1,6 +1,23 @@
-"""What the hardware allows: the roof over a curve, and what exactly 100 % means."""
+"""What the hardware allows: the roof over a curve, and what exactly 100 % means.
 
+Ranks on one host talk through its memory, so their roof is the rate at which that host copies memory, measured in the
+same run. Ranks on several hosts are under the speed of the network interfaces as the system states it. Where neither
+is known there is no roof: a percentage of a guess is worse than none.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+
+from busbw.records import JSON
+from busbw.units import format_rate, format_size
+from busbw_analysis.load import Dataset, fact, rank_list
+from busbw_analysis.series import Series
+from busbw_analysis.summary import CaseSummary
+
+_COPY = "memory_copy"
+_LOOPBACK = "loopback"
+_CHOSEN_INTERFACE = "GLOO_SOCKET_IFNAME"
 
 
 @dataclass(frozen=True, slots=True)
@@ -8,7 +25,7 @@ class Roof:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
 
     ``denominator`` is the sentence behind every percentage: what, which direction, measured or nominal, from where.
-    ``measured`` tells a rate of this run from one on a datasheet.
+    ``measured`` tells a rate of this run from one that the system states.
     """
 
     algbw: float
@@ -22,3 +39,189 @@ class NoRoof:
     """No roof is known, and why. A percentage of nothing is not printed."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HostCopy:
+    """What one host copies in all: B/s of source bytes, by ``ranks`` ranks at once, each with ``size_bytes``."""
+
+    host: str
+    bytes_per_second: float
+    ranks: int
+    size_bytes: int
+
+
+def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str, HostCopy]:
+    """The copy rate of every host from the largest ``memory_copy`` of the run; empty when it was not measured.
+
+    All ranks copy at once; the rate of a host is ranks · S over the time of the slowest rank, so caches that only
+    some ranks profit from do not raise it.
+    """
+    found: dict[str, HostCopy] = {}
+    for summary in summaries:
+        if summary.case.op != _COPY or summary.state != "measured" or not summary.case.size_bytes:
+            continue
+        for group in summary.groups:
+            size = summary.case.size_bytes
+            for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
+                copied = HostCopy(host, ranks * size / group.time_ns * 1e9, ranks, size)
+                best = found.get(host)
+                if best is None or (ranks, size, copied.bytes_per_second) > (
+                    best.ranks,
+                    best.size_bytes,
+                    best.bytes_per_second,
+                ):
+                    found[host] = copied
+    return found
+
+
+def roof_of(
+    dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], concurrent_wire: float | None = None
+) -> Roof | NoRoof:
+    """The roof over one curve.
+
+    ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
+    together (1 or None for an op on all ranks): they share the host.
+    """
+    point = series.points[-1]
+    if series.key.op == _COPY:
+        return NoRoof("it is the roof itself")
+    if series.bus_factor is None or point.wire_bytes <= 0:
+        return NoRoof(
+            "nothing crosses a wire"
+            if len(series.key.ranks) < 2 or point.size_bytes == 0
+            else "the op has no bus factor"
+        )
+    if series.key.hosts == 1:
+        return _memory_roof(dataset, series, copies, concurrent_wire or 1.0)
+    return _network_roof(dataset, series)
+
+
+def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float) -> Roof | NoRoof:
+    """t ≥ wire bytes / R_host: every byte that must move is copied at least once."""
+    host = dataset.hosts_of(series.key.ranks)[0]
+    copied = copies.get(host)
+    if copied is None:
+        return NoRoof(f"no memory_copy was measured on {host}; add it to the plan to have a roof")
+    point = series.points[-1]
+    algbw = point.size_bytes * copied.bytes_per_second / (point.wire_bytes * sharing)
+    shared = "" if sharing == 1 else "; the groups that run at the same time share it by the bytes they move"
+    denominator = (
+        f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in all, measured in this run "
+        f"({copied.ranks} ranks at once, {format_size(copied.size_bytes)} each), every byte of {series.key.op} that "
+        f"must reach another rank copied once{shared}"
+    )
+    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=True)
+
+
+def _network_roof(dataset: Dataset, series: Series) -> Roof | NoRoof:
+    key = series.key
+    crossing = LEAST_CROSSING.get(key.op)
+    if crossing is None:
+        return NoRoof(f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep")
+    hosts = dataset.hosts_of(key.ranks)
+    speeds: dict[str, tuple[str, float]] = {}
+    for host in hosts:
+        found = _interface(dataset.environment(host))
+        if isinstance(found, str):
+            return NoRoof(f"the speed of the network is unknown: {host} {found}")
+        speeds[host] = found
+    slowest = min(speeds, key=lambda host: speeds[host][1])
+    name, rate = speeds[slowest]
+    placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
+    multiple = crossing(placement, key.root or 0)
+    algbw = rate / multiple
+    denominator = (
+        f"network interface {name} of {slowest}, {format_rate(rate)} in one direction, nominal (as the system states "
+        f"it), the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
+        f"{multiple:.3g} × S through the busiest one"
+    )
+    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=False)
+
+
+def _interface(environment: Mapping[str, JSON]) -> tuple[str, float] | str:
+    """Name and B/s of the slowest interface that the ranks may have used, or what is missing."""
+    interfaces = fact(environment, "nics")
+    if not isinstance(interfaces, Sequence) or not interfaces:
+        return "recorded no network interface"
+    chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE}")
+    names = set(str(chosen).split(",")) if chosen else None
+    usable: list[tuple[str, float]] = []
+    for interface in interfaces:
+        name = str(fact(interface, "name"))
+        if (
+            not fact(interface, "up")
+            or fact(interface, "kind") == _LOOPBACK
+            or (names is not None and name not in names)
+        ):
+            continue
+        speed = fact(interface, "speed_bytes_per_second")
+        if isinstance(speed, int | float) and speed > 0:
+            usable.append((name, float(speed)))
+        elif names is not None:
+            return f"does not know the speed of {name}"
+    return min(usable, key=lambda found: found[1]) if usable else "does not know the speed of any interface that is up"
+
+
+Crossing = Callable[[Sequence[str], int], float]
+
+
+def _most(placement: Sequence[str]) -> int:
+    return max(Counter(placement).values())
+
+
+def _through_root(placement: Sequence[str], root: int) -> float:
+    """Blocks of all ranks that are not on the root's host, S / n each."""
+    return sum(host != placement[root] for host in placement) / len(placement)
+
+
+def _reduced(placement: Sequence[str], _root: int) -> float:
+    hosts = len(set(placement))
+    return 2 * (hosts - 1) / hosts
+
+
+def _blocks_of_others(placement: Sequence[str], _root: int) -> float:
+    fewest = min(Counter(placement).values())
+    return (len(placement) - fewest) / len(placement)
+
+
+def _scattered(placement: Sequence[str], _root: int) -> float:
+    hosts = len(set(placement))
+    return (hosts - 1) / hosts
+
+
+def _exchanged(placement: Sequence[str], _root: int) -> float:
+    count = len(placement)
+    return max(on_host * (count - on_host) for on_host in Counter(placement).values()) / count
+
+
+def _ring(placement: Sequence[str], _root: int) -> float:
+    """How many of the ranks on the busiest host send to a rank elsewhere."""
+    leaving = Counter(
+        host for host, following in zip(placement, [*placement[1:], placement[0]], strict=True) if host != following
+    )
+    return float(max(leaving.values()))
+
+
+def _once(_placement: Sequence[str], _root: int) -> float:
+    return 1.0
+
+
+LEAST_CROSSING: dict[str, Crossing] = {
+    "all_reduce": _reduced,
+    "all_gather": _blocks_of_others,
+    "reduce_scatter": _scattered,
+    "all_to_all": _exchanged,
+    "broadcast": _once,
+    "reduce": _once,
+    "gather": _through_root,
+    "scatter": _through_root,
+    "send_recv": _ring,
+    "ping_pong": _once,
+    "pair_uni": _once,
+    "pair_bidir": _once,
+}
+"""The least that any algorithm must carry in one direction through the interface of the busiest host, in units of S,
+given the host of every rank and the root. From counting cuts between a host and the rest: a host has to receive all
+blocks of the others (all_gather), may add up its own ranks first (all_reduce, reduce_scatter), and so on.
+"""

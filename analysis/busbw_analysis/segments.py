@@ -1,0 +1,102 @@
+"""The search behind a fit: the best cuts of many curves at once into pieces of the form T = α + β·S.
+
+Curves are rows of an array (folds of a cross-validation, resamples of a bootstrap), so that a few matrix products
+do what would be ten thousands of small least-squares problems. Errors are relative, coefficients not negative.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Cuts:
+    """The best division of each of R curves into k pieces. ``starts`` (R × k): index of the first size of each piece.
+
+    ``alpha`` (seconds) and ``beta`` (seconds per byte) are R × k, ``residual`` (R) the sum of squared relative errors.
+    """
+
+    starts: Integers
+    alpha: Floats
+    beta: Floats
+    residual: Floats
+
+    def predict(self, sizes: Floats, wanted: Floats) -> Floats:
+        """Seconds at ``wanted`` (R): one size for each curve, whose measured sizes are ``sizes`` (R × N).
+
+        A cut lies at the geometric middle of its two neighbours.
+        """
+        rows = np.arange(len(sizes))
+        piece = np.zeros(len(sizes), dtype=np.int64)
+        for column in range(1, self.starts.shape[1]):
+            start = self.starts[:, column]
+            piece += wanted >= np.sqrt(sizes[rows, start - 1] * sizes[rows, start])
+        predicted: Floats = self.alpha[rows, piece] + self.beta[rows, piece] * wanted
+        return predicted
+
+
+def best_cuts(sizes: Floats, times: Floats, pieces: int, least: int) -> Cuts:
+    """The cuts of every curve into ``pieces`` pieces of at least ``least`` sizes with the least squared relative error.
+
+    ``sizes`` (bytes) and ``times`` (seconds) are R × N, sizes ascending. The error of a division is the sum over its
+    pieces, so the exhaustive search over all divisions can be done piece by piece (Bellman 1961) and stays exact.
+    """
+    curves, count = times.shape
+    intervals = [(low, high) for low in range(count) for high in range(low + least, count + 1)]
+    column = {interval: number for number, interval in enumerate(intervals)}
+    alpha, beta, cost = _every_interval(sizes, times, intervals)
+    rows = np.arange(curves)
+    best = np.full((pieces + 1, count + 1, curves), np.inf)
+    cut = np.zeros((pieces + 1, count + 1, curves), dtype=np.int64)
+    best[0, 0] = 0.0
+    for used in range(1, pieces + 1):
+        for high in range(used * least, count + 1):
+            lows = np.arange((used - 1) * least, high - least + 1)
+            options = best[used - 1, lows] + np.stack([cost[:, column[int(low), high]] for low in lows])
+            choice = np.argmin(options, axis=0)
+            best[used, high] = options[choice, rows]
+            cut[used, high] = lows[choice]
+    starts = np.zeros((curves, pieces), dtype=np.int64)
+    number = np.zeros((curves, pieces), dtype=np.int64)
+    lookup = np.zeros((count + 1, count + 1), dtype=np.int64)
+    for (low, high), index in column.items():
+        lookup[low, high] = index
+    end = np.full(curves, count)
+    for used in range(pieces, 0, -1):
+        start = cut[used, end, rows]
+        starts[:, used - 1] = start
+        number[:, used - 1] = lookup[start, end]
+        end = start
+    return Cuts(starts, alpha[rows[:, None], number], beta[rows[:, None], number], best[pieces, count])
+
+
+def _every_interval(sizes: Floats, times: Floats, intervals: list[tuple[int, int]]) -> tuple[Floats, Floats, Floats]:
+    """Coefficients and squared relative error (R × intervals) of the best non-negative line over each interval.
+
+    With two columns the non-negative least squares have a closed form: the free solution where it is not negative,
+    else the better one of the two solutions with a single column. Sums are taken by a product with a 0/1 matrix and
+    not by differences of running sums, which would cancel over eight decades of size.
+    """
+    inside = np.zeros((len(intervals), times.shape[1]))
+    for number, (low, high) in enumerate(intervals):
+        inside[number, low:high] = 1.0
+    one, slope = 1 / times, sizes / times
+    one_scale, slope_scale = one.max(axis=1, keepdims=True), slope.max(axis=1, keepdims=True)
+    one, slope = one / one_scale, slope / slope_scale
+    oo, os, ss = (one * one) @ inside.T, (one * slope) @ inside.T, (slope * slope) @ inside.T
+    o1, s1 = one @ inside.T, slope @ inside.T
+    determinant = oo * ss - os * os
+    solvable = determinant > 1e-12 * oo * ss
+    safe = np.where(solvable, determinant, 1.0)
+    alpha, beta = (ss * o1 - os * s1) / safe, (oo * s1 - os * o1) / safe
+    free = solvable & (alpha >= 0) & (beta >= 0)
+    # A single column explains o1²/oo (a constant) or s1²/ss (a line through zero) of the target.
+    flat = o1**2 / oo >= s1**2 / ss
+    alpha = np.where(free, alpha, np.where(flat, o1 / oo, 0.0))
+    beta = np.where(free, beta, np.where(flat, 0.0, s1 / ss))
+    cost = oo * alpha**2 + 2 * os * alpha * beta + ss * beta**2 - 2 * o1 * alpha - 2 * s1 * beta + inside.sum(axis=1)
+    return alpha / one_scale, beta / slope_scale, np.maximum(cost, 0.0)
