@@ -1,0 +1,51 @@
+"""The documents say what the code does: held to it where a machine can tell."""
+
+import re
+import typing
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw.plan import Plan, parse_plan
+from busbw.records import SCHEMA, Case, Check, EndStatus, GroupSamples, RankSamples, Record, Row, Run, StopReason
+
+ROOT = Path(__file__).parents[2]
+FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
+STORED: list[type[Record]] = [Run, Case, Check, GroupSamples, RankSamples, *typing.get_args(Row)]
+
+
+@pytest.mark.parametrize("record", STORED)
+def test_every_stored_field_is_explained(record: type[Record]) -> None:
+    missing = [name for name in record.__struct_fields__ if f"`{name}`" not in FORMATS]
+    assert missing == []
+
+
+@pytest.mark.parametrize("row", typing.get_args(Row))
+def test_every_kind_of_row_has_its_section(row: type[Record]) -> None:
+    assert re.search(rf"^### `{row.__struct_config__.tag}`", FORMATS, re.MULTILINE)
+
+
+@pytest.mark.parametrize("word", [*typing.get_args(StopReason), *typing.get_args(EndStatus)])
+def test_every_word_of_a_row_is_explained(word: str) -> None:
+    assert f"`{word}`" in FORMATS
+
+
+def test_the_history_of_the_schema_is_whole() -> None:
+    history = re.findall(r"^\| (\d+) \|", FORMATS.partition("## Schema")[2], re.MULTILINE)
+    assert [int(number) for number in history] == list(range(1, SCHEMA + 1))
+
+
+def test_the_plan_in_the_documentation_is_one() -> None:
+    (text,) = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
+    plan = parse_plan(text, "docs/formats.md", ROOT)
+    assert isinstance(plan, Plan)
+    assert msgspec.to_builtins(plan)["launches"] == 3
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results/README.md"]))
+def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+    broken = [target for target in targets if not (path.parent / (target.partition("#")[0] or path.name)).exists()]
+    assert broken == []
