@@ -55,7 +55,10 @@ class Timing(Record, frozen=True, kw_only=True):
             message = "want least_samples ≤ min_samples ≤ max_samples"
             raise UsageError(message)
         if not 0 <= self.min_seconds <= self.max_seconds or self.timeout_seconds <= 0 or not 0 < self.precision < 1:
-            message = "want 0 ≤ min_seconds ≤ max_seconds, timeout_seconds > 0 and 0 < precision < 1"
+            message = (
+                f"want 0 ≤ min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g}), "
+                f"timeout_seconds ({self.timeout_seconds:g}) > 0 and 0 < precision ({self.precision:g}) < 1"
+            )
             raise UsageError(message)
 
 
@@ -278,12 +281,10 @@ def _cases_of(op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes
 
 
 def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
-    # A placement that the op lacks is still made a case, so that it is stored as skipped and not just missing.
-    if not op.sized or op.members != "all":
+    if choice == "native" or not op.sized:
         return op.placements[:1]
-    if choice == "native":
-        return op.placements[:1]
-    return ("out", "in") if choice == "both" else (choice,)
+    # One that was named and that the op lacks is still made a case: stored as skipped, not just missing.
+    return op.placements if choice == "both" else (choice,)
 
 
 def _variant(op: Op, sweep: Sweep) -> str | None:
@@ -352,6 +353,10 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
             raise UsageError(message)
         chosen = [msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps]
         sweeps = [sweep for sweep in chosen if sweep.ops]
-    timing = msgspec.structs.replace(plan.timing, **{key: value for key, value in given.items() if key in Timing.__struct_fields__})
+    pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
+    if "max_seconds" in pace:
+        # A budget below the plan's minimum means "less than that", not a contradiction.
+        pace.setdefault("min_seconds", min(plan.timing.min_seconds, pace["max_seconds"]))
+    timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed"}}
     return msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)

@@ -1,0 +1,164 @@
+"""What there is and what this machine can do: the rows behind ``busbw list`` and ``busbw doctor``."""
+
+import os
+from pathlib import Path
+
+from busbw import environment, plan, store
+from busbw.backends import BACKENDS
+from busbw.clock import HostClock, read_cost_ns
+from busbw.errors import BusbwError, ClockError
+from busbw.launch import LAUNCHERS, launcher_here
+from busbw.ops import OPS
+from busbw.records import JSON
+from busbw.units import format_rate
+
+Row = dict[str, JSON]
+
+
+def rows(what: str, results_dir: Path) -> list[Row]:
+    """The rows of one list: ``ops``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
+    if what == "runs":
+        return [_run_row(folder) for folder in store.folders(results_dir)]
+    return {"ops": _ops, "backends": _backends, "suites": _suites, "launchers": _launchers}[what]()
+
+
+def as_table(table: list[Row]) -> str:
+    """Aligned columns under their names."""
+    names = list(table[0])
+    cells = [[_cell(row[name]) for name in names] for row in table]
+    widths = [max(len(name), *(len(line[index]) for line in cells)) for index, name in enumerate(names)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [names, *cells]
+    )
+
+
+def _cell(value: JSON) -> str:
+    if value is None:
+        return "–"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _ops() -> list[Row]:
+    placements = {"in": "in place", "out": "out of place"}
+    return [
+        {
+            "op": op.name,
+            "size S is": op.size_meaning,
+            "busbw / algbw at 4 ranks": op.factor(4),
+            "buffers": [placements[placement] for placement in op.placements] if op.sized else None,
+            "what": op.summary,
+        }
+        for op in OPS.values()
+    ]
+
+
+def _backends() -> list[Row]:
+    return [
+        {
+            "backend": row.name,
+            "device": row.device,
+            "here": row.missing() or "yes",
+            "versions": [f"{name} {version}" for name, version in row.versions().items()] if row.missing() is None else None,
+            "what": row.summary,
+        }
+        for row in BACKENDS.values()
+    ]
+
+
+def _suites() -> list[Row]:
+    found: list[Row] = []
+    for name in plan.suites():
+        suite = plan.read_suite(name)
+        cases = plan.expand(suite, suite.ranks or 4, 1).cases
+        seconds = plan.estimated_seconds(suite, cases)
+        found.append({"suite": name, "launches": suite.launches, "cases at 4 ranks": len(cases), "minutes": round(seconds / 60, 1), "what": _first_comment(name)})
+    return found
+
+
+def _first_comment(name: str) -> str:
+    return plan.suites()[name].partition("\n")[0].lstrip("# ")
+
+
+def _launchers() -> list[Row]:
+    here = launcher_here(os.environ)
+    return [{"launcher": row.name, "here": "yes" if row is here else "no", "what": row.summary} for row in LAUNCHERS.values()]
+
+
+def _run_row(folder: Path) -> Row:
+    try:
+        stored = store.read(folder)
+    except BusbwError as error:
+        return {"run": folder.name, "machine": folder.parent.name, "plan": None, "ranks": None, "cases": None, "state": f"unreadable: {error}"}
+    done = {row.case for row in stored.measurements}
+    state = stored.end.status if stored.end else "no end: killed, or still running"
+    return {
+        "run": folder.name,
+        "machine": stored.run.machine,
+        "plan": stored.run.plan.get("name"),
+        "ranks": len(stored.run.hosts),
+        "cases": f"{len(done)} of {len(stored.run.cases)}",
+        "state": state,
+    }
+
+
+# --- doctor ----------------------------------------------------------------------------------------------------
+
+
+def examine() -> Row:
+    """Facts of this machine, what can run on it, and findings in words, the ones that matter most first."""
+    facts = environment.host_facts()
+    try:
+        timer_ns: int | None = read_cost_ns(HostClock())
+        clock_problem = None
+    except ClockError as error:
+        timer_ns, clock_problem = None, str(error)
+    return {
+        "facts": facts,
+        "timer_ns": timer_ns,
+        "backends": _backends(),
+        "launchers": _launchers(),
+        "findings": [*([clock_problem] if clock_problem else []), *_findings(facts)],
+    }
+
+
+def _findings(facts: Row) -> list[str]:
+    cpu = facts["cpu"]
+    found: list[str] = []
+    cores = cpu["usable_cores"]
+    found.append(f"up to {cores} ranks have a core of their own; more are oversubscribed, and every table says so")
+    if cpu["logical_cores"] and cores < cpu["logical_cores"]:
+        found.append(f"only {cores} of {cpu['logical_cores']} cores may be used (affinity or control-group quota)")
+    if facts["virtualization"]:
+        found.append(f"this is a virtual machine ({facts['virtualization']}): other guests may take time; compare within one run, or repeat launches")
+    if environment.load_average() > cores / 2:
+        found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+    if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
+        found.append("no physical network interface is up: runs on this host alone are possible, the roof is memory copy")
+    if facts["torch"] is None:
+        found.append("torch is not installed: no backend can run")
+    if not Path("/dev/nvidia0").exists():
+        found.append("no NVIDIA device: GPU cases cannot run here")
+    return found
+
+
+def in_words(examined: Row) -> str:
+    """``examine`` as a page of text."""
+    facts = examined["facts"]
+    cpu = facts["cpu"]
+    lines = [
+        f"host          {facts['host']}  ({facts['system']})",
+        f"cpu           {cpu['model'] or 'model not readable'}: {cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical cores",
+        f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {facts['thp'] or 'not readable'}",
+        f"virtual       {facts['virtualization'] or 'no sign of a hypervisor'}",
+        f"clock         {facts['clock']['implementation']}, source {facts['clock']['source'] or 'not readable'}, a read costs {examined['timer_ns'] or '?'} ns",
+        f"python        {facts['python']}; " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+        "network",
+        *(f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {format_rate(nic['speed_bytes_per_second']) if nic['speed_bytes_per_second'] else 'not told by the system'}" for nic in facts["nics"]),
+        "variables     " + (", ".join(f"{name}={value}" for name, value in facts["variables"].items()) or "none that matter are set"),
+        "can run",
+        *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
+        *(f"  launcher {row['launcher']}: {'this is it' if row['here'] == 'yes' else 'not around us'}" for row in examined["launchers"]),
+        "findings",
+        *(f"  - {finding}" for finding in examined["findings"]),
+    ]
+    return "\n".join(lines)
