@@ -1,0 +1,39 @@
+"""The tables belong together: a new row in one of them must not be forgotten in the others."""
+
+import pytest
+
+from busbw import plan
+from busbw.backends.torch_dist import CALLS
+from busbw.ops import OPS
+from busbw_analysis.models import MODELS, UNMODELLED, model_for
+from busbw_analysis.summary import SYNCHRONISING
+
+
+def test_gloo_has_a_call_for_every_op_and_for_nothing_else() -> None:
+    assert set(CALLS) == set(OPS)
+
+
+@pytest.mark.parametrize("op", OPS)
+def test_every_op_has_one_default_model_or_a_reason(op: str) -> None:
+    defaults = [model for model in MODELS if model.op == op and model.backend == "gloo"]
+    assert len(defaults) == (0 if op in UNMODELLED else 1)
+    assert (model_for(op, "gloo") in defaults) == bool(defaults)
+
+
+def test_models_are_of_ops_that_exist() -> None:
+    assert {model.op for model in MODELS} | set(UNMODELLED) <= set(OPS)
+
+
+def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
+    """The analysis may not import the table of ops, so it names them again."""
+    assert {name for name, op in OPS.items() if op.synchronising} == SYNCHRONISING
+
+
+@pytest.mark.parametrize("name", plan.suites())
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_every_suite_is_a_plan_under_its_own_name(name: str, ranks: int) -> None:
+    suite = plan.read_suite(name)
+    cases = plan.expand(suite, ranks, 1).cases
+    assert suite.name == name
+    assert len(set(cases)) == len(cases) > 0
+    assert plan.estimated_seconds(suite, cases) > 0
