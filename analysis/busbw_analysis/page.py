@@ -1,0 +1,160 @@
+"""What a report is made of, before it is HTML or Markdown: sections of plain text, tables and figures.
+
+Both renderers read the same page, so that the twins cannot say different things. All text here is plain and
+unescaped; escaping is the business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``,
+which ``plots`` has drawn.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+Tone = Literal["plain", "good", "caution", "bad", "quiet"]
+Severity = Literal["bad", "caution", "note"]
+
+HEAT_STEPS = 9
+"""A heatmap has the shades 0 (lowest) to 8 (highest)."""
+MISSING = "–"
+"""What stands where there is no number. The reason is said in the same table's note or row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One cell: ``heat`` shades it (0 … 8), ``bar`` draws a bar of that share (0 … 1) behind the number."""
+
+    text: str
+    tone: Tone = "plain"
+    heat: int | None = None
+    bar: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column's name and, where every cell has the same, its unit. Words are set left, numbers right."""
+
+    name: str
+    unit: str = ""
+    numeric: bool = True
+
+    @property
+    def heading(self) -> str:
+        """Name and unit as one text."""
+        return f"{self.name} ({self.unit})" if self.unit else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under columns; the first ``row_headers`` cells of a row name it. ``folded`` tables wait to be asked for."""
+
+    caption: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    row_headers: int = 1
+    folded: bool = False
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        widths = {len(row) for row in self.rows} - {len(self.columns)}
+        if widths:
+            message = f"table {self.caption!r} has {len(self.columns)} columns and rows of {sorted(widths)} cells"
+            raise ValueError(message)
+
+
+@dataclass(frozen=True, slots=True)
+class LegendEntry:
+    """A drawn sample and what it stands for."""
+
+    swatch: str
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Drawings that belong together, what they show in one sentence, and the numbers behind them."""
+
+    caption: str
+    pictures: tuple[str, ...]
+    legend: tuple[LegendEntry, ...]
+    table: Table
+
+
+@dataclass(frozen=True, slots=True)
+class Paragraph:
+    """Running text."""
+
+    text: str
+    tone: Tone = "plain"
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Words and what they mean."""
+
+    entries: tuple[tuple[str, str], ...]
+
+
+Block: TypeAlias = Paragraph | Terms | Table | Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A heading with what stands under it; ``anchor`` is unique on the page and safe in a URL."""
+
+    anchor: str
+    heading: str
+    blocks: tuple[Block, ...]
+    parts: tuple["Section", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something the reader must know before believing a number."""
+
+    severity: Severity
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A whole report. ``answer`` is the one paragraph for those who read only one; ``facts`` are its key numbers."""
+
+    title: str
+    subtitle: str
+    answer: str
+    tone: Tone
+    facts: tuple[tuple[str, str], ...]
+    notices: tuple[Notice, ...]
+    sections: tuple[Section, ...]
+
+
+def words(texts: Iterable[str]) -> tuple[Cell, ...]:
+    """A row of plain cells."""
+    return tuple(Cell(text) for text in texts)
+
+
+def three_digits(value: float) -> str:
+    """``value`` with three significant digits and thin spaces between thousands: ``52 300``, ``1.23``, ``0.000234``."""
+    if value == 0:
+        return "0"
+    rounded = float(f"{value:.3g}")
+    if abs(rounded) >= 1000:
+        return f"{rounded:,.0f}".replace(",", "\u202f")
+    text = f"{rounded:#.3g}".removesuffix(".")
+    return text if "e" not in text else f"{rounded:.7f}".rstrip("0")
+
+
+def percent(share: float) -> str:
+    """A share as a number of per cent: ``0.123`` → ``12.3``."""
+    return three_digits(100 * share)
+
+
+def sentence(text: str) -> str:
+    """``text`` with a capital at its start and a full stop at its end."""
+    stripped = text.strip()
+    closed = stripped if stripped.endswith((".", "!", "?")) else f"{stripped}."
+    return closed[:1].upper() + closed[1:]
+
+
+def clock_time(stamp: str) -> str:
+    """A stored time of day as people read it, to the second: ``2026-11-21 06:12:34``."""
+    return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]

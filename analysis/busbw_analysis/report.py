@@ -1,0 +1,281 @@
+"""Writes the report of a judgement: composes the page, its answer and its verdicts, and puts the files on the disk."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from busbw.errors import StoreError, UsageError
+from busbw.store import StoredRun
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis import report_html, report_json, report_text
+from busbw_analysis.judge import Judgement, Verdict, Word
+from busbw_analysis.load import Dataset
+from busbw_analysis.page import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Notice,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    clock_time,
+    percent,
+    sentence,
+    three_digits,
+    words,
+)
+from busbw_analysis.report_curves import operations
+from busbw_analysis.report_fits import fits
+from busbw_analysis.report_ranks import pair_matrices, rank_views
+from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
+
+HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
+
+_WORD_TONES: Final[dict[Word, Tone]] = {
+    "near the roof": "good",
+    "as the model says": "good",
+    "faster than the model": "good",
+    "above the roof": "caution",
+    "below the model": "caution",
+    "below the roof": "caution",
+    "not judged": "quiet",
+}
+_SLOW: Final = ("below the model", "below the roof")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The three files of a report, as text."""
+
+    html: str
+    text: str
+    json: str
+
+
+def compose(judgement: Judgement) -> Report:
+    """The report of ``judgement``. The same judgement gives the same bytes."""
+    page = page_of(judgement)
+    return Report(report_html.render(page), report_text.render(page), report_json.render(judgement, page))
+
+
+def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
+    """Where a report goes: ``output``, else the folder of the only run.
+
+    Raises UsageError for several runs without ``output``: a report on three runs that lies in one of them would
+    replace that run's own and be taken for it.
+    """
+    if output is not None:
+        return output
+    if len(runs) == 1:
+        return runs[0]
+    message = f"a report on {len(runs)} runs belongs to none of their folders; say where it goes with --output DIR"
+    raise UsageError(message)
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Write the three files into ``folder`` (made if need be) and return the path of the HTML one.
+
+    Raises StoreError when that is not possible. Each file is replaced whole, so that a reader never sees half of one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in ((JSON_FILE, report.json), (TEXT_FILE, report.text), (HTML_FILE, report.html)):
+            draft = folder / f".{name}.draft"
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(folder / name)
+    except OSError as error:
+        message = f"cannot write the report into {folder}: {error.strerror}; choose another folder with --output"
+        raise StoreError(message) from error
+    return folder / HTML_FILE
+
+
+def page_of(judgement: Judgement) -> Page:
+    """The page, in the order in which one should read it."""
+    dataset = judgement.dataset
+    answer, tone = _answer(judgement)
+    pairs = pair_matrices(judgement.matrices)
+    return Page(
+        title=_title(dataset),
+        subtitle=_subtitle(dataset.runs),
+        answer=answer,
+        tone=tone,
+        facts=_facts(judgement),
+        notices=tuple(Notice(remark.severity, remark.text) for remark in judgement.remarks),
+        sections=(
+            _verdicts(judgement.verdicts),
+            operations(judgement),
+            *((pairs,) if pairs else ()),
+            rank_views(dataset, judgement.cases),
+            fits(judgement),
+            missing_cases(dataset),
+            timing(dataset),
+            environment(dataset),
+            glossary(),
+        ),
+    )
+
+
+def _title(dataset: Dataset) -> str:
+    machines = list(dict.fromkeys(stored.run.machine for stored in dataset.runs))
+    runs = f"{len(dataset.runs)} runs, " if len(dataset.runs) > 1 else ""
+    return f"{runs}{_world(dataset)} on {', '.join(machines)}"
+
+
+def _world(dataset: Dataset) -> str:
+    """Ranks and backends in a few words."""
+    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
+    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
+    many = "rank" if ranks == [1] else "ranks"
+    return " ".join((" and ".join(map(str, ranks)), *backends, many))
+
+
+def _subtitle(runs: Sequence[StoredRun]) -> str:
+    first = runs[0].run
+    names = first.id if len(runs) == 1 else ", ".join(stored.run.id for stored in runs)
+    return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
+
+
+def _answer(judgement: Judgement) -> tuple[str, Tone]:
+    """What ran, on what, and whether it is normal: the paragraph for those who read only one."""
+    dataset = judgement.dataset
+    states = Counter(row.state for row in dataset.cases)
+    hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
+    ops = list(dict.fromkeys(row.case.op for row in dataset.cases))
+    launches = sum(len(stored.launches) for stored in dataset.runs)
+    what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
+    ran = (
+        f"{what} ran over {_world(dataset)} on {hosts} host{'s' if hosts != 1 else ''}, in {launches} "
+        f"launch{'es' if launches != 1 else ''}: {states['measured']} of {len(dataset.cases)} cases were measured."
+    )
+    sentences = [ran[0].upper() + ran[1:], *_best(judgement.verdicts)]
+    bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
+    cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
+    judged = [verdict for verdict in judgement.verdicts if verdict.word != "not judged"]
+    slow = [verdict for verdict in judged if verdict.word in _SLOW]
+    tone: Tone = "good"
+    if not states["measured"]:
+        tone = "bad" if states["failed"] or bad else "caution"
+        sentences.append("Nothing was measured, so nothing can be said about this machine.")
+    elif bad:
+        tone = "bad"
+        sentences.append(f"This is not normal: {_count(len(bad), 'problem')} must be looked at first.")
+    elif slow:
+        tone = "caution"
+        sentences.append(
+            f"{len(slow)} of {len(judged)} verdicts say slower than expected, first of all {slow[0].label} "
+            f"({slow[0].band}): {_clause(slow[0].why)}."
+        )
+    elif cautions:
+        tone = "caution"
+        sentences.append(f"The rates are what one may expect, but read {_count(len(cautions), 'caution')} below first.")
+    elif judged:
+        sentences.append("The rates are what one may expect of this machine.")
+    else:
+        tone = "plain"
+        sentences.append("There was nothing to hold the numbers against, so they are shown and not judged.")
+    return " ".join(sentences), tone
+
+
+def _count(number: int, noun: str) -> str:
+    return f"the {noun}" if number == 1 else f"the {number} {noun}s"
+
+
+def _best(verdicts: Sequence[Verdict]) -> list[str]:
+    rated = [verdict for verdict in verdicts if verdict.busbw is not None]
+    if not rated:
+        return []
+    best = max(rated, key=lambda verdict: verdict.busbw or 0.0)
+    text = f"The highest busbw is {format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
+    if best.roof_share is not None:
+        roof = format_rate((best.busbw or 0.0) / best.roof_share) if best.roof_share else MISSING
+        text += f", {percent(best.roof_share)} % of the roof of {roof} ({_clause(best.denominator).partition(',')[0]})"
+    return [f"{text}."]
+
+
+def _clause(sentence: str) -> str:
+    """A sentence as the end of another one."""
+    return sentence.strip().rstrip(".")
+
+
+def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
+    dataset = judgement.dataset
+    states = Counter(row.state for row in dataset.cases)
+    missing = ", ".join(f"{number} {state}" for state, number in states.items() if state != "measured")
+    ends = list(dict.fromkeys(stored.end.status if stored.end else "killed" for stored in dataset.runs))
+    timers = [cost for stored in dataset.runs for launch in stored.launches for cost in launch.timer_ns]
+    return (
+        ("Cases measured", f"{states['measured']} of {len(dataset.cases)}"),
+        ("Cases without a result", missing or "none"),
+        ("Launches", str(sum(len(stored.launches) for stored in dataset.runs))),
+        ("Run ended", ", ".join(ends)),
+        ("Time spent", ", ".join(ran_for(stored) for stored in dataset.runs)),
+        ("One clock reading", format_time(max(timers)) if timers else MISSING),
+    )
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Section:
+    """Measured against roof and model. 100 % of what is said below the table, by letters."""
+    if not verdicts:
+        return Section("verdict", "Verdict", (Paragraph("There is no measured curve to judge."),))
+    letters: dict[tuple[str, str], str] = {}
+    roofs: list[tuple[Cell, ...]] = []
+    for verdict in verdicts:
+        roof = _roof(verdict)
+        if roof is not None and roof not in letters:
+            letters[roof] = _letter(len(letters))
+            roofs.append(words((letters[roof], *roof)))
+    rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
+    columns = (
+        Column("Curve", numeric=False),
+        Column("Sizes", numeric=False),
+        Column("Judged at"),
+        Column("Time of a call"),
+        Column("busbw"),
+        Column("Share of the roof"),
+        Column("Time / model"),
+        Column("Verdict", numeric=False),
+        Column("Why", numeric=False),
+    )
+    note = "Time / model is the measured time over the predicted one: above 1 is slower than the model."
+    blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
+    if roofs:
+        names = (Column("Roof", numeric=False), Column("100 % (busbw)"), Column("What it is", numeric=False))
+        blocks.append(Table("What 100 % is", names, tuple(roofs)))
+    if any(verdict.indicative for verdict in verdicts):
+        few = "Indicative only: with fewer than 4 launches, another start of the same program may say something else."
+        blocks.insert(0, Paragraph(few))
+    return Section("verdict", "Verdict", tuple(blocks))
+
+
+def _roof(verdict: Verdict) -> tuple[str, str] | None:
+    """What 100 % is: the rate and the sentence, alike for all operations that have it in common."""
+    if not verdict.roof_share or not verdict.busbw:
+        return None
+    what = verdict.denominator.replace(verdict.op, "the operation")
+    return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
+
+
+def _letter(number: int) -> str:
+    return chr(ord("A") + number) if number < 26 else f"A{number}"
+
+
+def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:
+    share, roof = MISSING, _roof(verdict)
+    if roof is not None:
+        share = f"{percent(verdict.roof_share or 0.0)} % of {letters[roof]}"
+    return (
+        Cell(verdict.label),
+        Cell(verdict.band),
+        Cell(format_size(verdict.size_bytes) if verdict.size_bytes else MISSING),
+        Cell(format_time(verdict.time_ns)),
+        Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),
+        Cell(share, tone="plain" if roof is not None else "quiet"),
+        Cell(three_digits(verdict.model_ratio) if verdict.model_ratio is not None else MISSING),
+        Cell(verdict.word, tone=_WORD_TONES.get(verdict.word, "plain")),
+        Cell(sentence(verdict.why) if verdict.why else MISSING),
+    )

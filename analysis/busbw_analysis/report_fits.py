@@ -1,0 +1,89 @@
+"""The part of a report about fits: each curve in its few numbers, and every refusal in words."""
+
+from busbw.units import format_rate
+from busbw_analysis.fit import Fit, Refused
+from busbw_analysis.judge import Judgement
+from busbw_analysis.page import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    percent,
+    sentence,
+    three_digits,
+    words,
+)
+
+
+def fits(judgement: Judgement) -> Section:
+    """Every fit in its few numbers, and every refusal in words."""
+    fitted = [(curve.series.key.label, curve.fit) for curve in judgement.curves if isinstance(curve.fit, Fit)]
+    refused = [
+        (curve.series.key.label, curve.fit.reason) for curve in judgement.curves if isinstance(curve.fit, Refused)
+    ]
+    blocks: list[Block] = []
+    if fitted:
+        rows = tuple(_fit_row(label, fit) for label, fit in fitted)
+        columns = (
+            Column("Curve", numeric=False),
+            Column("α0", "µs"),
+            Column("B∞ (algbw)", numeric=True),
+            Column("busbw at B∞"),
+            Column("S½"),
+            Column("Pieces, breaks at", numeric=False),
+            Column("Mean residual", "%"),
+            Column("Worst residual", "%"),
+            Column("Held-out sizes", numeric=False),
+        )
+        notes = dict.fromkeys(fit.interval_note for _, fit in fitted if fit.interval_note)
+        caption = "time = α0 + S / B∞, in pieces; 95 % intervals in brackets where there are launches enough"
+        blocks.append(Table(caption, columns, rows, note=" ".join(sentence(note) for note in notes)))
+    if refused:
+        reasons = tuple(words(pair) for pair in refused)
+        why = (Column("Curve", numeric=False), Column("Why there is no fit", numeric=False))
+        blocks.append(Table("Curves without a fit", why, reasons))
+    if not blocks:
+        blocks.append(Paragraph("There is no curve to fit."))
+    return Section("fits", "Fits", tuple(blocks))
+
+
+def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:
+    alpha, rate = three_digits(fit.alpha_seconds * 1e6), format_rate(fit.algbw)
+    if fit.intervals is not None:
+        bounds = fit.intervals.alpha_seconds
+        alpha += f" [{three_digits(bounds.low * 1e6)}, {three_digits(bounds.high * 1e6)}]"
+        if fit.intervals.algbw is not None:
+            rate += f" [{format_rate(fit.intervals.algbw.low)}, {format_rate(fit.intervals.algbw.high)}]"
+    pieces = f"{len(fit.segments)}"
+    if fit.breaks_bytes:
+        pieces += ": " + ", ".join(_near_size(size) for size in fit.breaks_bytes)
+    if fit.validation is None:
+        held_out = Cell(fit.validation_note or MISSING, tone="quiet")
+    else:
+        error = f"median error {percent(fit.validation.median_error)} %, worst {percent(fit.validation.worst_error)} %"
+        held_out = Cell(
+            f"{'predicted' if fit.validation.passed else 'not predicted'}: {error} over {fit.validation.sizes}",
+            tone="good" if fit.validation.passed else "caution",
+        )
+    return (
+        Cell(label),
+        Cell(alpha),
+        Cell(rate),
+        Cell(format_rate(fit.busbw)),
+        Cell(MISSING if fit.half_size_bytes is None else _near_size(fit.half_size_bytes)),
+        Cell(pieces),
+        Cell(percent(fit.mean_residual)),
+        Cell(percent(fit.max_residual)),
+        held_out,
+    )
+
+
+def _near_size(size_bytes: float) -> str:
+    """A size that was computed: three digits are all it has."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{three_digits(size_bytes / factor)} {unit}"
+    return f"{three_digits(size_bytes)} B"

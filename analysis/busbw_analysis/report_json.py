@@ -1,0 +1,100 @@
+"""The judgement as JSON with stable keys, for scripts and for comparing reports.
+
+``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions; a number that
+does not exist is null (there is no NaN and no Infinity). Keys:
+
+- ``report``, ``answer``, ``tone`` (good, caution, bad) and ``warnings`` (severity, subject, text), worst first
+- ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
+  null for a run that was killed) and reason
+- ``counts``: cases per state (measured, failed, skipped, not reached)
+- ``verdicts``: as ``judge.Verdict``
+- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``
+- ``pair_matrices``: ranks, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd
+- ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
+"""
+
+import json
+import math
+from dataclasses import fields, is_dataclass
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from busbw.records import JSON
+from busbw_analysis.fit import Refused
+from busbw_analysis.judge import Curve, Judgement
+from busbw_analysis.load import Dataset
+from busbw_analysis.models import NoModel
+from busbw_analysis.page import Page
+from busbw_analysis.peaks import NoRoof
+
+LAYOUT: Final = 1
+"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+
+_STATES: Final = ("measured", "failed", "skipped", "not reached")
+
+
+def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
+    """The judgement as plain dictionaries, lists, strings and finite numbers."""
+    states = [row.state for row in judgement.dataset.cases]
+    return {
+        "report": LAYOUT,
+        "answer": page.answer,
+        "tone": page.tone,
+        "warnings": plain(judgement.remarks),
+        "runs": _runs(judgement.dataset),
+        "counts": {state: states.count(state) for state in _STATES},
+        "verdicts": plain(judgement.verdicts),
+        "curves": [_curve(curve) for curve in judgement.curves],
+        "pair_matrices": plain(judgement.matrices),
+        "cases": plain(judgement.cases),
+    }
+
+
+def render(judgement: Judgement, page: Page) -> str:
+    """``document`` as text, strictly JSON."""
+    return json.dumps(document(judgement, page), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def plain(value: object) -> JSON:
+    """Dataclasses, records, arrays and tuples as JSON has them; numbers that are not finite as null."""
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, np.ndarray | np.generic):
+        value = value.tolist()
+    if isinstance(value, dict):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _curve(curve: Curve) -> dict[str, JSON]:
+    return {
+        "label": curve.series.key.label,
+        **plain(curve.series),
+        "fit": {"none": curve.fit.reason} if isinstance(curve.fit, Refused) else plain(curve.fit),
+        "model": {"none": curve.model.reason} if isinstance(curve.model, NoModel) else plain(curve.model),
+        "roof": {"none": curve.roof.reason} if isinstance(curve.roof, NoRoof) else plain(curve.roof),
+    }
+
+
+def _runs(dataset: Dataset) -> list[JSON]:
+    return [
+        {
+            "id": stored.run.id,
+            "machine": stored.run.machine,
+            "started": stored.run.started,
+            "busbw": stored.run.busbw,
+            "launcher": stored.run.launcher,
+            "ranks": len(stored.run.hosts),
+            "hosts": list(dict.fromkeys(stored.run.hosts)),
+            "launches": len(stored.launches),
+            "status": stored.end.status if stored.end else None,
+            "reason": stored.end.reason if stored.end else None,
+        }
+        for stored in dataset.runs
+    ]

@@ -1,0 +1,191 @@
+"""The part of a report about single ranks: how fast each pair talks, and who keeps the others waiting."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, median
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.judge import PairMatrix
+from busbw_analysis.load import Dataset
+from busbw_analysis.page import (
+    HEAT_STEPS,
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    percent,
+    three_digits,
+)
+from busbw_analysis.summary import SYNCHRONISING, CaseSummary, GroupSummary
+
+_MOST_RANK_COLUMNS = 32
+_NARROW = 0.5
+"""A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
+
+
+def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
+    """Every pair of ranks as a heatmap with its numbers; None when no pair was measured.
+
+    The largest size is shown as rates and the smallest as times; the sizes between are folded.
+    """
+    blocks: list[Block] = []
+    series: dict[str, list[PairMatrix]] = {}
+    for matrix in matrices:
+        if matrix.ranks:
+            label = " · ".join(text for text in (matrix.dtype, matrix.variant) if text)
+            series.setdefault(label, []).append(matrix)
+    for label, members in series.items():
+        ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
+        blocks.append(_rates(ordered[-1], label, folded=False))
+        blocks += [Paragraph(odd.text, tone="caution") for odd in ordered[-1].odd]
+        blocks.append(_times(ordered[0], label, folded=False))
+        blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[:-1]) if matrix.size_bytes]
+    if not blocks:
+        return None
+    how = "Rows send, columns receive. Each number is the median over launches; a darker shade is a larger number."
+    return Section("pairs", "Pairs of ranks", (Paragraph(how), *blocks))
+
+
+def _rates(matrix: PairMatrix, label: str, *, folded: bool) -> Table:
+    rates = _known(matrix, matrix.rate)
+    what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
+    if not rates:
+        return _heatmap(f"{what}: none was measured", matrix.ranks, {}, "GB/s", folded=folded)
+    slowest, fastest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    finding = (
+        f"{what}: the slowest pair is {slowest[0]} → {slowest[1]} with {format_rate(rates[slowest])}, "
+        f"the fastest {fastest[0]} → {fastest[1]} with {format_rate(rates[fastest])}, "
+        f"the median {format_rate(median(rates.values()))}"
+    )
+    unit, factor = ("GB/s", 1e9) if rates[fastest] >= 1e9 else ("MB/s", 1e6)
+    return _heatmap(finding, matrix.ranks, {pair: rate / factor for pair, rate in rates.items()}, unit, folded=folded)
+
+
+def _times(matrix: PairMatrix, label: str, *, folded: bool) -> Table:
+    times = _known(matrix, matrix.time_ns)
+    what = f"Time of a message of {format_size(matrix.size_bytes)} with its answer · {label}"
+    if not times:
+        return _heatmap(f"{what}: none was measured", matrix.ranks, {}, "µs", folded=folded)
+    slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    finding = (
+        f"{what}: from {format_time(times[fastest])} ({fastest[0]} → {fastest[1]}) "
+        f"to {format_time(times[slowest])} ({slowest[0]} → {slowest[1]})"
+    )
+    return _heatmap(finding, matrix.ranks, {pair: time / 1e3 for pair, time in times.items()}, "µs", folded=folded)
+
+
+def _known(matrix: PairMatrix, values: npt.NDArray[np.float64]) -> dict[tuple[int, int], float]:
+    """The numbers of a matrix by pair of ranks, without those that were not measured."""
+    return {
+        (source, target): float(values[row, column])
+        for row, source in enumerate(matrix.ranks)
+        for column, target in enumerate(matrix.ranks)
+        if math.isfinite(values[row, column])
+    }
+
+
+def _heatmap(
+    caption: str, ranks: Sequence[int], values: Mapping[tuple[int, int], float], unit: str, *, folded: bool
+) -> Table:
+    shade = shades(list(values.values()))
+    rows = tuple(
+        (
+            Cell(f"{source}"),
+            *(
+                Cell(three_digits(value), heat=shade(value))
+                if (value := values.get((source, target))) is not None
+                else Cell(MISSING, tone="quiet")
+                for target in ranks
+            ),
+        )
+        for source in ranks
+    )
+    columns = (Column("from \\ to", unit, numeric=False), *(Column(str(rank)) for rank in ranks))
+    return Table(caption, columns, rows, folded=folded)
+
+
+def shades(values: Sequence[float]) -> Callable[[float], int]:
+    """From a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is smaller."""
+    high = max(values, default=1.0)
+    low = min([*values, high * _NARROW])
+    span = high - low
+    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
+
+
+def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
+    """Each rank's own times against the headline, and how often it was the last to come."""
+    whole = [
+        (summary, group)
+        for summary in summaries
+        if summary.state == "measured" and (group := summary.only) is not None and len(group.ranks) > 1
+    ]
+    everyone = sorted({rank for _, group in whole for rank in group.ranks})
+    if not everyone:
+        text = "No operation was measured in which ranks could wait for each other."
+        return Section("ranks", "Single ranks", (Paragraph(text),))
+    late: dict[int, list[float]] = {rank: [] for rank in everyone}
+    own: dict[int, list[float]] = {rank: [] for rank in everyone}
+    for summary, group in whole:
+        for view in group.views:
+            if math.isfinite(view.median_ns):
+                own[view.rank].append(view.median_ns / group.time_ns)
+            if summary.case.op in SYNCHRONISING and view.samples:
+                late[view.rank].append(view.late_count / view.samples)
+    hosts = dataset.runs[0].run.hosts
+    rows = tuple(
+        (
+            Cell(str(rank)),
+            Cell(hosts[rank] if rank < len(hosts) else MISSING),
+            Cell(percent(median(own[rank]))) if own[rank] else Cell(MISSING),
+            Cell(percent(share := fmean(late[rank])), bar=share) if late[rank] else Cell(MISSING),
+        )
+        for rank in everyone
+    )
+    columns = (
+        Column("Rank"),
+        Column("Host", numeric=False),
+        Column("Own time", "% of the slowest rank's"),
+        Column("Came last", "% of samples"),
+    )
+    synchronising = sum(1 for summary, _ in whole if summary.case.op in SYNCHRONISING)
+    note = (
+        f"Own time: median over {len(whole)} cases. Came last: mean over the {synchronising} cases of operations that "
+        "synchronise; chance alone gives each of n ranks 1/n. The rank that comes last has the shortest time: the "
+        "others wait for it."
+    )
+    table = Table("Each rank over all cases that all ranks ran together", columns, rows, note=note)
+    blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone))
+    return Section("ranks", "Single ranks", blocks)
+
+
+def _late_by_op(whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Sequence[int]) -> list[Table]:
+    shown = everyone[:_MOST_RANK_COLUMNS]
+    shares: dict[str, dict[int, list[float]]] = {}
+    for summary, group in whole:
+        if summary.case.op in SYNCHRONISING:
+            by_rank = shares.setdefault(summary.case.op, {rank: [] for rank in everyone})
+            for view in group.views:
+                by_rank[view.rank].append(view.late_count / max(1, view.samples))
+    if not shares:
+        return []
+    means = {op: {rank: fmean(values) for rank, values in by_rank.items() if values} for op, by_rank in shares.items()}
+    shade = shades([share for by_rank in means.values() for share in by_rank.values()])
+    rows = tuple(
+        (
+            Cell(op),
+            *(
+                Cell(percent(share), heat=shade(share)) if (share := by_rank.get(rank)) is not None else Cell(MISSING)
+                for rank in shown
+            ),
+        )
+        for op, by_rank in means.items()
+    )
+    columns = (Column("Operation", numeric=False), *(Column(f"rank {rank}") for rank in shown))
+    cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
+    return [Table(f"How often each rank came last, in % of samples, by operation{cut}", columns, rows, folded=True)]

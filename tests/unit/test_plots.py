@@ -1,0 +1,85 @@
+"""The figures: the same data give the same drawing, every drawing has words, and nothing is drawn that is not there."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from busbw_analysis.plots import Line, Panel, Point, Series, draw, drawable, swatch
+
+SIZES = [2**exponent for exponent in range(3, 25)]
+
+
+def panel(slots: int = 2) -> Panel:
+    series = tuple(
+        Series(slot, tuple(Point(size, 3e4 + size, 2.9e4 + size, 4e4 + size) for size in SIZES))
+        for slot in range(slots)
+    )
+    fit = Line("fit", tuple((float(size), 3e4 + size) for size in SIZES), 0)
+    roof = Line("roof", ((8.0, 1e9), (2.0**24, 1e9)), None, "roof $5 & more")
+    return Panel("time", "Time of one call", series, (fit, roof), breaks=(4096.0,))
+
+
+def test_the_same_panel_is_drawn_byte_for_byte_the_same() -> None:
+    assert draw(panel(), "a", "title", "text") == draw(panel(), "a", "title", "text")
+
+
+def test_a_drawing_carries_its_words_escaped() -> None:
+    svg = draw(panel(), "a", "<b>all & sundry</b>", 'finding "quoted"')
+    root = ET.fromstring(svg)  # noqa: S314 (our own drawing)
+    assert root.attrib["role"] == "img"
+    assert root.attrib["aria-labelledby"] == "a-title a-text"
+    assert [child.text for child in root if child.tag in {"title", "desc"}] == [
+        "<b>all & sundry</b>",
+        'finding "quoted"',
+    ]
+    assert "<b>" not in svg
+
+
+def test_a_drawing_refers_to_nothing_outside_and_its_ids_are_its_own() -> None:
+    svg = draw(panel(), "fig-1", "title", "text")
+    assert "http" not in svg
+    assert "<style" not in svg
+    ids = re.findall(r'id="([^"]+)"', svg)
+    assert len(ids) == len(set(ids))
+    assert all(name.startswith("fig-1-") for name in ids)
+    assert set(re.findall(r"(?:href=\"#|url\(#)([^\")]+)", svg)) <= set(ids)
+
+
+def test_every_colour_is_left_to_the_style_sheet() -> None:
+    svg = draw(panel(6), "a", "title", "text")
+    assert re.findall(r"#[0-9a-fA-F]{6}", svg) == []
+    for slot in range(6):
+        assert f"var(--series-{slot})" in svg
+
+
+def test_a_dollar_in_a_note_is_a_dollar() -> None:
+    assert "roof $5 &amp; more" in draw(panel(), "a", "title", "text")
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.0001, 3.0, 1e3, 1e9])
+def test_any_range_of_values_has_at_least_one_labelled_tick(factor: float) -> None:
+    series = Series(0, (Point(8, 1e4), Point(1024, 1e4 * factor)))
+    svg = draw(Panel("time", "Time", (series,), ()), "a", "title", "text")
+    labels = re.findall(r">([\d.]+ (?:ns|µs|ms|s))<", svg)
+    assert 1 <= len(labels) <= 9
+    assert len(labels) == len(set(labels))
+
+
+def test_rates_and_sizes_are_labelled_in_their_own_units() -> None:
+    series = Series(0, tuple(Point(size, size * 1e5) for size in SIZES))
+    svg = draw(Panel("rate", "busbw", (series,), ()), "a", "title", "text")
+    assert "GB/s<" in svg
+    assert "KiB<" in svg
+
+
+def test_two_sizes_are_not_a_picture() -> None:
+    assert not drawable([])
+    assert not drawable([Series(0, (Point(0, 5.0), Point(8, 5.0), Point(16, 5.0)))])
+    assert drawable([Series(0, (Point(8, 5.0), Point(32, 6.0))), Series(1, (Point(16, 5.0),))])
+
+
+def test_swatches_differ_in_shape_too() -> None:
+    shapes = {re.sub(r"var\([^)]*\)", "", swatch(slot, "points")) for slot in range(6)}
+    assert len(shapes) == 6
+    assert 'aria-hidden="true"' in swatch(None, "roof")
