@@ -50,12 +50,13 @@ class BackendError(BusbwError):
 class RankFailure(BusbwError):
     """A rank died, hung or dropped out; the message names rank, host, operation and size.
 
-    ``lost`` are the ranks that are held to blame (empty: nobody stands out).
+    ``lost`` are the ranks that are held to blame (empty: nobody stands out), ``said`` is what the backend said.
     """
 
-    def __init__(self, message: str, lost: tuple[int, ...] = ()) -> None:
+    def __init__(self, message: str, lost: tuple[int, ...] = (), said: str = "") -> None:
         super().__init__(message)
         self.lost = lost
+        self.said = said
 
 
 class ClockError(BusbwError):

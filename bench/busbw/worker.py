@@ -247,10 +247,10 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
 
 def _blame(backend: Backend, place: _Place, error: BackendError) -> RankFailure:
     """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
-    me = f"rank {backend.rank}"
+    said = f"rank {backend.rank} says: {error}"
     heard = backend.fail(f"{place.words}: {error}")
-    silent = sorted(set(range(backend.size)) - set(heard))
+    silent = tuple(sorted(set(range(backend.size)) - set(heard)))
     if not silent:
-        return RankFailure(f"{place.words} broke on every rank; {me} says: {error}")
+        return RankFailure(f"{place.words} broke on every rank; {said}", said=said)
     names = [f"rank {rank} (host {place.hosts[rank]})" if place.hosts else f"rank {rank}" for rank in silent]
-    return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {me} says: {error}", tuple(silent))
+    return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {said}", silent, said)

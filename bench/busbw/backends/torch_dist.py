@@ -1,5 +1,6 @@
 """torch.distributed: the Gloo backend, and the calls that any backend of torch.distributed shares."""
 
+import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -305,4 +306,8 @@ def answers(store: dist.Store, size: int, mine: dict[int, str]) -> dict[int, str
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    """What a torch error says, without the path of its source file and without its advice."""
+    lines = str(error).strip().splitlines()
+    if not lines:
+        return type(error).__name__
+    return re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", lines[0]).partition(" This is typically ")[0]

@@ -46,6 +46,7 @@ class _Begins:
 class _Broke:
     kind: str
     message: str
+    said: str = ""
 
 
 class LaunchFailed(Exception):
@@ -82,7 +83,6 @@ class _Rank:
     pipe: Connection
     outcome: Outcome | None = None
     broke: _Broke | None = None
-    killed_by_us: bool = False
 
     @property
     def gone(self) -> bool:
@@ -176,7 +176,9 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
         now = time.monotonic()
         if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
             watch.trouble_since = watch.trouble_since or now
-        if watch.trouble_since is not None and now - watch.trouble_since > _LAST_WORDS_SECONDS:
+        dead = any((rank.process.exitcode or 0) < 0 for rank in watch.ranks)
+        patience = _POLL_SECONDS if dead else _LAST_WORDS_SECONDS
+        if watch.trouble_since is not None and now - watch.trouble_since > patience:
             break
         everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)
         watch.stopped_since = (watch.stopped_since or now) if everyone_stopped else None
@@ -212,31 +214,35 @@ def _listen(watch: _Watch) -> None:
 
 
 def _verdict(watch: _Watch) -> LaunchFailed:
-    """Who or what ended the launch, in words."""
+    """Who or what ended the launch, in words.
+
+    A rank that died or is stopped is to blame before one that merely does not answer: that one may be waiting for it.
+    """
     during = in_words(watch.now.case) if watch.now else "the start of the launch"
-    host = socket.gethostname()
-    blamed: list[tuple[int, str]] = []
-    for rank in watch.ranks:
-        who = f"rank {rank.number} (host {host}, pid {rank.process.pid})"
-        code = rank.process.exitcode
-        if code is not None and code < 0:
-            blamed.append((rank.number, f"{who} was killed by {signal.Signals(-code).name}"))
-        elif code is not None and rank.outcome is None and rank.broke is None:
-            blamed.append((rank.number, f"{who} exited with status {code} without a word"))
-        elif code is None and rank.broke is None and rank.outcome is None:
-            how = "is stopped and does not answer" if rank.state() == "T" else "hangs: it does not answer"
-            blamed.append((rank.number, f"{who} {how}"))
+    case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
     words = [rank.broke for rank in watch.ranks if rank.broke is not None]
     roots = [word for word in words if word.kind != RankFailure.__name__]
-    case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
-    if roots and not blamed:
-        return LaunchFailed(_as_error(roots[0]), case, block)
+    fates = {rank.number: fate for rank in watch.ranks if (fate := _fate(rank)) is not None}
+    certain = {number: text for number, (text, sure) in fates.items() if sure}
+    blamed = certain or ({} if roots else {number: text for number, (text, _) in fates.items()})
     if blamed:
-        heard = f"; {words[0].message}" if words else ""
-        message = f"{', '.join(text for _, text in blamed)} during {during}{heard}"
-        return LaunchFailed(RankFailure(message, tuple(number for number, _ in blamed)), case, block)
+        names = [f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}" for number, text in blamed.items()]
+        said = next((f"; {word.said}" for word in words if word.said), "")
+        return LaunchFailed(RankFailure(f"{', '.join(names)} during {during}{said}", tuple(blamed)), case, block)
+    if roots:
+        return LaunchFailed(_as_error(roots[0]), case, block)
     message = words[0].message if words else f"the launch ended during {during} and no rank says why"
     return LaunchFailed(RankFailure(message), case, block)
+
+
+def _fate(rank: _Rank) -> tuple[str, bool] | None:
+    """What became of a rank that neither finished nor said why, and whether that is certain to be its own doing."""
+    code = rank.process.exitcode
+    if rank.outcome is not None or rank.broke is not None:
+        return None
+    if code is None:
+        return ("is stopped and does not answer", True) if rank.state() == "T" else ("hangs: it does not answer", False)
+    return (f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code} without a word", True)
 
 
 def _as_error(word: _Broke) -> BusbwError:
@@ -270,7 +276,7 @@ def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float,
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began)
         parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
     except BusbwError as error:
-        _last_words(parent, _Broke(type(error).__name__, str(error)))
+        _last_words(parent, _Broke(type(error).__name__, str(error), getattr(error, "said", "")))
     except Exception as error:  # noqa: BLE001 - a bug in one rank has to reach the user through the parent
         _last_words(parent, _Broke("BusbwError", f"rank {number}: {type(error).__name__}: {error}"))
     sys.stdout.flush()

@@ -1,0 +1,286 @@
+"""Runs with a known truth: what the instrument would have stored on a machine that obeys α + β·S exactly as told.
+
+An analysis is tested by giving it data whose answer is known. A ``World`` says what the truth is; ``synthetic_run``
+plays the part of the ranks and returns (or writes) a run folder like any other.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw import __version__, store
+from busbw.ops import OPS
+from busbw.ops.groups import pair_rounds, split_world
+from busbw.records import (
+    JSON,
+    QUANTILES,
+    SCHEMA,
+    Case,
+    Check,
+    Ended,
+    EndStatus,
+    Failed,
+    GroupSamples,
+    LaunchStarted,
+    Measurement,
+    RankSamples,
+    Row,
+    Run,
+    Skipped,
+)
+
+Floats = npt.NDArray[np.float64]
+
+_STARTED = "2026-01-02T03:04:05.000Z"
+_REDUCING = "float32"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """From ``first_bytes`` on, one call takes ``alpha_seconds`` + ``beta_seconds_per_byte`` · S."""
+
+    alpha_seconds: float
+    beta_seconds_per_byte: float
+    first_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """The truth. ``pieces`` holds for every op that ``by_op`` does not name.
+
+    ``sample_noise`` and ``launch_noise`` are the standard deviations of the logarithm of a sample and of a whole
+    launch. ``jitter_seconds`` is the mean of the exponential delay with which each rank arrives; ``late_rank`` arrives
+    ``late_seconds`` after that on top. ``slow_share`` of the samples take ``slow_seconds`` more. ``slow_ranks`` and
+    ``slow_pairs`` divide the rate of the pair ops by ``slow_factor``. ``moved`` are the moved factors of ops.
+    """
+
+    pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
+    by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    sample_noise: float = 0.02
+    launch_noise: float = 0.0
+    jitter_seconds: float = 0.0
+    late_rank: int | None = None
+    late_seconds: float = 0.0
+    slow_share: float = 0.0
+    slow_seconds: float = 0.0
+    slow_ranks: tuple[int, ...] = ()
+    slow_pairs: tuple[tuple[int, int], ...] = ()
+    slow_factor: float = 10.0
+    moved: Mapping[str, float] = field(default_factory=dict)
+    shared_clock: bool = True
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int]) -> float:
+        """The true time of one call on ``ranks``."""
+        pieces = self.by_op.get(op, self.pieces)
+        piece = [one for one in pieces if one.first_bytes <= size_bytes][-1]
+        slow = OPS[op].members != "all" and (
+            tuple(ranks) in self.slow_pairs or any(rank in self.slow_ranks for rank in ranks)
+        )
+        return (piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes) * (self.slow_factor if slow else 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Where the run claims to have been taken: hosts with the same number of ranks each, and the facts of each host."""
+
+    name: str = "synthetic"
+    hosts: tuple[str, ...] = ("node0",)
+    usable_cores: int | None = 64
+    interface_bytes_per_second: float | None = None
+    facts: Mapping[str, JSON] = field(default_factory=dict)
+
+    def environment(self) -> dict[str, JSON]:
+        """The facts of one host, as ``run.json`` holds them."""
+        cores = self.usable_cores
+        return {
+            "cpu": {"model": "Synthetic 1.0", "physical_cores": cores, "logical_cores": cores, "usable_cores": cores},
+            "memory": {"total_bytes": 1 << 36},
+            "kernel": "6.0.0-synthetic",
+            "python": "3.12.0",
+            "torch": "2.13.0",
+            "virtualization": None,
+            "nics": [
+                {"name": "lo", "speed_bytes_per_second": None, "up": True, "kind": "loopback"},
+                {
+                    "name": "eth0",
+                    "speed_bytes_per_second": self.interface_bytes_per_second,
+                    "up": True,
+                    "kind": "ethernet",
+                },
+            ],
+            "variables": {},
+            "thp": "madvise",
+            "clock": {},
+            **self.facts,
+        }
+
+
+def case(op: str, size_bytes: int, ranks: int = 4, **changes: JSON) -> Case:
+    """A case as the plan would make it: float32, summed where the op reduces, in place where it is the only way."""
+    row = OPS[op]
+    usual: dict[str, JSON] = {
+        "op": op,
+        "backend": "gloo",
+        "device": "cpu",
+        "dtype": _REDUCING if row.sized else None,
+        "redop": "sum" if row.reduces else None,
+        "size_bytes": size_bytes if row.sized else 0,
+        "ranks": ranks,
+        "nodes": 1,
+        "in_place": row.placements[0] == "in",
+        "root": 0 if row.rooted else None,
+    }
+    return Case(**{**usual, **changes})
+
+
+def synthetic_run(
+    cases: Sequence[Case],
+    world: World | None = None,
+    *,
+    machine: Machine | None = None,
+    launches: int = 3,
+    blocks: int = 1,
+    samples: int = 40,
+    seed: int = 0,
+    identifier: str = "synthetic-0",
+    failed: Mapping[Case, str] | None = None,
+    skipped: Mapping[Case, str] | None = None,
+    reached: int | None = None,
+    ended: EndStatus | None = "complete",
+) -> store.StoredRun:
+    """A run of ``cases`` in ``world``, not written anywhere.
+
+    Every case has ``blocks`` blocks of ``samples`` samples in each of ``launches`` launches. The cases in ``failed``
+    and ``skipped`` become rows with that error or reason; only the first ``reached`` cases get a turn; with ``ended``
+    None the run was killed. The same arguments give the same run.
+    """
+    world, machine = world or World(), machine or Machine()
+    ranks = max(one.ranks for one in cases)
+    hosts = tuple(machine.hosts[rank * len(machine.hosts) // ranks] for rank in range(ranks))
+    generator = np.random.default_rng(seed)
+    turns = cases[:reached]
+    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in (skipped or {}).items()]
+    for launch in range(launches):
+        rows.append(_launch_row(launch, hosts, world))
+        pace = {one: math.exp(generator.normal(0, world.launch_noise)) for one in turns}
+        for block in range(blocks):
+            for one in turns:
+                if failed and one in failed:
+                    rows.append(Failed(case=one, launch=launch, block=block, error=failed[one]))
+                elif not (skipped and one in skipped):
+                    rows.append(_measurement(world, one, launch, block, pace[one], samples, generator))
+    if ended is not None:
+        rows.append(Ended(status=ended, reason=None if ended == "complete" else "as told", ended=_STARTED))
+    run = Run(
+        schema=SCHEMA,
+        id=identifier,
+        busbw=__version__,
+        machine=machine.name,
+        started=_STARTED,
+        launcher="local",
+        plan={"name": "synthetic", "launches": launches, "timing": {"warmup_seconds": 0.02}},
+        cases=tuple(cases),
+        adjusted=(),
+        hosts=hosts,
+        environments={host: machine.environment() for host in machine.hosts},
+    )
+    return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
+
+
+def write_synthetic(results_dir: Path, stored: store.StoredRun) -> Path:
+    """Write ``stored`` as a run folder below ``results_dir`` and return the folder."""
+    folder = store.create(results_dir, stored.run.machine)
+    store.write_run(folder, stored.run)
+    with store.Appender(folder) as appender:
+        for row in stored.rows:
+            appender.append(row)
+    return folder
+
+
+def _launch_row(launch: int, hosts: tuple[str, ...], world: World) -> LaunchStarted:
+    return LaunchStarted(
+        launch=launch,
+        started=_STARTED,
+        order_seed=launch,
+        hosts=hosts,
+        pids=tuple(1000 + rank for rank in range(len(hosts))),
+        timer_ns=(60,) * len(hosts),
+        shared_clock=world.shared_clock and len(set(hosts)) == 1,
+        load_average=0.0,
+    )
+
+
+def _measurement(
+    world: World, one: Case, launch: int, block: int, pace: float, samples: int, generator: np.random.Generator
+) -> Measurement:
+    op = OPS[one.op]
+    groups = tuple(_group(world, one, members, pace, samples, generator) for members in _groups(one))
+    slowest = max(max(group.slowest_ns) for group in groups)
+    return Measurement(
+        case=one,
+        launch=launch,
+        block=block,
+        calls=op.trips,
+        first_call_ns=3 * slowest,
+        warmup_calls=5,
+        stop_reason="converged",
+        check=Check(state="verified") if op.sized else Check(state="not checked", reason="there are no data"),
+        started=_STARTED,
+        elapsed_ns=slowest * (samples + 10),
+        groups=groups,
+    )
+
+
+def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
+    """The groups of ranks in the order in which the instrument would record them."""
+    groups = split_world(one.group, one.ranks)
+    members = OPS[one.op].members
+    if members == "all":
+        return groups
+    if members == "ends":
+        return tuple((group[0], group[-1]) for group in groups)
+    together = one.variant != "alone"
+    return tuple(pair for group in groups for pairs in pair_rounds(group, together=together) for pair in pairs)
+
+
+def _group(
+    world: World, one: Case, members: tuple[int, ...], pace: float, samples: int, generator: np.random.Generator
+) -> GroupSamples:
+    op = OPS[one.op]
+    truth = world.seconds(one.op, one.size_bytes, members) * op.trips * pace
+    done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
+    done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)
+    arrival = (
+        generator.exponential(world.jitter_seconds, (len(members), samples))
+        if world.jitter_seconds
+        else np.zeros((len(members), samples))
+    )
+    if world.late_rank in members:
+        arrival[members.index(world.late_rank)] += world.late_seconds
+    last = arrival.max(axis=0)
+    # All leave together, `done` after the last one came (an op that synchronises), but for a trace of their own noise.
+    leave = last + done * (1 + 1e-4 * generator.random((len(members), samples)))
+    durations = np.maximum(np.rint((leave - arrival) * 1e9), 1).astype(np.int64)
+    return GroupSamples(
+        ranks=members,
+        bus_factor=op.factor(len(members)),
+        wire_bytes=float(op.wire_bytes(len(members), one.size_bytes)),
+        moved_factor=world.moved.get(one.op, 1.0),
+        slowest_ns=_integers(durations.max(axis=0)),
+        fastest_ns=_integers(durations.min(axis=0)),
+        late_rank=tuple(members[index] for index in durations.argmin(axis=0).tolist()),
+        arrival_skew_ns=_integers((last - arrival.min(axis=0)) * 1e9) if world.shared_clock else None,
+        exit_span_ns=_integers((leave.max(axis=0) - last) * 1e9) if world.shared_clock else None,
+        per_rank=tuple(
+            RankSamples(rank=rank, quantiles_ns=_integers(np.quantile(durations[place], QUANTILES)), samples_ns=None)
+            for place, rank in enumerate(members)
+        ),
+    )
+
+
+def _integers(values: npt.NDArray[np.generic]) -> tuple[int, ...]:
+    return tuple(int(value) for value in np.rint(values.astype(np.float64)).tolist())
