@@ -1,98 +1,20 @@
 """The judgement: what the numbers of a run mean, warnings first, each in plain words and with its evidence."""
 
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
-from busbw_analysis.fit import Fit, Refused
+from busbw_analysis.fit import fit_series
 from busbw_analysis.load import Dataset
-from busbw_analysis.models import NoModel, Prediction
-from busbw_analysis.peaks import NoRoof, Roof
-from busbw_analysis.series import Series
-from busbw_analysis.summary import CaseSummary
+from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
+from busbw_analysis.models import predict
+from busbw_analysis.parameters import parameters_for
+from busbw_analysis.peaks import HostCopy, host_copies, roof_of
+from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
+from busbw_analysis.series import Series, series_of
+from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 
-Severity = Literal["bad", "caution", "note"]
-Word = Literal[
-    "near the roof",
-    "above the roof",
-    "latency-bound",
-    "as the model says",
-    "below the model",
-    "faster than the model",
-    "below the roof",
-    "not judged",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Remark:
-    """Something to know before believing a number. ``subject`` is a short stable word (``oversubscribed``,
-    ``failed``, ``late rank`` …), ``text`` whole sentences with the numbers that support them.
-    """
-
-    severity: Severity
-    subject: str
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Curve:
-    """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``."""
-
-    series: Series
-    fit: Fit | Refused
-    model: tuple[Prediction, ...] | NoModel
-    roof: Roof | NoRoof
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """One op in one band of sizes: measured against roof and model, at the largest size of the band.
-
-    Times in ns per call, rates in B/s. ``roof_share`` is busbw over the roof (above 1 it is explained in ``why``),
-    ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``indicative``: fewer than
-    4 launches, so nothing here is statistical.
-    """
-
-    label: str
-    op: str
-    band: str
-    size_bytes: int
-    time_ns: float
-    busbw: float | None
-    roof_share: float | None
-    denominator: str
-    model_ratio: float | None
-    word: Word
-    why: str
-    indicative: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Odd:
-    """A row, column or pair of a matrix that stands out: ``what`` names it, ``ratio`` its rate over the usual."""
-
-    kind: Literal["sender", "receiver", "pair"]
-    ranks: tuple[int, ...]
-    ratio: float
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class PairMatrix:
-    """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
-    NaN on the diagonal and where nothing was measured. ``variant`` is ``together`` or ``alone``.
-    """
-
-    ranks: tuple[int, ...]
-    size_bytes: int
-    dtype: str | None
-    variant: str | None
-    rate: npt.NDArray[np.float64]
-    time_ns: npt.NDArray[np.float64]
-    odd: tuple[Odd, ...]
+__all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,4 +31,47 @@ class Judgement:
 
 def judge(dataset: Dataset) -> Judgement:
     """Judge ``dataset``. Never raises for what was measured badly: that becomes a remark or a refused fit."""
-    raise NotImplementedError(dataset)
+    crowded = oversubscribed_hosts(dataset)
+    summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
+    matrices = matrices_of(summaries)
+    series = series_of(dataset, summaries)
+    copies = host_copies(dataset, summaries)
+    curves = tuple(_curve(dataset, one, series, summaries, copies) for one in series)
+    return Judgement(
+        dataset=dataset,
+        remarks=remarks_on(dataset, summaries, matrices),
+        verdicts=tuple(
+            verdict
+            for curve in curves
+            for verdict in verdicts_on(
+                curve, oversubscribed=any(host in crowded for host in dataset.hosts_of(curve.series.key.ranks))
+            )
+        ),
+        curves=curves,
+        matrices=matrices,
+        cases=summaries,
+    )
+
+
+def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, object]) -> CaseSummary:
+    hosts = {host for group in summary.groups for host in dataset.hosts_of(group.ranks)}
+    return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(crowded) else summary
+
+
+def _curve(
+    dataset: Dataset,
+    series: Series,
+    everything: Sequence[Series],
+    summaries: Sequence[CaseSummary],
+    copies: Mapping[str, HostCopy],
+) -> Curve:
+    point = series.points[-1]
+    total = summaries[point.case].total
+    sharing = total.wire_bytes / point.wire_bytes if total is not None and point.wire_bytes else 1.0
+    parameters = parameters_for(dataset, series, everything, summaries, copies)
+    return Curve(
+        series=series,
+        fit=fit_series(series),
+        model=predict(series.key, series.bus_factor, [point.size_bytes for point in series.points], parameters),
+        roof=roof_of(dataset, series, copies, sharing),
+    )

@@ -10,10 +10,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.series import SeriesKey
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"
+_LARGEST_LATENCY_MESSAGE = 1024
+_SMALLEST_RATE_MESSAGE = 1 << 20
 
 Amount = Callable[[int, float], float]
 """n ranks and S bytes → messages or bytes."""
@@ -77,14 +80,15 @@ class NoModel:
 def gloo_segments(ranks: int, size_bytes: float) -> int:
     """Into how many segments Gloo's ring cuts a buffer: at most 1 MiB each, at least two for every rank's chunk.
 
-    Source: gloo/allreduce.cc (``numSegments``), commit 70dc360.
+    Source: gloo/allreduce.cc (``numSegments``), pytorch/gloo commit 70dc360.
     """
     return math.ceil(max(math.ceil(size_bytes / _MIB), 2 * ranks) / ranks) * ranks
 
 
-def _gloo_ring_waits(ranks: int, size_bytes: float) -> float:
-    """Steps of one half of the ring, each as often as two segments in flight need to pass a chunk."""
-    return (ranks - 1) * math.ceil(gloo_segments(ranks, size_bytes) / ranks / 2)
+def _gloo_ring_waits(ranks: int, size_bytes: float) -> int:
+    """Waits in a row of one half of the ring: all segments but the own chunk's pass, two in flight."""
+    segments = gloo_segments(ranks, size_bytes)
+    return math.ceil((segments - segments // ranks) / 2)
 
 
 def _rounds(ranks: int) -> int:
@@ -114,7 +118,7 @@ MODELS: tuple[CostModel, ...] = (
         messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
         rank_bytes=lambda n, s: 2 * _others(n, s),
         total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="4(n−1)⌈k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
+        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
         source=f"gloo/allreduce.cc, default RING; {_TWO_DELAYS}: 4(n−1)",
     ),
     CostModel(
@@ -124,7 +128,7 @@ MODELS: tuple[CostModel, ...] = (
         messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
         rank_bytes=lambda n, s: 2 * _others(n, s),
         total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="4(n−1)⌈k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
+        formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
         source=f"ProcessGroupGloo clones, all-reduces and slices; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
     ),
     CostModel(
@@ -161,10 +165,10 @@ MODELS: tuple[CostModel, ...] = (
         op="reduce",
         backend=_GLOO,
         algorithm="ring reduce-scatter, then linear gather to the root",
-        messages=lambda n, s: 2 * _gloo_ring_waits(n, s) + 2,
+        messages=lambda n, s: 2 * math.ceil((gloo_segments(n, s) - 2) / 2) + 2,
         rank_bytes=lambda n, s: _ring_reduce_sent(n, s) + _others(n, s),
         total_bytes=lambda n, s: n * _ring_reduce_sent(n, s) + _others(n, s),
-        formula="(2(n−1)⌈k/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
+        formula="(2⌈(m−2)/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
         source=f"gloo/reduce.cc; wire bytes measured; {_TWO_DELAYS}: 4 at n = 2, 8 at n = 4",
     ),
     CostModel(
@@ -342,6 +346,29 @@ def model_for(op: str, backend: str) -> CostModel | NoModel:
 def alternatives(op: str, ranks: int) -> tuple[CostModel, ...]:
     """The textbook algorithms for ``op`` that exist for this number of ranks."""
     return tuple(model for model in MODELS if model.op == op and model.backend == "textbook" and model.possible(ranks))
+
+
+def parameters_from(
+    points: Sequence[tuple[int, float]], messages: int, host_bytes_per_second: float | None, origin: str
+) -> Parameters | NoModel:
+    """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
+    in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
+    which measurement the points are.
+    """
+    (small, small_ns), (large, large_ns) = points[0], points[-1]
+    if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
+        return NoModel(
+            f"{origin} has {format_size(small)} to {format_size(large)}; α and β need a message of at most "
+            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}"
+        )
+    beta = (large_ns - small_ns) / (large - small) / 1e9
+    if beta <= 0:
+        return NoModel(f"in {origin} the largest message is no slower than the smallest, so there is no β")
+    alpha = small_ns / messages / 1e9
+    words = (
+        f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
+    )
+    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}")
 
 
 def predict(

@@ -119,6 +119,18 @@ class Machine:
         }
 
 
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """What goes wrong. Cases in ``failed`` and ``skipped`` become rows with that error or reason; only the first
+    ``reached`` cases get a turn; ``ended`` is how the run ends, None when it is killed.
+    """
+
+    failed: Mapping[Case, str] = field(default_factory=dict)
+    skipped: Mapping[Case, str] = field(default_factory=dict)
+    reached: int | None = None
+    ended: EndStatus | None = "complete"
+
+
 def case(op: str, size_bytes: int, ranks: int = 4, **changes: JSON) -> Case:
     """A case as the plan would make it: float32, summed where the op reduces, in place where it is the only way."""
     row = OPS[op]
@@ -146,35 +158,31 @@ def synthetic_run(
     blocks: int = 1,
     samples: int = 40,
     seed: int = 0,
-    identifier: str = "synthetic-0",
-    failed: Mapping[Case, str] | None = None,
-    skipped: Mapping[Case, str] | None = None,
-    reached: int | None = None,
-    ended: EndStatus | None = "complete",
+    fate: Fate | None = None,
 ) -> store.StoredRun:
     """A run of ``cases`` in ``world``, not written anywhere.
 
-    Every case has ``blocks`` blocks of ``samples`` samples in each of ``launches`` launches. The cases in ``failed``
-    and ``skipped`` become rows with that error or reason; only the first ``reached`` cases get a turn; with ``ended``
-    None the run was killed. The same arguments give the same run.
+    Every case has ``blocks`` blocks of ``samples`` samples in each of ``launches`` launches, unless ``fate`` has other
+    plans. The same arguments give the same run; ``seed`` is also its name.
     """
-    world, machine = world or World(), machine or Machine()
+    world, machine, fate = world or World(), machine or Machine(), fate or Fate()
     ranks = max(one.ranks for one in cases)
     hosts = tuple(machine.hosts[rank * len(machine.hosts) // ranks] for rank in range(ranks))
     generator = np.random.default_rng(seed)
-    turns = cases[:reached]
-    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in (skipped or {}).items()]
+    turns = cases[: fate.reached]
+    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in fate.skipped.items()]
     for launch in range(launches):
         rows.append(_launch_row(launch, hosts, world))
         pace = {one: math.exp(generator.normal(0, world.launch_noise)) for one in turns}
         for block in range(blocks):
             for one in turns:
-                if failed and one in failed:
-                    rows.append(Failed(case=one, launch=launch, block=block, error=failed[one]))
-                elif not (skipped and one in skipped):
+                if one in fate.failed:
+                    rows.append(Failed(case=one, launch=launch, block=block, error=fate.failed[one]))
+                elif one not in fate.skipped:
                     rows.append(_measurement(world, one, launch, block, pace[one], samples, generator))
-    if ended is not None:
-        rows.append(Ended(status=ended, reason=None if ended == "complete" else "as told", ended=_STARTED))
+    if fate.ended is not None:
+        rows.append(Ended(status=fate.ended, reason=None if fate.ended == "complete" else "as told", ended=_STARTED))
+    identifier = f"synthetic-{seed}"
     run = Run(
         schema=SCHEMA,
         id=identifier,

@@ -1,0 +1,96 @@
+"""From the messages of a run to the α, β and R that its cost models are fed with."""
+
+from collections.abc import Mapping, Sequence
+from statistics import median
+
+from busbw_analysis.load import Dataset
+from busbw_analysis.models import NoModel, Parameters, parameters_from
+from busbw_analysis.peaks import HostCopy
+from busbw_analysis.series import Series
+from busbw_analysis.summary import CaseSummary
+
+_MESSAGES = {"ping_pong": 1, "pair_uni": 2}
+"""Point-to-point ops that α and β are taken from, the best first: message times in one call."""
+
+_SMALLEST_HOST_RATE_MESSAGE = 1 << 20
+
+
+def parameters_for(
+    dataset: Dataset,
+    series: Series,
+    everything: Sequence[Series],
+    summaries: Sequence[CaseSummary],
+    copies: Mapping[str, HostCopy],
+) -> Parameters | NoModel:
+    """α and β from messages of this run that took the same kind of path (inside a host, or between hosts)."""
+    far = series.key.hosts > 1
+    host_rate, host_origin = (None, "") if far else _host_rate(dataset, series, everything, summaries, copies)
+    for op, messages in _MESSAGES.items():
+        found = [
+            other
+            for other in everything
+            if other.key.op == op
+            and other.key.backend == series.key.backend
+            and other.key.mode == series.key.mode
+            and (other.key.hosts > 1) == far
+            and len(other.points) > 1
+        ]
+        if not found:
+            continue
+        best = min(found, key=lambda other: (other.key.group != series.key.group, other.key.dtype != series.key.dtype))
+        if best.key == series.key:
+            return NoModel("α and β are taken from this very curve, so a comparison would go round in a circle")
+        points = [(point.size_bytes, point.time_ns) for point in best.points]
+        return parameters_from(points, messages, host_rate, f"{op} of this run{host_origin}")
+    points = _matrix_points(dataset, summaries, far=far)
+    if len(points) > 1:
+        return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
+    return NoModel("no message between two ranks was measured in this run; add ping_pong to the plan to have a model")
+
+
+def _matrix_points(dataset: Dataset, summaries: Sequence[CaseSummary], *, far: bool) -> list[tuple[int, float]]:
+    """Median time over the pairs at each size of the pair matrix."""
+    times: dict[int, list[float]] = {}
+    for summary in summaries:
+        if summary.case.op == "pair_matrix" and summary.state == "measured":
+            for group in summary.groups:
+                if (len(dataset.hosts_of(group.ranks)) > 1) == far:
+                    times.setdefault(summary.case.size_bytes, []).append(group.time_ns)
+    return [(size, median(values)) for size, values in sorted(times.items())]
+
+
+def _host_rate(
+    dataset: Dataset,
+    series: Series,
+    everything: Sequence[Series],
+    summaries: Sequence[CaseSummary],
+    copies: Mapping[str, HostCopy],
+) -> tuple[float | None, str]:
+    """B/s that all ranks of one host together get through the backend, and where the number is from.
+
+    What messages that ran at the same time reached in all; the host's copy rate, which is more than any backend
+    that copies twice can reach, only where there were none.
+    """
+    rates: list[tuple[float, str]] = []
+    for other in everything:
+        last = other.points[-1]
+        if other.key.op == "send_recv" and other.key.hosts == 1 and last.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+            rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
+    for summary in summaries:
+        case = summary.case
+        if case.op == "pair_matrix" and summary.state == "measured" and case.variant != "alone":
+            pairs = [group for group in summary.groups if len(dataset.hosts_of(group.ranks)) == 1]
+            at_once = len({rank for group in pairs for rank in group.ranks}) // 2
+            if pairs and at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+                time_ns = median([group.time_ns for group in pairs])
+                rates.append((at_once * case.size_bytes / time_ns * 1e9, "the pairs of the matrix that ran together"))
+    if rates:
+        rate, origin = max(rates)
+        return rate, f"; R from {origin}"
+    host = dataset.hosts_of(series.key.ranks)
+    copied = copies.get(host[0]) if host else None
+    return (
+        (None, "; R unknown, taken as infinite")
+        if copied is None
+        else (copied.bytes_per_second, "; R from memory_copy")
+    )

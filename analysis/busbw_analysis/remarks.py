@@ -1,0 +1,298 @@
+"""What to know before believing a number: warnings in plain words, each with the numbers that support it."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from busbw.records import LaunchStarted
+from busbw.units import format_size, format_time
+from busbw_analysis.lateness import LateRank, late_ranks
+from busbw_analysis.load import Dataset, fact, rank_list
+from busbw_analysis.matrices import PairMatrix
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
+from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
+
+Severity = Literal["bad", "caution", "note"]
+
+_ORDER: Final[tuple[Severity, ...]] = ("bad", "caution", "note")
+_EXAMPLES = 3
+_BUSY_SHARE = 0.5
+_LAUNCHES_APART = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to know before believing a number. ``subject`` is a short stable word (``oversubscribed``,
+    ``failed``, ``late rank`` …), ``text`` whole sentences with the numbers that support them.
+    """
+
+    severity: Severity
+    subject: str
+    text: str
+
+
+def remarks_on(
+    dataset: Dataset, summaries: Sequence[CaseSummary], matrices: Sequence[PairMatrix]
+) -> tuple[Remark, ...]:
+    """All remarks on a dataset, the worst first."""
+    measured = [summary for summary in summaries if summary.state == "measured"]
+    found = [
+        *_ends(dataset),
+        *_unmeasured(summaries),
+        *(Remark("caution", "store", f"{notice}.") for notice in dataset.notices),
+        *_oversubscribed(dataset),
+        *_busy(dataset),
+        *_late(late_ranks(dataset, summaries), summaries),
+        *(
+            Remark("caution", f"slow {odd.kind}", f"Pair matrix: {odd.text}.")
+            for matrix in matrices
+            for odd in matrix.odd
+        ),
+        *_launches(measured),
+        *_flagged(measured),
+        *_not_checked(measured),
+        *_moved(measured),
+        *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
+    ]
+    unique = list(dict.fromkeys(found))
+    return tuple(sorted(unique, key=lambda remark: _ORDER.index(remark.severity)))
+
+
+def oversubscribed_hosts(dataset: Dataset) -> dict[str, tuple[int, int]]:
+    """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
+    found: dict[str, tuple[int, int]] = {}
+    hosts = dataset.runs[0].run.hosts
+    for host in dict.fromkeys(hosts):
+        environment = dataset.environment(host)
+        cores = fact(environment, "cpu.usable_cores") or fact(environment, "cpu.logical_cores")
+        ranks = hosts.count(host)
+        if isinstance(cores, int | float) and ranks > cores:
+            found[host] = (ranks, int(cores))
+    return found
+
+
+def case_name(summary: CaseSummary) -> str:
+    """A case in a sentence: op, size and what is not the usual."""
+    case = summary.case
+    parts = [case.op, format_size(case.size_bytes) if case.size_bytes else None, case.dtype, case.redop, case.variant]
+    parts += ["in place" if case.in_place else None, None if case.group == "all" else f"groups {case.group}"]
+    return " ".join(part for part in parts if part)
+
+
+def _some(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_EXAMPLES])
+    return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"
+
+
+def _cases(count: int) -> str:
+    return "1 case" if count == 1 else f"{count} cases"
+
+
+def _ends(dataset: Dataset) -> Iterator[Remark]:
+    for stored in dataset.runs:
+        end = stored.end
+        if end is None:
+            text = f"Run {stored.run.id} has no end: it was killed, or it is still going on. What it finished is kept."
+            yield Remark("bad", "no end", text)
+        elif end.status != "complete":
+            reason = f": {end.reason}" if end.reason else ""
+            yield Remark("bad", end.status, f"Run {stored.run.id} {_END_WORDS[end.status]}{reason}.")
+
+
+_END_WORDS: Final = {"failed": "failed", "interrupted": "was interrupted"}
+
+
+def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
+    def grouped(state: str) -> Iterator[tuple[str, list[CaseSummary]]]:
+        by_reason: dict[str, list[CaseSummary]] = {}
+        for summary in summaries:
+            if summary.state == state:
+                by_reason.setdefault("; ".join(summary.reasons), []).append(summary)
+        yield from by_reason.items()
+
+    for reason, cases in grouped("failed"):
+        subject = "wrong data" if "wrong data" in reason else "failed"
+        names = _some([case_name(case) for case in cases])
+        yield Remark("bad", subject, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
+    for _, cases in grouped("not reached"):
+        names = _some([case_name(case) for case in cases])
+        yield Remark("caution", "not reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
+    for reason, cases in grouped("skipped"):
+        names = _some([case_name(case) for case in cases])
+        yield Remark("note", "skipped", f"{_cases(len(cases))} could not run here ({names}): {reason}.")
+
+
+def _oversubscribed(dataset: Dataset) -> Iterator[Remark]:
+    for host, (ranks, cores) in oversubscribed_hosts(dataset).items():
+        yield Remark(
+            "caution",
+            "oversubscribed",
+            f"{ranks} ranks share {cores} usable cores on {host}. Ranks wait for a core as well as for each other, so "
+            "times are longer and scatter more than on a machine with a core for each.",
+        )
+
+
+def _busy(dataset: Dataset) -> Iterator[Remark]:
+    """Only the first launch of a run tells what others did on the machine: later ones see the run itself."""
+    for stored in dataset.runs:
+        first = next((row for row in stored.rows if isinstance(row, LaunchStarted)), None)
+        if first is None:
+            continue
+        cores = fact(stored.run.environments.get(stored.run.hosts[0], {}), "cpu.usable_cores")
+        if isinstance(cores, int | float) and first.load_average > _BUSY_SHARE * cores:
+            yield Remark(
+                "caution",
+                "busy machine",
+                f"When run {stored.run.id} began, {stored.run.hosts[0]} had a load of {first.load_average:.1f} on "
+                f"{cores:g} usable cores: something else was running, or had just been.",
+            )
+
+
+def _late(found: Iterable[LateRank], summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
+    names = {summary.index: case_name(summary) for summary in summaries}
+    for late in found:
+        tiny = "p < 10⁻¹²" if late.p_value < 1e-12 else f"p = {late.p_value:.1g}"
+        yield Remark(
+            "caution",
+            "late rank",
+            f"Rank {late.rank} keeps the others waiting: among ranks {rank_list(late.ranks)} it is the last to come in "
+            f"{late.accused} of {_cases(late.cases)}. Worst is {names[late.worst]}: last in {late.share:.0%} "
+            f"of {late.samples} samples where chance is {late.chance:.0%} ({tiny}), "
+            f"and the others waited {late.cost:.0%} of the time of the call.",
+        )
+
+
+def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    groups = [(summary, group) for summary in measured for group in summary.groups]
+    if not groups:
+        return
+    fewest = min(group.launches for _, group in groups)
+    count = "1 launch" if fewest == 1 else f"{fewest} launches"
+    if fewest < LAUNCHES_FOR_A_VERDICT:
+        shown = (
+            "the interval is that within the launch and does not cover another one"
+            if fewest == 1
+            else "ranges are shown"
+        )
+        text = (
+            f"Only {count}: {shown}, and every verdict is indicative. Launches differ more from each other than their "
+            f"samples do; {LAUNCHES_FOR_AN_INTERVAL} or more give an interval."
+        )
+        yield Remark("caution", "few launches", text)
+    elif fewest < LAUNCHES_FOR_AN_INTERVAL:
+        text = f"{count}: the range of launch medians is shown; {LAUNCHES_FOR_AN_INTERVAL} or more give an interval."
+        yield Remark("note", "few launches", text)
+    apart = [
+        (max(group.launch_medians_ns) / min(group.launch_medians_ns), summary)
+        for summary, group in groups
+        if group.launches > 1 and max(group.launch_medians_ns) > _LAUNCHES_APART * min(group.launch_medians_ns)
+    ]
+    if apart:
+        ratio, worst = max(apart, key=lambda entry: entry[0])
+        affected = len({summary.index for _, summary in apart})
+        text = (
+            f"In {affected} of {_cases(len(measured))} launches differ by more than a factor of {_LAUNCHES_APART:g}; "
+            f"most in {case_name(worst)}: a factor of {ratio:.1f} between the fastest and the slowest launch."
+        )
+        yield Remark("caution", "launches differ", text)
+
+
+def _bimodal(group: GroupSummary) -> str:
+    modes = group.modes
+    if modes is None:
+        return "two humps"
+    return f"{format_time(modes.fast_ns)} and, in {modes.slow_share:.0%} of the samples, {format_time(modes.slow_ns)}"
+
+
+def _slow(group: GroupSummary) -> str:
+    return f"{group.slow_share:.1%} of the samples take {group.slow_time_share:.0%} of the time"
+
+
+def _skewed(group: GroupSummary) -> str:
+    return f"{group.skew_share or 0:.0%} of the median time"
+
+
+def _spread(group: GroupSummary) -> str:
+    return f"(p95 − p5) / median = {group.spread:.0%}"
+
+
+_FLAGS: Final[
+    tuple[tuple[Flag, Severity, str, Callable[[GroupSummary], float], Callable[[GroupSummary], str]], ...]
+] = (
+    (
+        "bimodal",
+        "caution",
+        "have two modes, so that their median may jump from one to the other",
+        lambda group: 0.0 if group.modes is None else group.modes.slow_ns / group.modes.fast_ns,
+        _bimodal,
+    ),
+    (
+        "slow mode",
+        "caution",
+        "have a few very slow samples (above 5 × the median and 1 ms) that take more than 10 % of the time",
+        lambda group: group.slow_time_share,
+        _slow,
+    ),
+    (
+        "drift",
+        "caution",
+        "drift: within most blocks the first and the last third differ by more than their intervals allow",
+        lambda group: group.spread,
+        _spread,
+    ),
+    (
+        "skew>10%",
+        "note",
+        "have ranks arriving further apart than 10 % of the time: part of the time is waiting, not moving",
+        lambda group: group.skew_share or 0.0,
+        _skewed,
+    ),
+    (
+        "cap",
+        "note",
+        "were stopped by the limit of time or samples before the interval of the median was as narrow as asked",
+        lambda group: group.spread,
+        _spread,
+    ),
+)
+"""Flag, severity, what it means for a case, how strong it is in a group, and the numbers of the strongest."""
+
+
+def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    for flag, severity, meaning, strength, numbers in _FLAGS:
+        cases = [summary for summary in measured if flag in summary.flags]
+        if cases:
+            pairs = [(summary, group) for summary in cases for group in summary.groups]
+            worst, group = max(pairs, key=lambda pair: strength(pair[1]))
+            text = (
+                f"{len(cases)} of {_cases(len(measured))} {meaning}; strongest in {case_name(worst)}: {numbers(group)}."
+            )
+            yield Remark(severity, flag, text)
+
+
+def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    by_reason: dict[str, list[CaseSummary]] = {}
+    for summary in measured:
+        # An op without data (a barrier) has nothing to check; that is not worth a warning.
+        if summary.case.size_bytes and summary.check.startswith("not checked"):
+            by_reason.setdefault(summary.check, []).append(summary)
+    for reason, cases in by_reason.items():
+        names = _some([case_name(case) for case in cases])
+        yield Remark("caution", "not checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
+
+
+def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    factors = {
+        (summary.case.backend, summary.case.op, group.moved_factor)
+        for summary in measured
+        for group in summary.groups
+        if group.moved_factor > 1
+    }
+    for backend, op, factor in sorted(factors):
+        known = _MOVED.get((backend, op), f"{backend} is known to move more than the best algorithm would")
+        limit = f"Its busbw reaches at most {1 / factor:.0%} of a roof."
+        text = f"{op} moves {factor:g} times the bytes it needs: {known}. {limit}"
+        yield Remark("note", "moved factor", text)
+
+
+_MOVED: Final = {("gloo", "reduce_scatter"): "gloo's reduce_scatter is a whole all_reduce and a slice, not a slow link"}

@@ -1,0 +1,164 @@
+"""The verdict on one curve: measured against roof and model, in one word and one sentence per band of sizes."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from busbw.units import format_rate, format_time
+from busbw_analysis.fit import Fit, Refused
+from busbw_analysis.models import NoModel, Prediction
+from busbw_analysis.peaks import NoRoof, Roof
+from busbw_analysis.series import Point, Series
+
+Word = Literal[
+    "near the roof",
+    "above the roof",
+    "latency-bound",
+    "as the model says",
+    "below the model",
+    "faster than the model",
+    "below the roof",
+    "not judged",
+]
+
+LAUNCHES_FOR_A_VERDICT = 4
+"""Below it no rank test on launches can reach 5 %, so a verdict only indicates."""
+
+BANDS = (("up to 4 KiB", 4 << 10), ("up to 1 MiB", 1 << 20), ("above 1 MiB", None))
+"""Names of the bands and the largest size in each."""
+
+_NEAR_ROOF = 0.8
+_MODEL_TOLERANCE = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``."""
+
+    series: Series
+    fit: Fit | Refused
+    model: tuple[Prediction, ...] | NoModel
+    roof: Roof | NoRoof
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """One op in one band of sizes: measured against roof and model, at the largest size of the band.
+
+    Times in ns per call, rates in B/s. ``roof_share`` is busbw over the roof (above 1 it is explained in ``why``),
+    ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``indicative``: fewer than
+    4 launches, so nothing here is statistical.
+    """
+
+    label: str
+    op: str
+    band: str
+    size_bytes: int
+    time_ns: float
+    busbw: float | None
+    roof_share: float | None
+    denominator: str
+    model_ratio: float | None
+    word: Word
+    why: str
+    indicative: bool
+
+
+def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
+    """One verdict per band of sizes that was measured. A copy is a roof and is not judged by itself."""
+    if curve.series.key.op == "memory_copy":
+        return
+    low = -1
+    for band, high in BANDS:
+        inside = [
+            index
+            for index, point in enumerate(curve.series.points)
+            if low < point.size_bytes and (high is None or point.size_bytes <= high)
+        ]
+        if inside:
+            name = band if curve.series.points[inside[-1]].size_bytes else "no size"
+            yield _verdict(curve, inside[-1], name, oversubscribed=oversubscribed)
+        low = high or 0
+
+
+def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Verdict:
+    point = curve.series.points[index]
+    roof = curve.roof.busbw if isinstance(curve.roof, Roof) else None
+    roof_share = None if roof is None or point.busbw is None else point.busbw / roof
+    prediction = None if isinstance(curve.model, NoModel) else curve.model[index]
+    model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
+    word = _word(curve, point, roof_share, model_ratio)
+    reasons = [*_roof_words(curve, point, roof_share), *_model_words(curve, prediction, point, model_ratio)]
+    if oversubscribed:
+        reasons.append("more ranks than cores: waiting for a core is part of every number")
+    return Verdict(
+        label=curve.series.key.label,
+        op=curve.series.key.op,
+        band=band,
+        size_bytes=point.size_bytes,
+        time_ns=point.time_ns,
+        busbw=point.busbw,
+        roof_share=roof_share,
+        denominator=curve.roof.denominator if isinstance(curve.roof, Roof) else f"none: {curve.roof.reason}",
+        model_ratio=model_ratio,
+        word=word,
+        why="; ".join(reasons),
+        indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
+    )
+
+
+def _word(curve: Curve, point: Point, roof_share: float | None, model_ratio: float | None) -> Word:
+    if roof_share is not None and roof_share > 1:
+        return "above the roof"
+    if roof_share is not None and roof_share >= _NEAR_ROOF:
+        return "near the roof"
+    if point.size_bytes and latency_bound(curve, point):
+        return "latency-bound"
+    if model_ratio is None:
+        return "not judged" if roof_share is None else "below the roof"
+    if model_ratio > _MODEL_TOLERANCE:
+        return "below the model"
+    return "faster than the model" if model_ratio < 1 / _MODEL_TOLERANCE else "as the model says"
+
+
+def latency_bound(curve: Curve, point: Point) -> bool:
+    """Whether at least half of the time does not depend on the size: α of the fit, or the time of the smallest size."""
+    points = curve.series.points
+    if isinstance(curve.fit, Fit):
+        return curve.fit.alpha_seconds * 1e9 >= point.time_ns / 2
+    return (
+        len(points) > 1 and points[0].size_bytes * 8 <= points[-1].size_bytes and points[0].time_ns >= point.time_ns / 2
+    )
+
+
+def _roof_words(curve: Curve, point: Point, roof_share: float | None) -> Iterator[str]:
+    if isinstance(curve.roof, NoRoof):
+        yield f"no roof: {curve.roof.reason}"
+    elif roof_share is not None:
+        yield f"busbw {format_rate(point.busbw)} is {roof_share:.0%} of {format_rate(curve.roof.busbw)}"
+        if roof_share > 1:
+            yield _above(curve.roof)
+        if curve.series.moved_factor > 1:
+            yield (
+                f"the backend moves {curve.series.moved_factor:g} times the bytes that are needed, "
+                f"so {1 / curve.series.moved_factor:.0%} is all that can be reached"
+            )
+
+
+def _above(roof: Roof) -> str:
+    if roof.measured:
+        return (
+            "above 100 % because the roof was measured by copying buffers that may be larger than a cache, while parts "
+            "of this message stay in one; the number is shown as it is"
+        )
+    return "above 100 %: the stated speed is not that of the path taken, or the bytes went another way"
+
+
+def _model_words(curve: Curve, prediction: Prediction | None, point: Point, model_ratio: float | None) -> Iterator[str]:
+    if isinstance(curve.model, NoModel):
+        yield f"no model: {curve.model.reason}"
+    elif prediction is not None and model_ratio is not None:
+        yield (
+            f"takes {format_time(point.time_ns)} where {prediction.algorithm} should take "
+            f"{format_time(prediction.time_ns)} ({model_ratio:.2g} times)"
+        )
