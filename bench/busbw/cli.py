@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. The analysis is loaded by name, only when one of its commands is."""
+"""The command line: parse, call one function, print. The analysis is loaded by name, when one of its commands is."""
 
 import importlib
 import json
@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from busbw import __version__, store
+from busbw import __version__
 from busbw.errors import BusbwError, UsageError
 
 _LAZY = {
@@ -39,7 +39,7 @@ class _Commands(click.Group):
         command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
         return command if isinstance(command, click.Command) else None
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own
         # Asking a lazy command for its help would load pandas just to print a line.
         rows = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
@@ -89,17 +89,27 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--groups", help="all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3.  [default: all]")
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
 @click.option("--skew", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
-@click.option("--traffic", type=click.Path(path_type=Path), help="all_to_all_v: CSV of what each rank (row) sends to each (column).")
+@click.option(
+    "--traffic",
+    type=click.Path(path_type=Path),
+    help="all_to_all_v: CSV of what each rank (row) sends to each (column).",
+)
 @click.option("--pairs", help="pair_matrix: disjoint pairs together, or every pair alone.  [default: together]")
 @click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
-@click.option("--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it.")
+@click.option(
+    "--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it."
+)
 @click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
 @click.option("--backend", help="Communication library (busbw list backends).  [default: gloo]")
 @click.option("--launches", type=int, help="Repeat everything in this many fresh sets of processes.  [default: 1]")
 @click.option("--seed", type=int, help="Seed of the order and of the data.  [default: 1]")
 @click.option("--max-seconds", type=float, help="Time budget of a case in one launch.  [default: 0.5]")
-@click.option("--precision", type=float, help="Stop when the median's interval is within ± this share.  [default: 0.05]")
-@click.option("--timeout", "timeout_seconds", type=float, help="Seconds after which a silent rank is lost.  [default: 60]")
+@click.option(
+    "--precision", type=float, help="Stop when the median's interval is within ± this share.  [default: 0.05]"
+)
+@click.option(
+    "--timeout", "timeout_seconds", type=float, help="Seconds after which a silent rank is lost.  [default: 60]"
+)
 @click.option("--port", type=int, default=0, help="Rendezvous port of local ranks.  [default: a free one]")
 @click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
 @click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
@@ -122,6 +132,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
 ) -> None:
     """Measure. Joins the world of torchrun when it is called by it, and starts local ranks otherwise."""
     from busbw import launch, plan  # noqa: PLC0415 - numpy comes with them
+    from busbw.launch.base import Settings  # noqa: PLC0415
 
     asked = {"dtypes": _names(dtype), "redops": _names(redop), "traffic": None, **settings}
     if traffic is not None:
@@ -132,7 +143,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     if dry_run:
         _print_dry_run(plan.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
         return
-    result = launch.execute(wanted, launch.Settings(results_dir, port, quiet or as_json))
+    result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
     if result.speaks:
         _conclude(result.folder, result.failed, as_json=as_json)
     if result.failed:
@@ -165,16 +176,28 @@ def _print_dry_run(cases: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: 
 
     seconds = plan.estimated_seconds(wanted, cases.cases)
     if as_json:
-        document = {"plan": wanted.as_json(), "cases": msgspec.to_builtins(cases.cases), "adjusted": list(cases.adjusted), "estimated_seconds": seconds}
+        document = {
+            "plan": wanted.as_json(),
+            "cases": msgspec.to_builtins(cases.cases),
+            "adjusted": list(cases.adjusted),
+            "estimated_seconds": seconds,
+        }
         click.echo(json.dumps(document, indent=2))
         return
     for case in cases.cases:
         details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
         place = "in place" if case.in_place else "out of place"
-        click.echo(f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} {case.ranks} ranks, groups {case.group}, {place}")
+        click.echo(
+            f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
+            f"{case.ranks} ranks, groups {case.group}, {place}"
+        )
     for note in cases.adjusted:
         click.echo(f"size rounded: {note}", err=True)
-    click.echo(f"{len(cases.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; nothing was measured", err=True)
+    click.echo(
+        f"{len(cases.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; "
+        "nothing was measured",
+        err=True,
+    )
 
 
 def _conclude(folder: Path, failed: int, *, as_json: bool) -> None:

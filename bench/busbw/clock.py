@@ -1,5 +1,6 @@
 """Reading time: the host's monotonic clock behind a small Protocol, so that tests can bring their own."""
 
+import itertools
 import statistics
 import time
 from typing import Protocol
@@ -34,6 +35,6 @@ class HostClock:
 
 
 def read_cost_ns(clock: Clock) -> int:
-    """What one read of ``clock`` costs: the median difference of back-to-back reads, in ns. Stored, never subtracted."""
+    """What one read of ``clock`` costs: the median difference of back-to-back reads, ns. Stored, never subtracted."""
     reads = [clock.now_ns() for _ in range(_CALIBRATION_READS)]
-    return int(statistics.median(after - before for before, after in zip(reads, reads[1:], strict=False)))
+    return int(statistics.median(after - before for before, after in itertools.pairwise(reads)))

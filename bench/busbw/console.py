@@ -4,6 +4,7 @@ import statistics
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import TextIO
 
 import numpy as np
@@ -30,13 +31,18 @@ _COLUMNS = (
     ("stop", "", 11),
     ("launch", "", 6),
 )
-NOTE = "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; skew: arrival skew over time; – : no wire or not known"
+NOTE = (
+    "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; "
+    "skew: arrival skew over time; –: no wire, or not known"
+)
 
 
 class LiveTable:
     """Prints a line when the last block of a case is in, once per launch, and shows how far the run is."""
 
-    def __init__(self, plan: Plan, launch: int, began: float, *, out: TextIO | None = None, err: TextIO | None = None) -> None:
+    def __init__(
+        self, plan: Plan, launch: int, began: float, *, out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
         self._plan = plan
         self._launch = launch
         self._began = began
@@ -57,20 +63,25 @@ class LiveTable:
             transient=True,
             disable=not console.is_terminal,
         )
-        self._task = self._progress.add_task("run", total=None, launch=f"{launch + 1}/{plan.launches}", left="?", case="")
+        self._task = self._progress.add_task(
+            "run", total=None, launch=f"{launch + 1}/{plan.launches}", left="?", case=""
+        )
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
         """Print the head of the table, and which sizes were rounded."""
         self._blocks = blocks
         if self._launch == 0:
-            self._print(f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), {self._plan.launches} launch(es), backend {self._plan.backend}")
+            self._print(
+                f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), "
+                f"{self._plan.launches} launch(es), backend {self._plan.backend}"
+            )
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
             self._print(NOTE)
             self._print(header())
         self._progress.start()
 
-    def block_begins(self, case: Case, launch: int, block: int) -> None:
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
         """Move the bar."""
         total = self._blocks * self._plan.launches
         before = self._blocks * launch + self._done
@@ -109,25 +120,36 @@ class LiveTable:
 
 def header() -> str:
     """The two header lines of the live table."""
-    names = " ".join(name.rjust(width) if index else name.ljust(width) for index, (name, _, width) in enumerate(_COLUMNS))
+    names = " ".join(
+        name.rjust(width) if index else name.ljust(width) for index, (name, _, width) in enumerate(_COLUMNS)
+    )
     units = " ".join(unit.rjust(width) for _, unit, width in _COLUMNS)
     return f"# {names}\n# {units}"
 
 
 def lines(blocks: list[Measurement], launches: int) -> list[str]:
-    """One line for a case in one launch; for split groups one a group and one in total, for the pair matrix the median pair."""
+    """The lines of one case in one launch: one; for split groups one a group and the total; for the pair matrix the
+    median and the slowest pair.
+    """
     groups = _by_group(blocks)
     if len(groups) == 1:
         return [_line(blocks, next(iter(groups.values())), "", launches)]
     if blocks[0].case.op == "pair_matrix":
-        ordered = sorted(groups.values(), key=lambda parts: statistics.median(sample for part in parts for sample in part.slowest_ns))
+        ordered = sorted(
+            groups.values(), key=lambda parts: statistics.median(sample for part in parts for sample in part.slowest_ns)
+        )
         return [
             _line(blocks, ordered[len(ordered) // 2], f"  median of {len(ordered)} pairs", launches),
-            _line(blocks, ordered[-1], f"  slowest pair {ordered[-1][0].ranks[0]} → {ordered[-1][0].ranks[1]}", launches),
+            _line(
+                blocks, ordered[-1], f"  slowest pair {ordered[-1][0].ranks[0]} → {ordered[-1][0].ranks[1]}", launches
+            ),
         ]
     shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
     total = sum(rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None)
-    return [*shown, f"  {_first_columns(blocks[0].case)} total busbw over {len(groups)} groups at once: {total / 1e9:.3f} GB/s"]
+    return [
+        *shown,
+        f"  {_first_columns(blocks[0].case)} total busbw over {len(groups)} groups at once: {total / 1e9:.3f} GB/s",
+    ]
 
 
 def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamples]]:
@@ -166,11 +188,17 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
         f"{block.launch + 1}/{launches}",
     )
     widths = [width for _, _, width in _COLUMNS[5:]]
-    return f"{_first_columns(block.case)} {' '.join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))}{remark}"
+    return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}"
 
 
 def _first_columns(case: Case) -> str:
     cells = (str(case.size_bytes), str(case.count), case.dtype or "–", case.redop or "–")
-    name = f"{case.op}{'*' if case.in_place and case.op in {'all_gather', 'reduce_scatter', 'gather', 'scatter'} else ''}"
+    name = (
+        f"{case.op}{'*' if case.in_place and case.op in {'all_gather', 'reduce_scatter', 'gather', 'scatter'} else ''}"
+    )
     widths = [width for _, _, width in _COLUMNS[1:5]]
-    return f"  {name.ljust(_COLUMNS[0][2])} {' '.join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))}"
+    return f"  {name.ljust(_COLUMNS[0][2])} {_justified(cells, widths)}"
+
+
+def _justified(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return " ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))

@@ -1,4 +1,4 @@
-"""What machine is this: facts that decide whether two runs may be compared. Allow-lists only, never the whole environment."""
+"""What machine is this: the facts that decide whether two runs may be compared, from allow-lists only."""
 
 import math
 import os
@@ -66,7 +66,10 @@ def host_facts() -> dict[str, JSON]:
         "virtualization": _virtualization(),
         "python": platform.python_version(),
         "torch": _version("torch"),
-        "versions": {"busbw": busbw.__version__, **{name: version for name in LIBRARIES if (version := _version(name))}},
+        "versions": {
+            "busbw": busbw.__version__,
+            **{name: version for name in LIBRARIES if (version := _version(name))},
+        },
         "nics": nics(),
         "thp": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "clock": {
@@ -96,7 +99,11 @@ def nics() -> list[JSON]:
     for name, facts in sorted(psutil.net_if_stats().items()):
         # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
         speed = facts.speed * 1_000_000 / 8 if facts.speed > 0 else None
-        kind = "loopback" if "loopback" in facts.flags else ("physical" if Path(f"/sys/class/net/{name}/device").exists() else "virtual")
+        kind = (
+            "loopback"
+            if "loopback" in facts.flags
+            else ("physical" if Path(f"/sys/class/net/{name}/device").exists() else "virtual")
+        )
         found.append({"name": name, "kind": kind, "up": facts.isup, "speed_bytes_per_second": speed, "mtu": facts.mtu})
     return found
 

@@ -28,7 +28,8 @@ def as_table(table: list[Row]) -> str:
     cells = [[_cell(row[name]) for name in names] for row in table]
     widths = [max(len(name), *(len(line[index]) for line in cells)) for index, name in enumerate(names)]
     return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in [names, *cells]
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in [names, *cells]
     )
 
 
@@ -58,7 +59,9 @@ def _backends() -> list[Row]:
             "backend": row.name,
             "device": row.device,
             "here": row.missing() or "yes",
-            "versions": [f"{name} {version}" for name, version in row.versions().items()] if row.missing() is None else None,
+            "versions": [f"{name} {version}" for name, version in row.versions().items()]
+            if row.missing() is None
+            else None,
             "what": row.summary,
         }
         for row in BACKENDS.values()
@@ -71,7 +74,15 @@ def _suites() -> list[Row]:
         suite = plan.read_suite(name)
         cases = plan.expand(suite, suite.ranks or 4, 1).cases
         seconds = plan.estimated_seconds(suite, cases)
-        found.append({"suite": name, "launches": suite.launches, "cases at 4 ranks": len(cases), "minutes": round(seconds / 60, 1), "what": _first_comment(name)})
+        found.append(
+            {
+                "suite": name,
+                "launches": suite.launches,
+                "cases at 4 ranks": len(cases),
+                "minutes": round(seconds / 60, 1),
+                "what": _first_comment(name),
+            }
+        )
     return found
 
 
@@ -81,14 +92,24 @@ def _first_comment(name: str) -> str:
 
 def _launchers() -> list[Row]:
     here = launcher_here(os.environ)
-    return [{"launcher": row.name, "here": "yes" if row is here else "no", "what": row.summary} for row in LAUNCHERS.values()]
+    return [
+        {"launcher": row.name, "here": "yes" if row is here else "no", "what": row.summary}
+        for row in LAUNCHERS.values()
+    ]
 
 
 def _run_row(folder: Path) -> Row:
     try:
         stored = store.read(folder)
     except BusbwError as error:
-        return {"run": folder.name, "machine": folder.parent.name, "plan": None, "ranks": None, "cases": None, "state": f"unreadable: {error}"}
+        return {
+            "run": folder.name,
+            "machine": folder.parent.name,
+            "plan": None,
+            "ranks": None,
+            "cases": None,
+            "state": f"unreadable: {error}",
+        }
     done = {row.case for row in stored.measurements}
     state = stored.end.status if stored.end else "no end: killed, or still running"
     return {
@@ -129,11 +150,16 @@ def _findings(facts: Row) -> list[str]:
     if cpu["logical_cores"] and cores < cpu["logical_cores"]:
         found.append(f"only {cores} of {cpu['logical_cores']} cores may be used (affinity or control-group quota)")
     if facts["virtualization"]:
-        found.append(f"this is a virtual machine ({facts['virtualization']}): other guests may take time; compare within one run, or repeat launches")
+        found.append(
+            f"this is a virtual machine ({facts['virtualization']}): other guests may take time; "
+            "compare within one run, or repeat launches"
+        )
     if environment.load_average() > cores / 2:
         found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
-        found.append("no physical network interface is up: runs on this host alone are possible, the roof is memory copy")
+        found.append(
+            "no physical network interface is up: runs on this host alone are possible, the roof is memory copy"
+        )
     if facts["torch"] is None:
         found.append("torch is not installed: no backend can run")
     if not Path("/dev/nvidia0").exists():
@@ -144,21 +170,35 @@ def _findings(facts: Row) -> list[str]:
 def in_words(examined: Row) -> str:
     """``examine`` as a page of text."""
     facts = examined["facts"]
-    cpu = facts["cpu"]
+    cpu, clock = facts["cpu"], facts["clock"]
+    cores = f"{cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical"
+    pages = facts["thp"] or "not readable"
+    source = clock["source"] or "not readable"
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    variables = ", ".join(f"{name}={value}" for name, value in facts["variables"].items())
     lines = [
         f"host          {facts['host']}  ({facts['system']})",
-        f"cpu           {cpu['model'] or 'model not readable'}: {cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical cores",
-        f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {facts['thp'] or 'not readable'}",
+        f"cpu           {cpu['model'] or 'model not readable'}: {cores} cores",
+        f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {pages}",
         f"virtual       {facts['virtualization'] or 'no sign of a hypervisor'}",
-        f"clock         {facts['clock']['implementation']}, source {facts['clock']['source'] or 'not readable'}, a read costs {examined['timer_ns'] or '?'} ns",
-        f"python        {facts['python']}; " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()),
+        f"clock         {clock['implementation']}, source {source}, a read costs {examined['timer_ns'] or '?'} ns",
+        f"python        {facts['python']}; {versions}",
         "network",
-        *(f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {format_rate(nic['speed_bytes_per_second']) if nic['speed_bytes_per_second'] else 'not told by the system'}" for nic in facts["nics"]),
-        "variables     " + (", ".join(f"{name}={value}" for name, value in facts["variables"].items()) or "none that matter are set"),
+        *map(_nic_in_words, facts["nics"]),
+        f"variables     {variables or 'none that matter are set'}",
         "can run",
         *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
-        *(f"  launcher {row['launcher']}: {'this is it' if row['here'] == 'yes' else 'not around us'}" for row in examined["launchers"]),
+        *(
+            f"  launcher {row['launcher']}: {'this is it' if row['here'] == 'yes' else 'not around us'}"
+            for row in examined["launchers"]
+        ),
         "findings",
         *(f"  - {finding}" for finding in examined["findings"]),
     ]
     return "\n".join(lines)
+
+
+def _nic_in_words(nic: Row) -> str:
+    speed = nic["speed_bytes_per_second"]
+    told = format_rate(speed) if speed else "not told by the system"
+    return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {told}"

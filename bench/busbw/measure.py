@@ -117,7 +117,10 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
     if case.variant == "alone":
         return tuple(one for rounds in by_group for one in rounds)
     longest = max(len(rounds) for rounds in by_group)
-    merged = (tuple(pair for rounds in by_group if number < len(rounds) for pair in rounds[number]) for number in range(longest))
+    merged = (
+        tuple(pair for rounds in by_group if number < len(rounds) for pair in rounds[number])
+        for number in range(longest)
+    )
     return tuple(merged)
 
 
@@ -238,11 +241,13 @@ def _check(bench: Bench, op: Op, case: Case, part: _Part | None) -> Check | str:
             error = str(raised)
         if not error and reason is None and part.made_of is not None:
             wrong = count_wrong(part.receive, part.layout.expect, part.made_of)
-    raised, taking_part, wrong_everywhere = bench.backend.reduce(np.asarray([bool(error), part is not None, wrong], dtype=np.int64), "sum")
-    if 0 < raised < taking_part:
-        message = f"the operation raised on {raised} of {taking_part} ranks{f': {error}' if error else ''}"
+    raised_on, taking_part, wrong_everywhere = bench.backend.reduce(
+        np.asarray([bool(error), part is not None, wrong], dtype=np.int64), "sum"
+    )
+    if 0 < raised_on < taking_part:
+        message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
         raise BackendError(message)
-    if raised:
+    if raised_on:
         first = next(text for text in bench.backend.share(error) if text)
         return f"the operation raised on every rank: {first}"
     if reason is not None:
@@ -264,7 +269,9 @@ def _unverifiable(op: Op, case: Case) -> str | None:
 # --- sampling --------------------------------------------------------------------------------------------------
 
 
-def _sample(bench: Bench, op: Op, case: Case, groups: Round, part: _Part | None, matrix: Matrix, budget: _Budget) -> _RoundResult:
+def _sample(
+    bench: Bench, op: Op, case: Case, groups: Round, part: _Part | None, matrix: Matrix, budget: _Budget
+) -> _RoundResult:
     first = _run(bench, part, 1)
     first_call_ns = int(_agreed(bench, [int((first.exits - first.entries)[0])])[0])
     second = _run(bench, part, 1)
@@ -291,7 +298,9 @@ def _sample(bench: Bench, op: Op, case: Case, groups: Round, part: _Part | None,
         affordable = int((budget.max_ns - elapsed) / (elapsed / count))
         more = min(count, budget.max_samples - count, max(affordable, budget.least_samples - count, 1))
     quantiles = _per_rank(bench, samples, took_part=part is not None)
-    recorded = tuple(_group(bench, op, case, matrix, group, row, quantiles) for group, row in zip(groups, reduced, strict=True))
+    recorded = tuple(
+        _group(bench, op, case, matrix, group, row, quantiles) for group, row in zip(groups, reduced, strict=True)
+    )
     return _RoundResult(recorded, first_call_ns, warmup, reason)
 
 
@@ -313,7 +322,10 @@ def _run(bench: Bench, part: _Part | None, count: int) -> _Samples:
         entries[index] = before
     if bool((exits <= entries).any()):
         index = int(np.flatnonzero(exits <= entries)[0])
-        message = f"rank {bench.backend.rank}: a sample began at {entries[index]} ns and ended at {exits[index]} ns; the clock is broken"
+        message = (
+            f"rank {bench.backend.rank}: a sample began at {entries[index]} ns and ended at {exits[index]} ns; "
+            "the clock is broken"
+        )
         raise ClockError(message)
     return _Samples(entries, exits)
 
@@ -338,7 +350,11 @@ def stop_reason(budget: _Budget, slowest: Sequence[Vector], elapsed_ns: int, pre
     """
     count = len(slowest[0])
     spent = min(int(vector.sum()) for vector in slowest)
-    if count >= budget.min_samples and spent >= budget.min_ns and all(_half_width(vector) <= precision for vector in slowest):
+    if (
+        count >= budget.min_samples
+        and spent >= budget.min_ns
+        and all(_half_width(vector) <= precision for vector in slowest)
+    ):
         return "converged"
     if count >= budget.max_samples:
         return "cap_samples"
@@ -373,7 +389,10 @@ def _reduce(bench: Bench, groups: Round, samples: _Samples) -> list[_Reduced]:
             mine[4, number] = -samples.entries
     slowest, packed, last_in, last_out, first_in = bench.backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
     fastest, late = -packed // size, -packed % size
-    return [(slowest[g], fastest[g], late[g], last_in[g] + first_in[g], last_out[g] - last_in[g]) for g in range(len(groups))]
+    return [
+        (slowest[g], fastest[g], late[g], last_in[g] + first_in[g], last_out[g] - last_in[g])
+        for g in range(len(groups))
+    ]
 
 
 def _per_rank(bench: Bench, samples: _Samples, *, took_part: bool) -> tuple[Vector, Vector | None]:
@@ -402,7 +421,11 @@ def _group(
 ) -> GroupSamples:
     slowest, fastest, late, skew, span = reduced
     quantiles, kept = per_rank
-    wire = float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1)) if op.uneven else op.wire_bytes(len(group), case.size_bytes)
+    wire = (
+        float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1))
+        if op.uneven
+        else op.wire_bytes(len(group), case.size_bytes)
+    )
     return GroupSamples(
         ranks=group,
         bus_factor=op.factor(len(group)),
@@ -414,7 +437,11 @@ def _group(
         arrival_skew_ns=_integers(skew) if bench.shared_clock else None,
         exit_span_ns=_integers(span) if bench.shared_clock else None,
         per_rank=tuple(
-            RankSamples(rank=rank, quantiles_ns=_integers(quantiles[rank]), samples_ns=_integers(kept[rank]) if kept is not None else None)
+            RankSamples(
+                rank=rank,
+                quantiles_ns=_integers(quantiles[rank]),
+                samples_ns=_integers(kept[rank]) if kept is not None else None,
+            )
             for rank in group
         ),
     )

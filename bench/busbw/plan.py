@@ -49,7 +49,9 @@ class Timing(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
-            message = "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
+            message = (
+                "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
+            )
             raise UsageError(message)
         if not self.least_samples <= self.min_samples <= self.max_samples:
             message = "want least_samples ≤ min_samples ≤ max_samples"
@@ -107,7 +109,8 @@ class Plan(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.launches < 1 or (self.ranks is not None and self.ranks < 1) or not self.sweep:
-            message = f"want launches ≥ 1, ranks ≥ 1 and a sweep; given launches {self.launches}, ranks {self.ranks}, {len(self.sweep)} sweeps"
+            given = f"launches {self.launches}, ranks {self.ranks}, {len(self.sweep)} sweeps"
+            message = f"want launches ≥ 1, ranks ≥ 1 and a sweep; given {given}"
             raise UsageError(message)
 
     def as_json(self) -> dict[str, JSON]:
@@ -251,18 +254,19 @@ def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 
-def _cases_of(op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int) -> Iterator[tuple[Case, str | None]]:
+def _cases_of(
+    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int
+) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
     for dtype, redop, placement, wanted in product(dtypes, redops, placements, sizes):
-        size = _rounded(op, sweep, groups, dtype, wanted) if dtype is not None else 0
+        size = _rounded(op, groups, dtype, wanted) if dtype is not None else 0
         note = None
-        if size != wanted and not op.uneven:
-            note = f"{op.name} {dtype}: {units.format_size(wanted)} became {units.format_size(size)}, a multiple of {_unit_in_words(op, groups, dtype)}"
-        elif size != wanted:
-            note = f"{op.name} {dtype}: {units.format_size(wanted)} became {units.format_size(size)}, what whole elements in these proportions give"
+        if size != wanted and dtype is not None:
+            given, taken = units.format_size(wanted), units.format_size(size)
+            note = f"{op.name} {dtype}: {given} became {taken}, a multiple of {_unit_in_words(op, groups, dtype)}"
         case = Case(
             op=op.name,
             backend=plan.backend,
@@ -301,11 +305,8 @@ def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
     return traffic.skewed(ranks, sweep.skew) if sweep.traffic is None else sweep.traffic
 
 
-def _rounded(op: Op, sweep: Sweep, groups: Round, dtype: str, wanted: int) -> int:
+def _rounded(op: Op, groups: Round, dtype: str, wanted: int) -> int:
     itemsize = DTYPE_BYTES[dtype]
-    if op.uneven:
-        weights = _weights(sweep, len(groups[0]))
-        return max(1, traffic.largest(traffic.split(weights, wanted // itemsize))) * itemsize
     unit = _unit(op, groups) * itemsize
     return max(unit, wanted // unit * unit)
 
@@ -344,14 +345,20 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     Raises UsageError when an op is not in the plan.
     """
     given = {key: value for key, value in settings.items() if value is not None}
-    sweeps = [msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in Sweep.__struct_fields__}) for sweep in plan.sweep]
+    sweeps = [
+        msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in Sweep.__struct_fields__})
+        for sweep in plan.sweep
+    ]
     if ops:
         here = {name for sweep in sweeps for name in sweep.ops}
         missing = [name for name in ops if op_named(name).name not in here]
         if missing:
-            message = f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {', '.join(name for name in OPS if name in here)}"
+            has = ", ".join(name for name in OPS if name in here)
+            message = f"op {', '.join(map(repr, missing))} is not in plan {plan.name!r}; it has: {has}"
             raise UsageError(message)
-        chosen = [msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps]
+        chosen = [
+            msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps
+        ]
         sweeps = [sweep for sweep in chosen if sweep.ops]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:

@@ -157,7 +157,9 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         shared_clock=shared_clock,
         load_average=environment.load_average(),
     )
-    record = _recorder(job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order))
+    record = _recorder(
+        job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order)
+    )
     if job.launch == 0:
         for case, reason in refused.items():
             record(Skipped(case=case, reason=reason))
@@ -203,7 +205,7 @@ def _recorder(
     begun: LaunchStarted,
     blocks: int,
 ) -> "Callable[[Measurement | Skipped | Failed], None]":
-    """On rank 0: write run.json and the launch, and return what writes a row. On the others: something that does nothing."""
+    """On rank 0 write run.json and the launch, and return what writes a row; on the others what does nothing."""
     if backend.rank != 0:
         return lambda _row: None
     if job.launch == 0:
@@ -222,7 +224,9 @@ def _recorder(
         )
         store.write_run(job.folder, run_record)
     elif (before := store.read(job.folder).run.hosts) != hosts:
-        message = f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before)}; a run is one set of hosts"
+        message = (
+            f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before)}; a run is one set of hosts"
+        )
         raise LaunchError(message)
     appender = store.Appender(job.folder)
     appender.append(begun)

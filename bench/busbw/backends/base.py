@@ -49,7 +49,9 @@ class Backend(Protocol):
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the groups that ``bind`` will be asked for. All ranks of the world call it, with the same groups."""
 
-    def bind(self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix) -> Call:
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix
+    ) -> Call:
         """``op`` over ``group`` with these buffers, as one call that returns when this rank has finished it.
 
         It waits: there is no way to time an operation that was only started. Raises BackendError from the call.

@@ -196,7 +196,13 @@ class GlooBackend:
         timeout = timedelta(seconds=world.timeout_seconds)
         try:
             self._store = _store(world)
-            dist.init_process_group("gloo", store=dist.PrefixStore("busbw", self._store), rank=world.rank, world_size=world.size, timeout=timeout)
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore("busbw", self._store),
+                rank=world.rank,
+                world_size=world.size,
+                timeout=timeout,
+            )
             self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
             message = f"rank {world.rank} of {world.size} could not join the world: {_first_line(error)}"
@@ -224,7 +230,9 @@ class GlooBackend:
             if group not in self._groups:
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend="gloo")
 
-    def bind(self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix) -> Call:
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
         """``op`` as one blocking call (see Backend.bind)."""
         process_group = None if op.members != "all" else self._groups[group]
         call = CALLS[op.name](_Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
@@ -281,7 +289,7 @@ def _store(world: World) -> dist.Store:
     if world.store is not None:
         host, port = world.store
         return dist.TCPStore(host, port, is_master=False, timeout=timeout)
-    store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))  # type: ignore[no-untyped-call]
+    store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
     given: dist.Store = store
     return given
 

@@ -47,7 +47,7 @@ class LauncherRow:
 def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
     """Write how a run ended that did not end well; a run that never began leaves no folder behind.
 
-    Does not raise: the run is failing already, maybe because of this very disk, and the first reason is the one to tell.
+    Does not raise: the run is failing already, maybe because of this very disk; the first reason is the one to tell.
     """
     try:
         if not (folder / store.RUN_FILE).exists():
@@ -67,4 +67,6 @@ def finish_well(folder: Path, failed: int) -> None:
     """Write the end of a run whose launches all came to theirs. Raises StoreError when it cannot be written."""
     status: EndStatus = "failed" if failed else "complete"
     with store.Appender(folder) as appender:
-        appender.append(Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now()))
+        appender.append(
+            Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
+        )

@@ -33,7 +33,7 @@ _LOOPBACK = "127.0.0.1"
 _PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 5.0
-"""How long the others may take to say what happened, once one rank is in trouble (more than they wait for each other)."""
+"""How long the others may take to say what happened once one rank is in trouble; more than they wait themselves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,11 @@ class LaunchFailed(Exception):
 
     def as_row(self, launch: int) -> Failed | None:
         """The failure as it is stored."""
-        return None if self.case is None else Failed(case=self.case, launch=launch, block=self.block, error=str(self.error))
+        return (
+            None
+            if self.case is None
+            else Failed(case=self.case, launch=launch, block=self.block, error=str(self.error))
+        )
 
 
 class _Reporting(Silent):
@@ -111,7 +115,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     size = plan.ranks or default_ranks()
     folder = store.create(settings.results_dir, environment.machine_name())
     began = time.monotonic()
-    failed = 0
+    failed = launch = 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_interrupt)
     try:
@@ -153,14 +157,28 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
         with _held_back(signal.SIGINT):
             for number in range(size):
                 ours, theirs = context.Pipe()
-                process = context.Process(target=_be_rank, args=(job, number, size, theirs, began, quiet), name=f"busbw-rank-{number}", daemon=True)
+                process = context.Process(
+                    target=_be_rank,
+                    args=(job, number, size, theirs, began, quiet),
+                    name=f"busbw-rank-{number}",
+                    daemon=True,
+                )
                 process.start()
                 theirs.close()
                 ranks.append(_Rank(number, process, ours))
         try:
-            meeting = dist.TCPStore(_LOOPBACK, port, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=job.plan.timing.timeout_seconds))
+            meeting = dist.TCPStore(
+                _LOOPBACK,
+                port,
+                is_master=True,
+                wait_for_workers=False,
+                timeout=timedelta(seconds=job.plan.timing.timeout_seconds),
+            )
         except RuntimeError as error:
-            message = f"cannot open the rendezvous on {_LOOPBACK} port {port}: {str(error).splitlines()[0]}; give another port with --port, or leave it out for a free one"
+            message = (
+                f"cannot open the rendezvous on {_LOOPBACK} port {port}: {str(error).splitlines()[0]}; "
+                "give another port with --port, or leave it out for a free one"
+            )
             raise LaunchFailed(LaunchError(message), None, 0) from error
         for rank in ranks:
             rank.pipe.send((_LOOPBACK, meeting.port))
@@ -226,7 +244,10 @@ def _verdict(watch: _Watch) -> LaunchFailed:
     certain = {number: text for number, (text, sure) in fates.items() if sure}
     blamed = certain or ({} if roots else {number: text for number, (text, _) in fates.items()})
     if blamed:
-        names = [f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}" for number, text in blamed.items()]
+        names = [
+            f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
+            for number, text in blamed.items()
+        ]
         said = next((f"; {word.said}" for word in words if word.said), "")
         return LaunchFailed(RankFailure(f"{', '.join(names)} during {during}{said}", tuple(blamed)), case, block)
     if roots:
@@ -242,7 +263,10 @@ def _fate(rank: _Rank) -> tuple[str, bool] | None:
         return None
     if code is None:
         return ("is stopped and does not answer", True) if rank.state() == "T" else ("hangs: it does not answer", False)
-    return (f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code} without a word", True)
+    return (
+        f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with status {code} without a word",
+        True,
+    )
 
 
 def _as_error(word: _Broke) -> BusbwError:

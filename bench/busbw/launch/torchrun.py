@@ -50,7 +50,7 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     lead = rank == 0
     if plan.launches > 1:
         if lead:
-            print(f"torchrun's world is one launch; the plan's {plan.launches} launches become 1", file=sys.stderr)
+            sys.stderr.write(f"busbw: torchrun's world is one launch; the plan's {plan.launches} launches become 1\n")
         plan = msgspec.structs.replace(plan, launches=1)
     # Only rank 0 needs the folder; the others are told a path that they never touch.
     folder = store.create(settings.results_dir, environment.machine_name()) if lead else settings.results_dir
@@ -61,7 +61,11 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
         outcome = run(Job(plan, folder, 0, "torchrun", row), world, Several(table, tracking))
     except BusbwError as error:
         if lead:
-            failure = None if tracking.case is None else Failed(case=tracking.case, launch=0, block=tracking.block, error=str(error))
+            failure = (
+                None
+                if tracking.case is None
+                else Failed(case=tracking.case, launch=0, block=tracking.block, error=str(error))
+            )
             finish(folder, "failed", str(error), failure)
         if lead or not isinstance(error, RankFailure) or 0 in error.lost:
             raise

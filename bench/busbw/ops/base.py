@@ -13,7 +13,7 @@ REDUCED = -1
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``length`` elements that come from rank ``source`` of the group (or are ``REDUCED``), read from element ``phase`` on."""
+    """``length`` elements of rank ``source`` of the group, or of the reduction (``REDUCED``), from ``phase`` on."""
 
     length: int
     source: int
@@ -90,7 +90,7 @@ class Op:
     trips: int = 1
 
     def factor(self, ranks: int) -> float | None:
-        """busbw / algbw for ``ranks`` ranks in the group; None for one rank: there is no wire, and a 0 would be a lie."""
+        """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""
         return None if self.bus_factor is None or ranks < 2 else self.bus_factor(ranks)
 
     def least_ranks(self) -> int:

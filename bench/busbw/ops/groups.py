@@ -34,7 +34,9 @@ def split_world(spec: str, ranks: int) -> Round:
     if mask is not None:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
-        message = f"groups {spec!r} is not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3"
+        message = (
+            f"groups {spec!r} is not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3"
+        )
         raise UsageError(message)
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
     named = [rank for group in groups for rank in group]

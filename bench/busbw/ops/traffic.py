@@ -5,11 +5,13 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from busbw.errors import UsageError
 from busbw.ops.base import Matrix
 
 Weights = tuple[tuple[float, ...], ...]
+_Value = TypeVar("_Value", int, float)
 
 _LARGEST_SKEW = 1.0
 
@@ -52,7 +54,8 @@ def checked_weights(weights: Sequence[Sequence[float]], origin: str) -> Weights:
     """``weights`` as a matrix. Raises UsageError unless it is square, finite, not negative and not all zero."""
     side = len(weights)
     if side == 0 or any(len(row) != side for row in weights):
-        message = f"traffic matrix {origin} has {side} rows of {sorted({len(row) for row in weights})} columns; it must be square"
+        widths = sorted({len(row) for row in weights})
+        message = f"traffic matrix {origin} has {side} rows of {widths} columns; it must be square"
         raise UsageError(message)
     values = [value for row in weights for value in row]
     if not all(math.isfinite(value) and value >= 0 for value in values) or not any(values):
@@ -62,17 +65,35 @@ def checked_weights(weights: Sequence[Sequence[float]], origin: str) -> Weights:
 
 
 def split(weights: Weights, count: int) -> Matrix:
-    """Elements from s to d in the proportions of ``weights``, so that no rank sends or receives more than ``count``.
+    """Elements from s to d in the proportions of ``weights``, so that the busiest rank sends or receives ``count``.
 
-    Rounded down, so the largest row or column sum may fall a few elements short; see ``largest``.
+    That is the S of the definitions: the largest over the ranks of what is sent or received. Shares are rounded down;
+    what the busiest rank then lacks is added to its blocks one by one, those that lost most first, and never beyond
+    what another rank may send or receive.
     """
-    heaviest = max(max(sum(row) for row in weights), max(sum(column) for column in zip(*weights, strict=True)))
-    return tuple(tuple(int(weight * count / heaviest) for weight in row) for row in weights)
+    sent = [sum(row) for row in weights]
+    received = [sum(column) for column in zip(*weights, strict=True)]
+    heaviest = max(*sent, *received)
+    if heaviest in received and heaviest not in sent:
+        return _transposed(split(_transposed(weights), count))
+    exact = [[weight * count / heaviest for weight in row] for row in weights]
+    matrix = [[math.floor(share) for share in row] for row in exact]
+    busiest = sent.index(heaviest)
+    row = matrix[busiest]
+    lost = sorted(range(len(row)), key=lambda to: row[to] - exact[busiest][to])
+    for to in (to for to in lost if exact[busiest][to] > 0):
+        if sum(row) < count and sum(line[to] for line in matrix) < count:
+            row[to] += 1
+    return tuple(tuple(line) for line in matrix)
+
+
+def _transposed(matrix: tuple[tuple[_Value, ...], ...]) -> tuple[tuple[_Value, ...], ...]:
+    return tuple(zip(*matrix, strict=True))
 
 
 def largest(matrix: Matrix) -> int:
-    """The S of the definitions in elements: the largest over the ranks of what is sent or received."""
-    return max(max(sum(row) for row in matrix), max(sum(column) for column in zip(*matrix, strict=True)))
+    """The largest over the ranks of the elements that are sent or received."""
+    return max(*map(sum, matrix), *map(sum, _transposed(matrix)))
 
 
 def crossing(matrix: Matrix) -> int:
