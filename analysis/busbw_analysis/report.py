@@ -39,19 +39,21 @@ HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 _WORD_TONES: Final[dict[Word, Tone]] = {
     "near the roof": "good",
     "as the model says": "good",
-    "faster than the model": "good",
+    "faster than the model": "plain",
     "above the roof": "caution",
     "below the model": "caution",
     "below the roof": "caution",
     "not judged": "quiet",
 }
+_REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
 _SLOW: Final = ("below the model", "below the roof")
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The three files of a report, as text."""
+    """The three files of a report, as text, and the one paragraph that they begin with."""
 
+    answer: str
     html: str
     text: str
     json: str
@@ -60,7 +62,7 @@ class Report:
 def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
     page = page_of(judgement)
-    return Report(report_html.render(page), report_text.render(page), report_json.render(judgement, page))
+    return Report(page.answer, report_html.render(page), report_text.render(page), report_json.render(judgement, page))
 
 
 def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
@@ -167,9 +169,10 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     elif slow:
         tone = "caution"
         sentences.append(
-            f"{len(slow)} of {len(judged)} verdicts say slower than expected, first of all {slow[0].label} "
-            f"({slow[0].band}): {_clause(slow[0].why)}."
+            f"{len(slow)} of {len(judged)} verdicts say slower than expected, the first of them {slow[0].label} "
+            f"at {format_size(slow[0].size_bytes)}: {slow[0].word}."
         )
+        sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
     elif cautions:
         tone = "caution"
         sentences.append(f"The rates are what one may expect, but read {_count(len(cautions), 'caution')} below first.")
@@ -235,17 +238,22 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         Column("Sizes", numeric=False),
         Column("Judged at"),
         Column("Time of a call"),
+        Column("Model's time"),
+        Column("Time / model"),
         Column("busbw"),
         Column("Share of the roof"),
-        Column("Time / model"),
         Column("Verdict", numeric=False),
-        Column("Why", numeric=False),
     )
     note = "Time / model is the measured time over the predicted one: above 1 is slower than the model."
     blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
     if roofs:
         names = (Column("Roof", numeric=False), Column("100 % (busbw)"), Column("What it is", numeric=False))
         blocks.append(Table("What 100 % is", names, tuple(roofs)))
+    reasons = tuple(
+        words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
+    )
+    if reasons:
+        blocks.append(Table("Why, verdict by verdict", _REASON_COLUMNS, reasons, row_headers=2, folded=True))
     if any(verdict.indicative for verdict in verdicts):
         few = "Indicative only: with fewer than 4 launches, another start of the same program may say something else."
         blocks.insert(0, Paragraph(few))
@@ -273,9 +281,9 @@ def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple
         Cell(verdict.band),
         Cell(format_size(verdict.size_bytes) if verdict.size_bytes else MISSING),
         Cell(format_time(verdict.time_ns)),
+        Cell(format_time(verdict.time_ns / verdict.model_ratio) if verdict.model_ratio else MISSING),
+        Cell(three_digits(verdict.model_ratio) if verdict.model_ratio else MISSING),
         Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),
         Cell(share, tone="plain" if roof is not None else "quiet"),
-        Cell(three_digits(verdict.model_ratio) if verdict.model_ratio is not None else MISSING),
         Cell(verdict.word, tone=_WORD_TONES.get(verdict.word, "plain")),
-        Cell(sentence(verdict.why) if verdict.why else MISSING),
     )

@@ -264,6 +264,8 @@ def _numbers(
 ) -> Table:
     rates = [point.algbw for curve in curves for point in curve.series.points if point.algbw]
     unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
+    flagged = [cases[point.case].flags for curve in curves for point in curve.series.points]
+    common = [flag for flag in flagged[0] if len(flagged) > 1 and all(flag in flags for flags in flagged)]
     rows: list[tuple[Cell, ...]] = []
     for curve, label in zip(curves, labels, strict=True):
         model = {prediction.size_bytes: prediction.time_ns for prediction in _predictions(curve)}
@@ -280,7 +282,7 @@ def _numbers(
                 Cell(str(len(point.launch_medians_ns))),
                 Cell(str(point.samples)),
                 Cell(case.check, tone=_check_tone(case)),
-                Cell(", ".join(case.flags) or MISSING),
+                Cell(", ".join(flag for flag in case.flags if flag not in common) or MISSING),
             )
             rows.append((Cell(label), *cells) if len(curves) > 1 else cells)
     columns = tuple(Column(column.name, column.unit.format(rate=unit), numeric=column.numeric) for column in _COLUMNS)
@@ -288,6 +290,8 @@ def _numbers(
         columns = (Column("Curve", numeric=False), *columns)
     kinds = dict.fromkeys(point.interval.kind for curve in curves for point in curve.series.points)
     notes = ["Low and high: " + ", ".join("no interval" if kind == "none" else kind for kind in kinds) + "."]
+    if common:
+        notes.append(f"Flags of every row: {', '.join(common)}.")
     if any(curve.series.bus_factor is None for curve in curves):
         ranks = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
         notes.append(

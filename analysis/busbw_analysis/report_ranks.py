@@ -45,7 +45,7 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
         blocks.append(_rates(ordered[-1], label, folded=False))
         blocks += [Paragraph(odd.text, tone="caution") for odd in ordered[-1].odd]
         blocks.append(_times(ordered[0], label, folded=False))
-        blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[:-1]) if matrix.size_bytes]
+        blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
     if not blocks:
         return None
     how = "Rows send, columns receive. Each number is the median over launches; a darker shade is a larger number."

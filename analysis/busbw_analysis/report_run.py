@@ -97,6 +97,16 @@ GLOSSARY: Final = (
         ),
     ),
     (
+        "Flags",
+        (
+            "bimodal: the samples fall into two humps, and the median may jump from one to the other. slow mode: a few "
+            "very slow samples take more than a tenth of the time. skew>10%: the ranks arrive further apart than a "
+            "tenth of the time. drift: the first and the last third of a block differ. oversubscribed: more ranks than "
+            "cores. moved>1: the backend moves more bytes than the best algorithm needs. cap: the limit of time or "
+            "samples came before the interval was narrow. not checked: the data were not compared."
+        ),
+    ),
+    (
         "Verified",
         (
             "The data that arrived were compared with what must come out, exactly. Wrong data make a case "

@@ -2,181 +2,40 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from busbw.cli import main
 from busbw.errors import StoreError, UsageError
-from busbw.records import (
-    JSON,
-    SCHEMA,
-    Case,
-    Check,
-    Ended,
-    EndStatus,
-    Failed,
-    GroupSamples,
-    LaunchStarted,
-    Measurement,
-    RankSamples,
-    Row,
-    Run,
-    Skipped,
-)
+from busbw.records import Case
 from busbw.store import StoredRun
+from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report
-from busbw_analysis.fit import fit_series
-from busbw_analysis.judge import Curve, Judgement, Odd, PairMatrix, Remark, Verdict
+from busbw_analysis.judge import Judgement, Remark, judge
 from busbw_analysis.load import pool
-from busbw_analysis.models import NoModel, Prediction
-from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.report_json import plain
-from busbw_analysis.series import Series, series_of
-from busbw_analysis.summary import summarise
 
-HOSTILE = "<script>alert(1)</script>"
+HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))
+WORLD = World(pieces=(Piece(20e-6, 1e-10), Piece(80e-6, 3e-10, 1 << 16)), sample_noise=0.05, launch_noise=0.02)
 
 
-def case(op: str = "all_reduce", size: int = 1024, ranks: int = 4, **changes: JSON) -> Case:
-    fields: dict[str, JSON] = {"dtype": "float32", "redop": "sum" if op == "all_reduce" else None, **changes}
-    return Case(op=op, backend="gloo", device="cpu", size_bytes=size, ranks=ranks, nodes=1, **fields)
+def sweep(op: str = "all_reduce", ranks: int = 4) -> list[Case]:
+    return [case(op, size, ranks) for size in SIZES]
 
 
-def block(of: Case, launch: int = 0, members: Sequence[int] | None = None) -> Measurement:
-    ranks = tuple(members if members is not None else range(of.ranks))
-    count = 40
-    slowest = tuple(int(30_000 + 0.3 * of.size_bytes + 97 * (i % 7) + 1000 * launch) for i in range(count))
-    fastest = tuple(value - 500 for value in slowest)
-    wired = len(ranks) > 1 and of.op != "barrier"
-    group = GroupSamples(
-        ranks=ranks,
-        bus_factor=1.5 if wired else None,
-        wire_bytes=6.0 * of.size_bytes if wired else 0.0,
-        slowest_ns=slowest,
-        fastest_ns=fastest,
-        late_rank=tuple(ranks[i % len(ranks)] for i in range(count)),
-        arrival_skew_ns=None,
-        exit_span_ns=None,
-        per_rank=tuple(RankSamples(rank=rank, quantiles_ns=(30_000,) * 7, samples_ns=None) for rank in ranks),
-    )
-    return Measurement(
-        case=of,
-        launch=launch,
-        block=0,
-        calls=1,
-        first_call_ns=90_000,
-        warmup_calls=5,
-        stop_reason="converged",
-        check=Check(state="verified"),
-        started="2026-03-01T10:00:00.000Z",
-        elapsed_ns=5_000_000,
-        groups=(group,),
-    )
+def judged(*runs: StoredRun) -> Judgement:
+    return judge(pool(runs))
 
 
-def stored(
-    cases: Sequence[Case],
-    rows: Sequence[Row],
-    *,
-    name: str = "20260301T100000Z-abc123",
-    host: str = "node1",
-    machine: str = "machine",
-    end: EndStatus | None = "complete",
-    facts: Mapping[str, JSON] | None = None,
-) -> StoredRun:
-    ranks = max((one.ranks for one in cases), default=1)
-    launches = sorted({row.launch for row in rows if isinstance(row, Measurement)}) or [0]
-    run = Run(
-        schema=SCHEMA,
-        id=name,
-        busbw="0.1.0",
-        machine=machine,
-        started="2026-03-01T10:00:00.000Z",
-        launcher="local",
-        plan={"name": "quick", "timing": {"blocks": 2}, "sweep": [{"ops": ["all_reduce"]}]},
-        cases=tuple(cases),
-        adjusted=(),
-        hosts=(host,) * ranks,
-        environments={host: dict(facts or {"cpu": {"model": "A CPU", "usable_cores": 2}})},
-    )
-    starts = [
-        LaunchStarted(
-            launch=launch,
-            started="2026-03-01T10:00:00.000Z",
-            order_seed=7,
-            hosts=run.hosts,
-            pids=tuple(range(ranks)),
-            timer_ns=(70,) * ranks,
-            shared_clock=True,
-            load_average=0.5,
-        )
-        for launch in launches
-    ]
-    ends = [] if end is None else [Ended(status=end, reason=None, ended="2026-03-01T10:10:00.000Z")]
-    return StoredRun(path=Path(name), run=run, rows=(*starts, *rows, *ends), warnings=())
-
-
-def judged(
-    *runs: StoredRun,
-    remarks: Sequence[Remark] = (),
-    denominator: str = "memory copy of node1, measured in this run",
-    matrices: tuple[PairMatrix, ...] = (),
-) -> Judgement:
-    """A judgement with hand-made verdicts, so that these tests are about the report alone."""
-    dataset = pool(runs)
-    summaries = summarise(dataset)
-    curves = tuple(curve(series, denominator) for series in series_of(dataset, summaries))
-    return Judgement(
-        dataset=dataset,
-        remarks=tuple(remarks),
-        verdicts=tuple(verdict(one) for one in curves),
-        curves=curves,
-        matrices=matrices,
-        cases=summaries,
-    )
-
-
-def curve(series: Series, denominator: str) -> Curve:
-    wired = series.bus_factor is not None
-    model = tuple(
-        Prediction(point.size_bytes, point.time_ns * 0.8, None, "ring", "2(n−1)a", "a book", "ping_pong of this run")
-        for point in series.points
-    )
-    return Curve(
-        series=series,
-        fit=fit_series(series),
-        model=model if wired else NoModel("one rank sends nothing"),
-        roof=Roof(8e9, 12e9, denominator, measured=True) if wired else NoRoof("nothing crosses a wire"),
-    )
-
-
-def verdict(one: Curve) -> Verdict:
-    point = one.series.points[-1]
-    wired = isinstance(one.roof, Roof) and point.busbw is not None
-    return Verdict(
-        label=one.series.key.label,
-        op=one.series.key.op,
-        band="large",
-        size_bytes=point.size_bytes,
-        time_ns=point.time_ns,
-        busbw=point.busbw,
-        roof_share=(point.busbw or 0.0) / 12e9 if wired else None,
-        denominator=one.roof.denominator if isinstance(one.roof, Roof) else "",
-        model_ratio=1.25 if wired else None,
-        word="as the model says" if wired else "not judged",
-        why="the time is within a factor of two of the model" if wired else "there is no wire",
-        indicative=True,
-    )
-
-
-def usual(launches: int = 3, **changes: JSON) -> StoredRun:
-    cases = [case(size=size) for size in SIZES] + [case("barrier", 0, dtype=None)]
-    rows = [block(one, launch) for launch in range(launches) for one in cases]
-    return stored(cases, rows, **changes)
+def usual(seed: int = 0, launches: int = 3) -> StoredRun:
+    cases = [*sweep(), case("barrier", 0), *(case("memory_copy", size) for size in (1 << 20, 1 << 26))]
+    return synthetic_run(cases, WORLD, launches=launches, seed=seed)
 
 
 class Outline(HTMLParser):
@@ -270,23 +129,19 @@ def test_every_table_has_a_caption_and_scoped_headers() -> None:
     assert all(attributes.get("scope") in {"col", "row"} for attributes in outline.every("th"))
 
 
-@pytest.mark.parametrize(
-    "hostile", [HOSTILE, "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}"]
-)
+@pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
-    cases = [case(size=size) for size in SIZES]
-    odd_one = case(size=1 << 30, variant=hostile)
-    failed = case("broadcast", size=1 << 29, redop=None)
-    rows: list[Row] = [block(one) for one in cases]
-    rows += [Skipped(case=odd_one, reason=hostile), Failed(case=failed, launch=0, block=0, error=hostile)]
-    facts = {"cpu": {"model": hostile}, "variables": {"GLOO_X": hostile}, hostile: hostile}
-    run = stored([*cases, odd_one, failed], rows, host=hostile, machine=hostile, facts=facts)
-    written = report.compose(judged(run, remarks=[Remark("bad", hostile, hostile)], denominator=hostile))
+    odd_one, failed = case("all_reduce", 1 << 30, variant=hostile), case("broadcast", 1 << 29)
+    fate = Fate(skipped={odd_one: hostile}, failed={failed: hostile})
+    facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
+    machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
+    judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, fate=fate))
+    written = report.compose(replace(judgement, remarks=(Remark("bad", hostile, hostile), *judgement.remarks)))
     outline = Outline(written.html)
     assert outline.open == []
     assert not {tag for tag, _ in outline.tags} & {"script", "img"}
+    assert not re.search(r"(?<!\\)<", written.text)
     lines = written.text.splitlines()
-    assert not re.search(r"(?<!\\)<(?!/?sub)", written.text)
     tables = [line for line in lines if line.startswith("|")]
     widths = [len(re.findall(r"(?<!\\)\|", line)) for line in tables]
     rules = [number for number, line in enumerate(tables) if set(line) <= set("|:-")]
@@ -300,23 +155,22 @@ def test_the_same_judgement_gives_the_same_bytes() -> None:
 
 
 def test_the_json_is_strict_and_says_what_was_found() -> None:
-    rate = np.asarray([[np.nan, 2e9], [1e9, np.nan]])
-    odd = Odd("pair", (1, 0), 0.5, "1 → 0 is slow")
-    matrix = PairMatrix((0, 1), 1 << 20, "float32", "together", rate, 1e9 / rate, (odd,))
-    written = report.compose(judged(usual(), matrices=(matrix,)))
+    matrix = case("pair_matrix", 1 << 20, variant="together")
+    world = replace(WORLD, slow_pairs=((2, 1),), launch_noise=0.0)
+    written = report.compose(judged(synthetic_run([*sweep(), case("barrier", 0), matrix], world, launches=6)))
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
 
     document = json.loads(written.json, parse_constant=refuse)
     assert document["report"] == 1
-    assert document["counts"] == {"measured": 11, "failed": 0, "skipped": 0, "not reached": 0}
+    assert document["counts"] == {"measured": 12, "failed": 0, "skipped": 0, "not reached": 0}
     assert document["runs"][0]["status"] == "complete"
-    assert document["pair_matrices"][0]["rate"] == [[None, 2e9], [1e9, None]]
+    assert document["pair_matrices"][0]["rate"][0][0] is None
     assert document["curves"][0]["points"][0]["size_bytes"] == 64
     assert document["curves"][1]["fit"]["none"]
-    assert "1 → 0 is slow" in written.html
-    assert "slowest pair is 1 → 0 with 1 GB/s" in written.html
+    assert "the slowest pair is 2 → 1" in written.html
+    assert 'class="number heat-8"' in written.html
 
 
 def test_numbers_that_are_not_finite_become_null() -> None:
@@ -324,27 +178,23 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 
 
 def test_warnings_come_first_and_in_words() -> None:
-    remarks = [
-        Remark("bad", "failed", "Something broke."),
-        Remark("caution", "oversubscribed", "4 ranks share 2 cores."),
-    ]
-    written = report.compose(judged(usual(), remarks=remarks))
-    assert written.html.index("Something broke.") < written.html.index("4 ranks share 2 cores.")
-    assert written.html.index("4 ranks share 2 cores.") < written.html.index(">Verdict</h2>")
-    assert "This is not normal: the problem must be looked at first." in written.html
+    remarks = (Remark("bad", "failed", "Something broke."), Remark("caution", "oversubscribed", "4 ranks, 2 cores."))
+    written = report.compose(replace(judged(usual()), remarks=remarks))
+    assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
+    assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Verdict</h2>")
+    assert "This is not normal: the problem must be looked at first." in written.answer
     assert "- **Problem:** Something broke." in written.text
 
 
 def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     written = report.compose(judged(usual()))
-    assert "% of A" in written.html
-    assert "Memory copy of node1, measured in this run." in written.html
-    assert "12 GB/s" in written.html
+    assert "% of A<" in written.html
+    assert "What 100 % is" in written.html
+    assert re.search(r"\| A \| [\d.]+ GB/s \| Memory copy of node0", written.text)
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
-    cases = [case(size=size, ranks=1) for size in SIZES]
-    written = report.compose(judged(stored(cases, [block(one) for one in cases])))
+    written = report.compose(judged(synthetic_run(sweep(ranks=1), WORLD)))
     assert "there is no wire, so there is no busbw" in written.html
     assert "algbw over size" in written.html
     assert "busbw over size" not in written.html
@@ -356,46 +206,44 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
 
 
 def test_a_run_in_which_everything_failed() -> None:
-    cases = [case(size=size) for size in SIZES]
-    rows = [Failed(case=one, launch=0, block=0, error="rank 2 on node1 died in all_reduce") for one in cases]
-    written = report.compose(
-        judged(stored(cases, rows, end="failed"), remarks=[Remark("bad", "failed", "10 cases failed.")])
-    )
-    assert "Nothing was measured" in written.html
-    assert "rank 2 on node1 died in all_reduce" in written.html
+    fate = Fate(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
+    written = report.compose(judged(synthetic_run(sweep(), WORLD, fate=fate)))
+    assert "Nothing was measured" in written.answer
+    assert "rank 2 on node0 died in all\\_reduce" in written.text
     assert "64 B … 16 MiB (10 sizes)" in written.html
     assert "0 of 10" in written.html
 
 
-def test_a_run_without_cases_or_launches() -> None:
-    empty = StoredRun(path=Path("x"), run=stored([], []).run, rows=(), warnings=())
-    written = report.compose(judged(empty))
-    assert "Nothing was measured" in written.html
+def test_a_run_without_a_single_launch() -> None:
+    written = report.compose(judged(replace(usual(), rows=())))
+    assert "Nothing was measured" in written.answer
     assert "No launch came to life." in written.html
     assert "killed" in written.html
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
-    cases = [case(size=size) for size in SIZES]
-    written = report.compose(judged(stored(cases, [block(one) for one in cases[:4]], end="interrupted")))
+    written = report.compose(judged(synthetic_run(sweep(), WORLD, fate=Fate(reached=4, ended="interrupted"))))
     assert "interrupted" in written.html
-    assert "not reached" in written.html
     assert "16 KiB … 16 MiB (6 sizes)" in written.html
     assert "6 not reached" in written.text
 
 
 def test_several_runs_are_told_apart() -> None:
-    names = ("20260301T100000Z-aaaaaa", "20260302T100000Z-bbbbbb")
-    written = report.compose(judged(*(usual(name=name) for name in names)))
-    assert "2 runs, 4 gloo ranks on machine" in written.html
-    assert all(name in written.text for name in names)
-    assert [run["id"] for run in json.loads(written.json)["runs"]] == list(names)
+    written = report.compose(judged(usual(1), usual(2)))
+    assert "2 runs, 4 gloo ranks on synthetic" in written.html
+    assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
+    assert "| synthetic-2 | 0 |" in written.text
 
 
 def test_many_curves_are_spread_over_figures() -> None:
-    cases = [case(size=size, dtype=dtype, in_place=place) for size in SIZES[:4]
-             for dtype in ("float32", "float64", "int8", "int32") for place in (False, True)]  # fmt: skip
-    html = report.compose(judged(stored(cases, [block(one) for one in cases]))).html
+    dtypes = ("float32", "float64", "int8", "int32")
+    cases = [
+        case("all_reduce", size, dtype=dtype, in_place=place)
+        for size in SIZES[:4]
+        for dtype in dtypes
+        for place in (False, True)
+    ]
+    html = report.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 4
     assert "float64 · in place" in html
 
@@ -425,3 +273,21 @@ def test_a_report_on_several_runs_needs_a_place(tmp_path: Path) -> None:
     assert report.folder_for([tmp_path, tmp_path / "b"], tmp_path / "c") == tmp_path / "c"
     with pytest.raises(UsageError, match="--output"):
         report.folder_for([tmp_path, tmp_path / "b"], None)
+
+
+def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, usual())
+    result = CliRunner().invoke(main, ["report", "latest", "--results-dir", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == str(folder / "report.html")
+    assert "cases were measured" in result.stderr
+    shown = CliRunner().invoke(main, ["report", str(folder), "--json", "--output", str(tmp_path / "elsewhere")])
+    assert json.loads(shown.stdout)["counts"]["measured"] == 13
+    assert (tmp_path / "elsewhere" / "report.html").is_file()
+
+
+def test_the_command_wants_a_place_for_several_runs(tmp_path: Path) -> None:
+    folders = [str(write_synthetic(tmp_path, usual(seed))) for seed in (1, 2)]
+    result = CliRunner().invoke(main, ["report", *folders])
+    assert result.exit_code == 2
+    assert "--output" in result.stderr
