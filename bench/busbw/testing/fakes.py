@@ -1,0 +1,535 @@
+"""Ranks without processes: a clock that is told the time, a world of threads that really moves the data, and faults.
+
+``FakeWorld`` plays P ranks as threads of one process. Every call moves its data by a reference implementation that is
+written from the meaning of the operation, not from the layouts of ``busbw.ops``, so that the two can be held against
+each other. Time is scripted: it passes only on the clocks of the ranks, by as many nanoseconds as the script says, so
+everything that is measured is known beforehand. ``CorruptingBackend`` and ``DelayingBackend`` put faults into any
+backend, real ones included.
+"""
+
+import dataclasses
+import itertools
+import math
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, Literal, TypeVar
+
+import numpy as np
+import torch
+
+from busbw.backends.base import Backend, BackendRow, Call, Vector, World
+from busbw.errors import BackendError, BusbwError
+from busbw.measure import Bench, measure
+from busbw.ops.base import Matrix, Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.ops.groups import Ranks
+from busbw.plan import Timing
+from busbw.records import Case, Failed, Measurement
+
+T = TypeVar("T")
+
+Durations = Callable[[int, int, Case], int]
+"""Rank, number of the call since its buffers were bound, case → ns. May raise BackendError: the call then fails."""
+
+Lateness = Callable[[int, int], int]
+"""Rank, number of the barrier → ns that the rank leaves it after the others."""
+
+QUICK = Timing(
+    blocks=1,
+    min_samples=6,
+    least_samples=6,
+    max_samples=200,
+    min_seconds=0.0,
+    max_seconds=1.0,
+    launch_warmup_seconds=0.0,
+    warmup_seconds=0.0,
+    warmup_calls=2,
+)
+"""Timing rules that are done after a few samples."""
+
+
+class FakeClock:
+    """A clock that stands still until it is moved: ``ns`` is the time it shows and may be set to anything.
+
+    Each read takes ``read_cost_ns``, as reads of real clocks do.
+    """
+
+    def __init__(self, ns: int = 1_000_000_000, *, read_cost_ns: int = 0) -> None:
+        self.ns = ns
+        self.read_cost_ns = read_cost_ns
+
+    def now_ns(self) -> int:
+        """The time shown, once the read is paid for."""
+        self.ns += self.read_cost_ns
+        return self.ns
+
+    def advance(self, ns: int) -> None:
+        """Let ``ns`` nanoseconds pass; a negative number is a broken clock."""
+        self.ns += ns
+
+
+# --- what the operations mean ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One call as rank ``me`` of a group sees it: ``sent[r]`` is what rank r of the group put in."""
+
+    sent: Sequence[torch.Tensor]
+    me: int
+    root: int = 0
+    redop: str | None = None
+    traffic: Matrix = ()
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return len(self.sent)
+
+    def reduced(self) -> torch.Tensor:
+        """The reduction, rank after rank in the type of the data, as a library that keeps no wider sum does it."""
+        total = self.sent[0].clone()
+        for part in self.sent[1:]:
+            total = _COMBINE[self.redop or "sum"](total, part)
+        if self.redop == "avg":
+            return torch.div(total, self.ranks, rounding_mode=None if total.is_floating_point() else "trunc")
+        return total
+
+    def block(self, buffer: torch.Tensor, number: int) -> torch.Tensor:
+        """Block ``number`` of a buffer that holds an equal one for each rank."""
+        length = len(buffer) // self.ranks
+        return buffer[number * length : (number + 1) * length]
+
+
+_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "avg": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+def _exchanged_unevenly(exchange: Exchange) -> torch.Tensor:
+    starts = [sum(row[: exchange.me]) for row in exchange.traffic]
+    lengths = [row[exchange.me] for row in exchange.traffic]
+    parts = zip(exchange.sent, starts, lengths, strict=True)
+    return torch.cat([buffer[start : start + length] for buffer, start, length in parts])
+
+
+def _at_root(what: Callable[[Exchange], torch.Tensor]) -> Callable[[Exchange], torch.Tensor | None]:
+    return lambda exchange: what(exchange) if exchange.me == exchange.root else None
+
+
+def _of_the_other(exchange: Exchange) -> torch.Tensor:
+    return exchange.sent[1 - exchange.me]
+
+
+def _at_the_second(exchange: Exchange) -> torch.Tensor | None:
+    return exchange.sent[0] if exchange.me == 1 else None
+
+
+MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
+    "all_reduce": Exchange.reduced,
+    "all_gather": lambda exchange: torch.cat(list(exchange.sent)),
+    "reduce_scatter": lambda exchange: exchange.block(exchange.reduced(), exchange.me),
+    "all_to_all": lambda exchange: torch.cat([exchange.block(buffer, exchange.me) for buffer in exchange.sent]),
+    "all_to_all_v": _exchanged_unevenly,
+    "broadcast": lambda exchange: exchange.sent[exchange.root],
+    "reduce": _at_root(Exchange.reduced),
+    "gather": _at_root(lambda exchange: torch.cat(list(exchange.sent))),
+    "scatter": lambda exchange: exchange.block(exchange.sent[exchange.root], exchange.me),
+    "barrier": lambda _exchange: None,
+    "send_recv": lambda exchange: exchange.sent[exchange.me - 1],
+    "ping_pong": _of_the_other,
+    "pair_uni": _at_the_second,
+    "pair_bidir": _of_the_other,
+    "pair_matrix": _at_the_second,
+    "memory_copy": lambda exchange: exchange.sent[exchange.me],
+}
+"""Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing."""
+
+
+# --- ranks as threads ------------------------------------------------------------------------------------------
+
+
+class _Meeting(Generic[T]):
+    """Where members exchange one value each and nobody leaves before all have come; a wait ends when one is gone."""
+
+    def __init__(self, members: Ranks, gone: set[int], changed: threading.Condition, patience_seconds: float) -> None:
+        self._members = members
+        self._gone = gone
+        self._changed = changed
+        self._patience_seconds = patience_seconds
+        self._values: dict[int, T] = {}
+        self._last: list[T] = []
+        self._round = 0
+
+    def exchange(self, rank: int, value: T) -> list[T]:
+        """Everyone's value, in the order of the members. Raises BackendError when a member will not come."""
+        with self._changed:
+            number = self._round
+            self._values[rank] = value
+            if len(self._values) == len(self._members):
+                # A round that is complete stays so, even if a member is gone before the others have looked.
+                self._last = [self._values[member] for member in self._members]
+                self._values = {}
+                self._round += 1
+                self._changed.notify_all()
+                return self._last
+            self._changed.wait_for(lambda: self._round > number or self._missing_are_gone(), self._patience_seconds)
+            if self._round > number:
+                return self._last
+            missing = [member for member in self._members if member not in self._values]
+            message = f"rank {rank} waits for ranks {missing} in vain"
+            raise BackendError(message)
+
+    def _missing_are_gone(self) -> bool:
+        return any(member in self._gone and member not in self._values for member in self._members)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    data: torch.Tensor
+    entered_ns: int
+
+
+def _one_microsecond(_rank: int, _index: int, _case: Case) -> int:
+    return 1_000
+
+
+def _in_time(_rank: int, _number: int) -> int:
+    return 0
+
+
+def _able(_op: Op, _case: Case) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """How a fake world behaves. ``durations`` and ``lateness``: see there. A barrier takes ``barrier_ns``.
+
+    In a synchronising operation a rank leaves its duration after the last rank has entered, in every other one after
+    its own entry. ``offsets_ns[r]`` is what the clock of rank r is ahead by. ``refuse`` answers for ``Backend.refuse``.
+    """
+
+    durations: Durations = _one_microsecond
+    lateness: Lateness = _in_time
+    barrier_ns: int = 100
+    offsets_ns: tuple[int, ...] = ()
+    read_cost_ns: int = 0
+    refuse: Callable[[Op, Case], str | None] = _able
+
+
+class FakeWorld:
+    """``size`` ranks as threads of this process, ``backends[r]`` for rank r with a clock of its own.
+
+    Nobody waits longer than ``timeout_seconds`` for another rank, and not at all for one that is gone.
+    """
+
+    def __init__(self, size: int, script: Script | None = None, *, timeout_seconds: float = 30.0) -> None:
+        self.size = size
+        self.script = script or Script()
+        everyone = tuple(range(size))
+        self._timeout_seconds = timeout_seconds
+        self._changed = threading.Condition()
+        self._gone: set[int] = set()
+        self._last_words: dict[int, str] = {}
+        self._groups: dict[Ranks, _Meeting[_Sent]] = {}
+        self.barriers: _Meeting[int] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.reductions: _Meeting[Vector] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.texts: _Meeting[str] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.backends = tuple(FakeBackend(self, rank) for rank in everyone)
+
+    def run(self, work: Callable[["FakeBackend"], T]) -> list[T | BusbwError]:
+        """Let every rank do ``work`` at once; what each returned, or the BusbwError that it raised, by rank.
+
+        Raises any other exception that a rank raised, once all have ended.
+        """
+        results: dict[int, T | BusbwError] = {}
+        bugs: list[Exception] = []
+
+        def be_rank(backend: FakeBackend) -> None:
+            try:
+                results[backend.rank] = work(backend)
+            except BusbwError as error:
+                results[backend.rank] = error
+            except Exception as error:  # noqa: BLE001 - raised again in the thread of the caller
+                bugs.append(error)
+            finally:
+                self.leave(backend.rank)
+
+        threads = [threading.Thread(target=be_rank, args=(backend,), daemon=True) for backend in self.backends]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if bugs:
+            raise bugs[0]
+        self._gone.clear()
+        return [results[rank] for rank in range(self.size)]
+
+    def row(self) -> BackendRow:
+        """This world as a row of the table of backends, for whoever opens backends by name."""
+        return BackendRow(
+            name="fake",
+            device="cpu",
+            summary="ranks as threads, with scripted time",
+            missing=lambda: None,
+            open=lambda world: self.backends[world.rank],
+            versions=dict,
+        )
+
+    def leave(self, rank: int) -> None:
+        """Rank ``rank`` is gone; nobody waits for it any more."""
+        with self._changed:
+            self._gone.add(rank)
+            self._changed.notify_all()
+
+    def group(self, ranks: Ranks) -> "_Meeting[_Sent]":
+        """Where the ranks of a group exchange data."""
+        with self._changed:
+            if ranks not in self._groups:
+                self._groups[ranks] = _Meeting(ranks, self._gone, self._changed, self._timeout_seconds)
+            return self._groups[ranks]
+
+    def speak(self, rank: int, text: str) -> dict[int, str]:
+        """What all ranks have to say that still answer."""
+        with self._changed:
+            self._last_words[rank] = text
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: len(self._last_words.keys() | self._gone) == self.size, self._timeout_seconds
+            )
+            return dict(self._last_words)
+
+
+class FakeBackend:
+    """One rank of a ``FakeWorld``. ``calls``, ``barriers`` and ``reductions`` count what was asked of it."""
+
+    def __init__(self, world: FakeWorld, rank: int) -> None:
+        self.rank = rank
+        self.size = world.size
+        self.calls = 0
+        self.barriers = 0
+        self.reductions = 0
+        self._world = world
+        self._ahead_ns = (world.script.offsets_ns or (0,) * world.size)[rank]
+        self._groups = {tuple(range(world.size))}
+        self.clock = FakeClock(1_000_000_000 + self._ahead_ns, read_cost_ns=world.script.read_cost_ns)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """What the script says, and no to an operation that has no meaning here."""
+        if op.name not in MEANINGS:
+            return f"the fake world does not know {op.name}"
+        return self._world.script.refuse(op, case)
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """A zeroed CPU tensor."""
+        return torch.zeros(count, dtype=TORCH_DTYPES[dtype])
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Remember the groups; ``bind`` refuses others, as a real library would."""
+        self._groups |= set(groups)
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """``op`` by its meaning, and as long as the script says."""
+        if op.members == "all" and group not in self._groups:
+            message = f"group {group} was never made; use_groups comes before bind"
+            raise BackendError(message)
+        meeting, me, meaning = self._world.group(group), group.index(self.rank), MEANINGS[op.name]
+        numbers = itertools.count()
+
+        def call() -> None:
+            self.calls += 1
+            all_sent = meeting.exchange(self.rank, _Sent(send.clone(), self._true_ns()))
+            result = meaning(Exchange([sent.data for sent in all_sent], me, case.root or 0, case.redop, traffic))
+            if result is not None:
+                receive.copy_(result)
+            begins = max(sent.entered_ns for sent in all_sent) if op.synchronising else self._true_ns()
+            takes = self._world.script.durations(self.rank, next(numbers), case)
+            self.clock.ns = begins + takes + self._ahead_ns
+
+        return call
+
+    def barrier(self) -> None:
+        """All clocks are set to the last comer's, and a rank that the script makes late leaves later."""
+        late = self._world.script.lateness(self.rank, self.barriers)
+        self.barriers += 1
+        last = max(self._world.barriers.exchange(self.rank, self._true_ns()))
+        self.clock.ns = last + self._world.script.barrier_ns + late + self._ahead_ns
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+        """Element-wise over all ranks; takes no time."""
+        self.reductions += 1
+        everyone = np.stack(self._world.reductions.exchange(self.rank, values))
+        result: Vector = everyone.max(axis=0) if how == "max" else everyone.sum(axis=0)
+        return result
+
+    def share(self, text: str) -> list[str]:
+        """Every rank's text; takes no time."""
+        return list(self._world.texts.exchange(self.rank, text))
+
+    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
+        """The fake moves no more than it must."""
+        return 1.0
+
+    def fail(self, text: str) -> dict[int, str]:
+        """What the ranks that are not gone say."""
+        return self._world.speak(self.rank, text)
+
+    def close(self) -> None:
+        """Nothing to close; a rank is gone when its work has ended."""
+
+    def _true_ns(self) -> int:
+        return self.clock.ns - self._ahead_ns
+
+
+def measure_everywhere(
+    world: FakeWorld,
+    case: Case,
+    timing: Timing = QUICK,
+    *,
+    matrix: Matrix = (),
+    shared_clock: bool = True,
+    wrap: Callable[[FakeBackend], Backend] = lambda backend: backend,
+) -> list[Measurement | Failed | BusbwError]:
+    """Measure one block of ``case`` on every rank of ``world``; what each rank got, or what it raised.
+
+    ``wrap`` puts something around the backend of each rank, a fault for example.
+    """
+
+    def work(backend: FakeBackend) -> Measurement | Failed:
+        bench = Bench(wrap(backend), backend.clock, timing, shared_clock, seed=1)
+        return measure(bench, case, matrix, launch=0, block=0)
+
+    return world.run(work)
+
+
+# --- faults ----------------------------------------------------------------------------------------------------
+
+
+class WrappingBackend:
+    """Passes everything on to ``inner``: what a fault is built on."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.rank = inner.rank
+        self.size = inner.size
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Pass on."""
+        return self.inner.refuse(op, case)
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """Pass on."""
+        return self.inner.allocate(count, dtype)
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Pass on."""
+        self.inner.use_groups(groups)
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """Pass on."""
+        return self.inner.bind(op, case, group, send, receive, traffic)
+
+    def barrier(self) -> None:
+        """Pass on."""
+        self.inner.barrier()
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+        """Pass on."""
+        return self.inner.reduce(values, how)
+
+    def share(self, text: str) -> list[str]:
+        """Pass on."""
+        return self.inner.share(text)
+
+    def moved_factor(self, op: Op) -> float:
+        """Pass on."""
+        return self.inner.moved_factor(op)
+
+    def fail(self, text: str) -> dict[int, str]:
+        """Pass on."""
+        return self.inner.fail(text)
+
+    def close(self) -> None:
+        """Pass on."""
+        self.inner.close()
+
+
+def _always(_case: Case, _index: int) -> bool:
+    return True
+
+
+class CorruptingBackend(WrappingBackend):
+    """Flips the lowest bit of the last ``elements`` elements that this rank receives, in the calls that ``when`` names
+    (case, number of the call since its buffers were bound). A rank that receives nothing has nothing to corrupt.
+    """
+
+    def __init__(self, inner: Backend, when: Callable[[Case, int], bool] = _always, *, elements: int = 1) -> None:
+        super().__init__(inner)
+        self._when = when
+        self._elements = elements
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """The call of ``inner``, and the fault after it."""
+        call = self.inner.bind(op, case, group, send, receive, traffic)
+        numbers = itertools.count()
+        # Little-endian: the first byte of an element holds its lowest bit.
+        lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
+
+        def corrupted() -> None:
+            call()
+            if self._when(case, next(numbers)) and lowest is not None:
+                lowest[-self._elements :] ^= 1
+
+        return corrupted
+
+
+class DelayingBackend(WrappingBackend):
+    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, evenly spread, ``seconds`` after the others.
+
+    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        rank: int,
+        seconds: float,
+        share: float = 1.0,
+        *,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(inner)
+        self._late = inner.rank == rank
+        self._seconds = seconds
+        self._share = share
+        self._wait = wait
+        self._barriers = 0
+
+    def barrier(self) -> None:
+        """The barrier of ``inner``, and the delay after it."""
+        self.inner.barrier()
+        before, self._barriers = self._barriers, self._barriers + 1
+        if self._late and math.floor(self._barriers * self._share) > math.floor(before * self._share):
+            self._wait(self._seconds)
+
+
+def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:
+    """``row`` with ``wrap`` around every backend that it opens, to be put in its place in the table of backends."""
+
+    def opened(world: World) -> Backend:
+        return wrap(row.open(world))
+
+    return dataclasses.replace(row, open=opened)
