@@ -208,7 +208,8 @@ def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
         message = "the op has no size, so there is nothing to fit a time over"
         raise AnalysisError(message)
     if len(sizes) < LEAST_SIZES:
-        message = f"{len(sizes)} sizes are too few for a fit; it needs at least {LEAST_SIZES}"
+        counted = "1 size is" if len(sizes) == 1 else f"{len(sizes)} sizes are"
+        message = f"{counted} too few for a fit; it needs at least {LEAST_SIZES}"
         raise AnalysisError(message)
     pairs = list(pairwise(sizes))
     if any(one >= two for one, two in pairs) or sizes[0] <= 0:

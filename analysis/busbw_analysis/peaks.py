@@ -43,28 +43,35 @@ class NoRoof:
 
 @dataclass(frozen=True, slots=True)
 class HostCopy:
-    """What one host copies in all: B/s of source bytes, by ``ranks`` ranks at once, each with ``size_bytes``."""
+    """What one host copies in all: B/s of source bytes, by ``ranks`` ranks at once, each with ``size_bytes``.
+
+    ``whole``: over the time from the first entry to the last exit; otherwise the ranks share no clock and it is over
+    the time of the slowest one, which is too much when they did not really copy at the same time.
+    """
 
     host: str
     bytes_per_second: float
     ranks: int
     size_bytes: int
+    whole: bool
 
 
 def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str, HostCopy]:
     """The copy rate of every host from the largest ``memory_copy`` of the run; empty when it was not measured.
 
-    All ranks copy at once; the rate of a host is ranks · S over the time of the slowest rank, so caches that only
-    some ranks profit from do not raise it.
+    The rate is ranks · S over the time from the first entry to the last exit. With more ranks than cores, some copy
+    only after others have finished; over the time of the slowest rank alone they would seem to copy twice as fast.
     """
     found: dict[str, HostCopy] = {}
     for summary in summaries:
-        if summary.case.op != _COPY or summary.state != "measured" or not summary.case.size_bytes:
+        group = summary.only
+        if summary.case.op != _COPY or summary.state != "measured" or group is None:
             continue
-        for group in summary.groups:
-            size = summary.case.size_bytes
+        size = summary.case.size_bytes
+        time_ns = group.time_ns if group.span_ns is None else group.span_ns
+        if size:
             for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
-                copied = HostCopy(host, ranks * size / group.time_ns * 1e9, ranks, size)
+                copied = HostCopy(host, ranks * size / time_ns * 1e9, ranks, size, whole=group.span_ns is not None)
                 best = found.get(host)
                 if best is None or (ranks, size, copied.bytes_per_second) > (
                     best.ranks,
@@ -106,10 +113,11 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
     point = series.points[-1]
     algbw = point.size_bytes * copied.bytes_per_second / (point.wire_bytes * sharing)
     shared = "" if sharing == 1 else "; the groups that run at the same time share it by the bytes they move"
+    timed = "from the first entry to the last exit" if copied.whole else "by the time of the slowest rank"
     denominator = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in all, measured in this run "
-        f"({copied.ranks} ranks at once, {format_size(copied.size_bytes)} each), every byte of {series.key.op} that "
-        f"must reach another rank copied once{shared}"
+        f"({copied.ranks} ranks, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
+        f"rank copied once{shared}"
     )
     return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=True)
 

@@ -71,10 +71,11 @@ class GroupSummary:
     """One case on one group of ranks. Times are ns per call, rates B/s.
 
     ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
-    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``spread``
-    is (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, None without a
-    shared clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples
-    above max(5 × median, 1 ms) and the time they took. ``launch_medians_ns`` are in the order of the launches.
+    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``spread`` is
+    (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
+    time from the first entry to the last exit; both None without a shared clock. ``busbw`` is None where there is no
+    wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median, 1 ms) and the time they took.
+    ``launch_medians_ns`` are in the order of the launches.
     """
 
     ranks: tuple[int, ...]
@@ -86,6 +87,7 @@ class GroupSummary:
     p95_ns: float
     spread: float
     skew_share: float | None
+    span_ns: float | None
     algbw: float | None
     busbw: float | None
     bus_factor: float | None
@@ -151,6 +153,7 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
         fastest=dataset.samples["fastest_ns"].to_numpy(dtype=np.float64),
         late=dataset.samples["late_rank"].to_numpy(dtype=np.int64),
         skew=dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
+        exit_span=dataset.samples["exit_span_ns"].to_numpy(dtype=np.float64),
     )
     return tuple(
         _case(row.index, row.case, row.state, row.reasons, by_case.get(row.index, []), columns) for row in dataset.cases
@@ -163,6 +166,7 @@ class _Columns:
     fastest: Floats
     late: npt.NDArray[np.int64]
     skew: Floats
+    exit_span: Floats
 
 
 def _case(
@@ -181,7 +185,7 @@ def _case(
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
-        flags=_flags(blocks, groups),
+        flags=_flags(case, blocks, groups),
     )
 
 
@@ -211,12 +215,16 @@ def _added(rates: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _flags(blocks: Sequence[Block], groups: Sequence[GroupSummary]) -> tuple[Flag, ...]:
+def _flags(case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary]) -> tuple[Flag, ...]:
     """What a reader of one row must know. ``oversubscribed`` is added by ``judge``, which knows the machine."""
     wanted: tuple[tuple[Flag, bool], ...] = (
         ("bimodal", any(group.modes is not None for group in groups)),
         ("slow mode", any(group.slow_time_share > _SLOW_TIME_SHARE_WORTH_A_FLAG for group in groups)),
-        ("skew>10%", any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups)),
+        # Ranks that copy wait for nobody, so when they come changes nothing.
+        (
+            "skew>10%",
+            case.op != "memory_copy" and any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups),
+        ),
         ("drift", any(group.drift for group in groups)),
         ("moved>1", any(group.moved_factor > 1 for group in groups)),
         ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
@@ -246,6 +254,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         p95_ns=p95,
         spread=(p95 - p5) / time_ns,
         skew_share=_skew_share(launches),
+        span_ns=_median_span(launches),
         algbw=rate,
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
@@ -270,13 +279,14 @@ class _Launch:
     slowest: Floats
     fastest: Floats
     skew: Floats
+    exit_span: Floats
 
     @classmethod
     def of(cls, blocks: Sequence[Block], columns: _Columns) -> "_Launch":
         def joined(column: Floats) -> Floats:
             return np.concatenate([column[block.rows] / block.measurement.calls for block in blocks])
 
-        return cls(joined(columns.slowest), joined(columns.fastest), joined(columns.skew))
+        return cls(joined(columns.slowest), joined(columns.fastest), joined(columns.skew), joined(columns.exit_span))
 
 
 def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
@@ -292,6 +302,11 @@ def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
 def _skew_share(launches: Sequence[_Launch]) -> float | None:
     shares = [float(np.median(launch.skew)) / float(np.median(launch.slowest)) for launch in launches]
     return None if any(np.isnan(share) for share in shares) else median(shares)
+
+
+def _median_span(launches: Sequence[_Launch]) -> float | None:
+    spans = [float(np.median(launch.skew + launch.exit_span)) for launch in launches]
+    return None if any(np.isnan(span) for span in spans) else median(spans)
 
 
 def _drifts(block: Floats) -> bool:

@@ -1,0 +1,115 @@
+"""The commands of the analysis: find the runs, judge them, print. ``busbw.cli`` loads this module by name."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from busbw import store
+from busbw.records import JSON
+from busbw_analysis import tables
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import load
+
+_Command = TypeVar("_Command", bound=Callable[..., None])
+
+
+def run_options(command: _Command) -> _Command:
+    """What every command of the analysis is given: RUN…, where runs are kept, and whether unlike ones may be pooled."""
+    for decorate in (
+        click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
+        click.option(
+            "--results-dir",
+            type=click.Path(path_type=Path, file_okay=False),
+            default=Path("results"),
+            show_default=True,
+            envvar="BUSBW_RESULTS_DIR",
+            help="Where runs are kept.",
+        ),
+        click.argument("runs", metavar="RUN...", nargs=-1, required=True),
+    ):
+        command = decorate(command)
+    return command
+
+
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+
+
+def judgement_of(runs: Sequence[str], results_dir: Path, *, force: bool) -> Judgement:
+    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
+    return judge(load([store.find(results_dir, run) for run in runs], force=force))
+
+
+@click.command()
+@run_options
+@as_json_option
+def show(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool) -> None:
+    """Print the table of RUN...: every case with its rate, interval, skew and share of the roof.
+
+    RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
+    """
+    judgement = judgement_of(runs, results_dir, force=force)
+    rows = tables.show_rows(judgement)
+    _print(judgement, {"cases": rows}, tables.show_text(rows), as_json=as_json)
+
+
+@click.command()
+@run_options
+@as_json_option
+def fit(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool) -> None:
+    """Fit time over size for every curve of RUN... and say how far the fit holds.
+
+    RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
+    """
+    judgement = judgement_of(runs, results_dir, force=force)
+    rows = tables.fit_rows(judgement)
+    _print(judgement, {"fits": rows}, tables.fit_text(rows), as_json=as_json)
+
+
+def _print(judgement: Judgement, document: dict[str, JSON], text: str, *, as_json: bool) -> None:
+    """Data to stdout, remarks to stderr; as JSON both are data."""
+    remarks = judgement.remarks
+    if as_json:
+        said = [{"severity": one.severity, "subject": one.subject, "text": one.text} for one in remarks]
+        runs = [stored.run.id for stored in judgement.dataset.runs]
+        complete = {"runs": runs, "remarks": said, **document}
+        click.echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    for remark in remarks:
+        click.echo(f"{remark.severity}: {remark.text}", err=True)
+    click.echo(text)
+
+
+def _strict(value: JSON) -> JSON:
+    """``value`` with null where a number is not finite: NaN is no JSON."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _strict(entry) for key, entry in value.items()}
+    return [_strict(entry) for entry in value] if isinstance(value, list) else value
+
+
+@click.command()
+@run_options
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the three files go; the run's own folder unless given. Several runs need it.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the JSON summary, not the path of the page.")
+def report(*, runs: tuple[str, ...], results_dir: Path, force: bool, output: Path | None, as_json: bool) -> None:
+    """Write report.html, report.md and report.json for RUN... and say where they are.
+
+    RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
+    """
+    # matplotlib takes as long to load as the whole of ``show``, which does not need it.
+    from busbw_analysis import report as rooms  # noqa: PLC0415
+
+    folder = rooms.folder_for([store.find(results_dir, run) for run in runs], output)
+    written = rooms.compose(judgement_of(runs, results_dir, force=force))
+    path = rooms.write(written, folder)
+    click.echo(written.answer, err=True)
+    click.echo(written.json if as_json else str(path), nl=not as_json)

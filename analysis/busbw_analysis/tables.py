@@ -1,0 +1,301 @@
+"""What ``busbw show`` and ``busbw fit`` print: rows in base units for machines, and the same aligned for people."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from busbw.records import JSON
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.fit import Fit
+from busbw_analysis.judge import Curve, Judgement
+from busbw_analysis.peaks import Roof
+from busbw_analysis.summary import CaseSummary, GroupSummary
+
+Row = dict[str, JSON]
+
+_NONE: Final = "–"
+_IN_PLACE: Final = "*"
+
+_SHOW_COLUMNS: Final = (
+    ("op", ""),
+    ("size", "(B)"),
+    ("count", "(elem)"),
+    ("type", ""),
+    ("redop", ""),
+    ("launches", ""),
+    ("time", "(µs)"),
+    ("algbw", "(GB/s)"),
+    ("busbw", "(GB/s)"),
+    ("check", ""),
+    ("low", "(µs)"),
+    ("high", "(µs)"),
+    ("spread", "(±%)"),
+    ("skew", "(%)"),
+    ("roof", "(%)"),
+    ("flags", ""),
+)
+_LEFT: Final = frozenset({"op", "flags", "curve", "note"})
+
+_SHOW_NOTES: Final = (
+    "time: median of the launch medians of the slowest rank; *: in place; spread: half of p5–p95 over time",
+    "skew: arrival skew over time; roof: busbw over the roof; – : there is none, or it is not known",
+)
+_FIT_NOTES: Final = (
+    "T = α + S/B in each segment; rates are those the last segment tends to; S½: half of that rate",
+    "held-out: median and worst error on every second size, left out of a fit; + marks the pieces after the first",
+)
+
+
+def show_rows(judgement: Judgement) -> list[Row]:
+    """One row per case and group of ranks, in the order of the plan: bytes, ns per call, B/s; None where there is none.
+
+    ``row`` is ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
+    or ``none`` for a case that has no numbers; its ``reason`` says why.
+    """
+    curves = {
+        (point.case, curve.series.key.ranks): curve for curve in judgement.curves for point in curve.series.points
+    }
+    return [row for summary in judgement.cases for row in _case_rows(summary, curves)]
+
+
+def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], Curve]) -> Iterator[Row]:
+    case = summary.case
+    common: Row = {
+        "op": case.op,
+        "size_bytes": case.size_bytes,
+        "count": case.count,
+        "dtype": case.dtype,
+        "redop": case.redop,
+        "in_place": case.in_place,
+        "groups": case.group,
+        "variant": case.variant,
+        "root": case.root,
+        "state": summary.state,
+        "reason": "; ".join(summary.reasons) or None,
+        "check": summary.check,
+        "flags": list(summary.flags),
+    }
+    if not summary.groups:
+        yield {**common, "row": "none", **_numbers(None, None)}
+        return
+    if case.op == "pair_matrix":
+        ordered = sorted(summary.groups, key=lambda group: group.time_ns)
+        for name, group in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
+            yield {**common, "row": name, **_numbers(group, None)}
+        return
+    roofs: list[float | None] = []
+    for group in summary.groups:
+        curve = curves.get((summary.index, group.ranks))
+        roof = curve.roof if curve is not None and isinstance(curve.roof, Roof) else None
+        roofs.append(None if roof is None else roof.busbw)
+        yield {**common, "row": "group", **_numbers(group, roof)}
+    if summary.total is not None:
+        known = [roof for roof in roofs if roof is not None]
+        busbw = summary.total.busbw
+        yield {
+            **common,
+            "row": "total",
+            **_numbers(None, None),
+            "time_ns": summary.total.time_ns,
+            "algbw": summary.total.algbw,
+            "busbw": busbw,
+            "roof_share": busbw / sum(known) if busbw is not None and len(known) == len(roofs) else None,
+        }
+
+
+def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
+    if group is None:
+        names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
+        return dict.fromkeys((*names, "busbw", "spread", "skew_share", "roof_share", "denominator"))
+    share = (
+        group.busbw / roof.busbw if roof is not None and roof.busbw is not None and group.busbw is not None else None
+    )
+    return {
+        "ranks": list(group.ranks),
+        "launches": group.launches,
+        "samples": group.samples,
+        "time_ns": group.time_ns,
+        "low_ns": group.interval.low_ns,
+        "high_ns": group.interval.high_ns,
+        "interval": group.interval.kind,
+        "fastest_ns": group.fastest_ns,
+        "algbw": group.algbw,
+        "busbw": group.busbw,
+        "spread": group.spread,
+        "skew_share": group.skew_share,
+        "roof_share": share,
+        "denominator": None if roof is None or share is None else roof.denominator,
+    }
+
+
+def show_text(rows: Sequence[Row]) -> str:
+    """``rows`` of ``show_rows`` as aligned columns, with what the columns and the percentages mean below."""
+    body = [[_show_cell(row, name) for name, _ in _SHOW_COLUMNS] for row in rows]
+    notes = [*_SHOW_NOTES]
+    kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
+    notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
+    notes += [f"100 % of the roof: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
+    return _aligned(_SHOW_COLUMNS, body, notes)
+
+
+def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per kind of column reads best as a list
+    if name == "op":
+        return f"{row['op']}{_IN_PLACE if row['in_place'] else ''}"
+    if name == "size":
+        return str(row["size_bytes"])
+    if name == "type":
+        return row["dtype"] or _NONE
+    if name in {"time", "low", "high"}:
+        value = row[f"{name}_ns"]
+        return _NONE if value is None else f"{value / 1e3:.1f}"
+    if name in {"algbw", "busbw"}:
+        return _NONE if row[name] is None else f"{row[name] / 1e9:.3f}"
+    if name == "spread":
+        return _NONE if row["spread"] is None else f"{row['spread'] * 50:.1f}"
+    if name in {"skew", "roof"}:
+        share = row[f"{name}_share"]
+        return _NONE if share is None else f"{share * 100:.1f}"
+    if name == "check":
+        return {"verified": "ok", "–": _NONE}.get(row["check"], "WRONG" if row["check"].startswith("wrong") else _NONE)
+    if name == "flags":
+        return _flag_words(row)
+    value = row[name]
+    return _NONE if value is None else str(value)
+
+
+def _flag_words(row: Row) -> str:
+    parts: list[str] = []
+    if row["state"] != "measured":
+        parts.append(f"{row['state'].upper()}: {row['reason']}")
+    if row["variant"]:
+        parts.append(row["variant"])
+    if row["row"] in {"total", "median pair", "slowest pair"}:
+        parts.append(row["row"])
+    if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):
+        parts.append("ranks " + ("→" if row["row"] == "slowest pair" else ",").join(map(str, row["ranks"])))
+    return " · ".join([*parts, *row["flags"]])
+
+
+_FIT_COLUMNS: Final = (
+    ("curve", ""),
+    ("sizes", ""),
+    ("from", ""),
+    ("to", ""),
+    ("α", ""),
+    ("α low", ""),
+    ("α high", ""),
+    ("algbw", ""),
+    ("busbw", ""),
+    ("S½", ""),
+    ("residual", "mean/max"),
+    ("held-out", "median/worst"),
+    ("note", ""),
+)
+
+
+def fit_rows(judgement: Judgement) -> list[Row]:
+    """One row per curve: the fit (seconds, bytes, B/s), or in ``refused`` why there is none."""
+    return [_fit_row(curve) for curve in judgement.curves]
+
+
+def _fit_row(curve: Curve) -> Row:
+    key, fit = curve.series.key, curve.fit
+    common: Row = {"curve": key.label, "op": key.op, "ranks": list(key.ranks), "launches": curve.series.launches}
+    if not isinstance(fit, Fit):
+        return {**common, "refused": fit.reason}
+    bounds = fit.intervals
+    return {
+        **common,
+        "refused": None,
+        "sizes": len(fit.sizes_bytes),
+        "alpha_seconds": fit.alpha_seconds,
+        "alpha_interval_seconds": None if bounds is None else [bounds.alpha_seconds.low, bounds.alpha_seconds.high],
+        "algbw": fit.algbw,
+        "algbw_interval": None if bounds is None or bounds.algbw is None else [bounds.algbw.low, bounds.algbw.high],
+        "busbw": fit.busbw,
+        "half_size_bytes": fit.half_size_bytes,
+        "segments": [
+            {
+                "first_bytes": segment.first_bytes,
+                "last_bytes": segment.last_bytes,
+                "alpha_seconds": segment.alpha_seconds,
+                "beta_seconds_per_byte": segment.beta_seconds_per_byte,
+                "at_bound": list(segment.at_bound),
+            }
+            for segment in fit.segments
+        ],
+        "breaks_bytes": list(fit.breaks_bytes),
+        "mean_residual": fit.mean_residual,
+        "max_residual": fit.max_residual,
+        "candidates": [
+            {
+                "segments": candidate.segments,
+                "held_out_error": candidate.held_out_error,
+                "standard_error": candidate.standard_error,
+                "bic": candidate.bic,
+            }
+            for candidate in fit.candidates
+        ],
+        "held_out_median_error": None if fit.validation is None else fit.validation.median_error,
+        "held_out_worst_error": None if fit.validation is None else fit.validation.worst_error,
+        "validated": None if fit.validation is None else fit.validation.passed,
+        "interval_note": fit.interval_note,
+        "validation_note": fit.validation_note,
+    }
+
+
+def fit_text(rows: Sequence[Row]) -> str:
+    """``rows`` of ``fit_rows`` as aligned columns: a line per segment, a line for every curve that was refused."""
+    body = [line for row in rows for line in _fit_lines(row)]
+    return _aligned(_FIT_COLUMNS, body, _FIT_NOTES)
+
+
+def _fit_lines(row: Row) -> Iterator[list[str]]:
+    if row["refused"] is not None:
+        blanks = [_NONE] * (len(_FIT_COLUMNS) - 2)
+        yield [row["curve"], *blanks, f"no fit: {row['refused']}"]
+        return
+    for number, segment in enumerate(row["segments"]):
+        first, last = number == 0, number == len(row["segments"]) - 1
+        interval = row["alpha_interval_seconds"] if first else None
+        bound = f"{' and '.join(segment['at_bound'])} at 0" if segment["at_bound"] else None
+        notes = [row["interval_note"], row["validation_note"].split(":")[0]] if first else []
+        held_out = row["held_out_median_error"] if first else None
+        yield [
+            row["curve"] if first else "  +",
+            str(row["sizes"]) if first else "",
+            format_size(segment["first_bytes"]),
+            format_size(segment["last_bytes"]),
+            format_time(segment["alpha_seconds"] * 1e9),
+            _NONE if interval is None else format_time(interval[0] * 1e9),
+            _NONE if interval is None else format_time(interval[1] * 1e9),
+            format_rate(row["algbw"]) if last else _NONE,
+            format_rate(row["busbw"]) if last else _NONE,
+            _about(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else _NONE,
+            f"{row['mean_residual']:.1%}/{row['max_residual']:.1%}" if first else "",
+            _NONE if held_out is None else f"{held_out:.1%}/{row['held_out_worst_error']:.1%}",
+            "; ".join([*notes, *([bound] if bound else [])]),
+        ]
+
+
+def _about(size_bytes: float) -> str:
+    """A size that was computed: three digits are all there is to it."""
+    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes:.3g} B"
+
+
+def _aligned(columns: Sequence[tuple[str, str]], body: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """Header and units behind ``#``, as nccl-tests writes them; words left, numbers right."""
+    head = [[name for name, _ in columns], [unit for _, unit in columns]]
+    lines = [*head, *body] if any(unit for _, unit in columns) else [head[0], *body]
+    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
+    texts: list[str] = []
+    for number, line in enumerate(lines):
+        cells = (
+            cell.ljust(width) if name in _LEFT else cell.rjust(width)
+            for cell, width, (name, _) in zip(line, widths, columns, strict=True)
+        )
+        mark = "# " if number < len(lines) - len(body) else "  "
+        texts.append((mark + "  ".join(cells)).rstrip())
+    return "\n".join([*texts, *(f"# {note}" for note in notes)])
