@@ -11,6 +11,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from busbw.environment import usable_cores
 from busbw.plan import Cases, Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.units import format_span
@@ -75,6 +76,9 @@ class LiveTable:
                 f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), "
                 f"{self._plan.launches} launch(es), backend {self._plan.backend}"
             )
+            cores, here = usable_cores(), hosts.count(hosts[0])
+            if here > cores:
+                self._print(f"# caution: {here} ranks share {cores} usable cores: oversubscribed")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
             self._print(NOTE)

@@ -224,6 +224,11 @@ def read(folder: Path) -> StoredRun:
     return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
+def read_run(folder: Path) -> Run:
+    """Only ``run.json`` of a run folder; raises as ``read`` does."""
+    return _read_run(folder / RUN_FILE)[0]
+
+
 def find(results_dir: Path, selector: str) -> Path:
     """The folder that ``selector`` means: a path, a run's name or the start or end of it, or ``latest``.
 

@@ -223,7 +223,7 @@ def _recorder(
             environments=facts,
         )
         store.write_run(job.folder, run_record)
-    elif (before := store.read(job.folder).run.hosts) != hosts:
+    elif (before := store.read_run(job.folder).hosts) != hosts:
         message = (
             f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before)}; a run is one set of hosts"
         )
