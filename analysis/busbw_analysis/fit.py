@@ -2,7 +2,7 @@
 
 Relative errors and non-negative coefficients, because ordinary least squares let the largest size decide α; one to
 four pieces with jumps between them, because protocols and algorithms change with size. The number of pieces is the
-smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984, §3.4.3).
+smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984), size by size.
 """
 
 import math
@@ -30,6 +30,8 @@ _LARGEST_FALL = 3.0
 _RESAMPLES = 400
 _VALID_MEDIAN_ERROR = 0.10
 _TINY = 1e-18
+_NEGLIGIBLE = 1e-4
+"""A difference of 0.01 % in the error is no reason for another segment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,9 +289,8 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
         candidates.append(Candidate(pieces, float(left_out.mean()), standard_error, bic))
         errors.append(left_out)
         cuts.append(found)
-    best = min(candidates, key=lambda candidate: candidate.held_out_error)
-    limit = best.held_out_error + best.standard_error
-    chosen = next(index for index, candidate in enumerate(candidates) if candidate.held_out_error <= limit)
+    best = min(errors, key=lambda error: float(error.mean()))
+    chosen = next(index for index, error in enumerate(errors) if _as_good(error, best))
     starts = [int(start) for start in cuts[chosen].starts[0]]
     ends = [*starts[1:], count]
     segments = tuple(_segment(sizes[low:high], times[low:high]) for low, high in zip(starts, ends, strict=True))
@@ -298,6 +299,17 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     neighbours = _left_out_interpolation(sizes, times)
     interpolates = float(neighbours.mean()) < float(errors[chosen][inner].mean())
     return _Core(sizes, times, segments, breaks, tuple(candidates), interpolates)
+
+
+def _as_good(errors: Floats, best: Floats) -> bool:
+    """Whether the mean of ``errors`` is within one standard error of the ``best`` one's.
+
+    The standard error of the differences size by size: beside a jump every candidate errs alike, and counting that
+    as doubt hid the second of two planted jumps in 60 of 60 simulated curves (in 5 of 60 when paired; a line was cut
+    by mistake equally often, 2–4 of 60).
+    """
+    extra = errors - best
+    return float(extra.mean()) <= float(extra.std(ddof=1)) / math.sqrt(len(extra)) + _NEGLIGIBLE
 
 
 def _segment(sizes: Floats, times: Floats) -> Segment:

@@ -1,0 +1,269 @@
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from busbw.records import Case
+from busbw.store import StoredRun
+from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis import commands
+from busbw_analysis.judge import Judgement, Verdict, judge
+from busbw_analysis.load import pool
+from busbw_analysis.matrices import odd_ones
+from busbw_analysis.models import NoModel
+
+MIB = 1 << 20
+SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]
+
+
+def judged(
+    cases: list[Case],
+    world: World | None = None,
+    *,
+    machine: Machine | None = None,
+    launches: int = 6,
+    fate: Fate | None = None,
+) -> Judgement:
+    return judge(pool((synthetic_run(cases, world, machine=machine, launches=launches, fate=fate),)))
+
+
+def subjects(judgement: Judgement) -> list[str]:
+    return [remark.subject for remark in judgement.remarks]
+
+
+def said(judgement: Judgement, subject: str) -> str:
+    return " ".join(remark.text for remark in judgement.remarks if remark.subject == subject)
+
+
+def verdict(judgement: Judgement, op: str, size: int) -> Verdict:
+    return next(one for one in judgement.verdicts if (one.op, one.size_bytes) == (op, size))
+
+
+def test_a_healthy_run_has_nothing_bad_said_about_it() -> None:
+    cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB), case("pair_matrix", MIB)]
+    judgement = judged(cases, World(jitter_seconds=0.5e-6, launch_noise=0.02))
+    assert subjects(judgement) == []
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nobody_is_accused_where_all_are_late_alike(seed: int) -> None:
+    cases = [case("all_reduce", size) for size in SIZES]
+    run = synthetic_run(cases, World(jitter_seconds=20e-6), launches=4, samples=100, seed=seed)
+    assert "late rank" not in subjects(judge(pool((run,))))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_the_late_rank_is_named_with_numbers(rank: int) -> None:
+    cases = [case("all_reduce", size) for size in SIZES[:3]]
+    judgement = judged(cases, World(jitter_seconds=5e-6, late_rank=rank, late_seconds=60e-6))
+    text = said(judgement, "late rank")
+    assert f"Rank {rank} keeps the others waiting" in text
+    assert "3 of 3 cases" in text
+    assert "chance is 25%" in text
+    assert f"Rank {3 - rank}" not in text
+
+
+def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() -> None:
+    judgement = judged([case("broadcast", 64)], World(late_rank=1, late_seconds=60e-6))
+    assert "late rank" not in subjects(judgement)
+
+
+def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
+    cases = [case("all_reduce", size) for size in SIZES]
+    fate = Fate(
+        failed={cases[1]: "wrong data before timing: 3 elements differ"},
+        skipped={cases[2]: "no such dtype"},
+        reached=4,
+        ended="interrupted",
+    )
+    judgement = judged(cases, launches=1, fate=fate)
+    assert [remark.severity for remark in judgement.remarks] == sorted(
+        (remark.severity for remark in judgement.remarks), key=["bad", "caution", "note"].index
+    )
+    assert "all_reduce 4 KiB float32 sum" in said(judgement, "wrong data")
+    assert "16 MiB" in said(judgement, "not reached")
+    assert "no such dtype" in said(judgement, "skipped")
+    assert "was interrupted" in said(judgement, "interrupted")
+    assert "Only 1 launch" in said(judgement, "few launches")
+    assert {point.size_bytes for curve in judgement.curves for point in curve.series.points} == {64, 4 * MIB}
+
+
+def test_a_killed_run_is_said_to_have_no_end() -> None:
+    assert "has no end" in said(judged([case("barrier", 0)], fate=Fate(ended=None)), "no end")
+
+
+def test_more_ranks_than_cores_are_flagged_everywhere() -> None:
+    judgement = judged([case("all_reduce", size) for size in SIZES], machine=Machine(usable_cores=2))
+    assert "4 ranks share 2 usable cores on node0" in said(judgement, "oversubscribed")
+    assert all("oversubscribed" in summary.flags for summary in judgement.cases)
+    assert all("more ranks than cores" in one.why for one in judgement.verdicts)
+    enough = judged([case("all_reduce", 64)], machine=Machine(usable_cores=4))
+    assert "oversubscribed" not in subjects(enough)
+
+
+def test_a_machine_that_records_nothing_is_still_judged() -> None:
+    bare = synthetic_run([case("all_reduce", size) for size in SIZES], launches=2)
+    run = replace(
+        bare,
+        run=type(bare.run)(
+            **{**{name: getattr(bare.run, name) for name in bare.run.__struct_fields__}, "environments": {}}
+        ),
+    )
+    judgement = judge(pool((run,)))
+    assert "oversubscribed" not in subjects(judgement)
+    assert judgement.verdicts
+
+
+@pytest.mark.parametrize(("launches", "indicative"), [(3, True), (4, False)])
+def test_verdicts_on_few_launches_only_indicate(launches: int, indicative: bool) -> None:  # noqa: FBT001
+    judgement = judged([case("all_reduce", 64)], launches=launches)
+    assert [one.indicative for one in judgement.verdicts] == [indicative]
+
+
+def copying(rate: float) -> tuple[Piece, ...]:
+    return (Piece(0.0, 4 / rate),)
+
+
+@pytest.mark.parametrize(
+    ("copies", "word", "share"),
+    [
+        # all_reduce of 16 MiB at 1e-10 s/B: busbw near 15 GB/s; the roof is a quarter of the host's copy rate.
+        (66e9, "near the roof", 0.9),
+        (40e9, "above the roof", 1.49),
+        (600e9, "below the roof", 0.099),
+    ],
+)
+def test_words_about_the_roof(copies: float, word: str, share: float) -> None:
+    cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB)]
+    world = World(by_op={"memory_copy": copying(copies)}, sample_noise=0.0)
+    found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
+    assert found.word == word
+    assert found.roof_share == pytest.approx(share, rel=0.02)
+    assert "memory copy of node0" in found.denominator
+    assert ("above 100 %" in found.why) == (found.word == "above the roof")
+
+
+def test_a_small_message_is_bound_by_latency() -> None:
+    judgement = judged([case("all_reduce", size) for size in SIZES])
+    assert verdict(judgement, "all_reduce", 4096).word == "latency-bound"
+
+
+@pytest.mark.parametrize(
+    ("factor", "word"), [(1.0, "as the model says"), (3.0, "below the model"), (0.4, "faster than the model")]
+)
+def test_words_about_the_model(factor: float, word: str) -> None:
+    # 16 MiB on 4 ranks: 4 segments a chunk, 24 message times, 1.5 S through each rank; R is not measured here.
+    time = factor * (24 * 1e-6 + 1.5 * 16 * MIB * 1e-9)
+    world = World(
+        by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(0.0, time / (16 * MIB)),)}, sample_noise=0.0
+    )
+    cases = [case("all_reduce", 16 * MIB), *(case("ping_pong", size) for size in SIZES)]
+    judgement = judged(cases, world)
+    found = verdict(judgement, "all_reduce", 16 * MIB)
+    assert found.word == word
+    assert found.model_ratio == pytest.approx(factor, rel=0.01)
+
+
+def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
+    judgement = judged([case("ping_pong", size) for size in SIZES])
+    model = judgement.curves[0].model
+    assert isinstance(model, NoModel)
+    assert "circle" in model.reason
+
+
+def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:
+    model = judged([case("all_reduce", size) for size in SIZES]).curves[0].model
+    assert isinstance(model, NoModel)
+    assert "add ping_pong" in model.reason
+
+
+def test_gloos_reduce_scatter_is_explained() -> None:
+    judgement = judged([case("reduce_scatter", MIB)], World(moved={"reduce_scatter": 2.0}))
+    assert "whole all_reduce and a slice" in said(judgement, "moved factor")
+
+
+def test_one_rank_is_not_judged_by_a_wire_that_it_does_not_have() -> None:
+    judgement = judged([case("all_reduce", MIB, ranks=1)])
+    assert judgement.verdicts[0].busbw is None
+    assert judgement.verdicts[0].roof_share is None
+    assert judgement.verdicts[0].word == "not judged"
+
+
+@pytest.mark.parametrize("ranks", [4, 6])
+def test_a_slow_rank_is_named_as_sender_and_receiver(ranks: int) -> None:
+    matrix = judged([case("pair_matrix", MIB, ranks)], World(slow_ranks=(3,))).matrices[0]
+    assert {(odd.kind, odd.ranks) for odd in matrix.odd} == {("sender", (3,)), ("receiver", (3,))}
+    assert np.isnan(np.diag(matrix.rate)).all()
+    assert np.isfinite(matrix.rate[~np.eye(ranks, dtype=bool)]).all()
+
+
+def test_a_slow_pair_is_named_alone() -> None:
+    world = World(slow_pairs=((1, 2),), slow_factor=4.0)
+    matrix = judged([case("pair_matrix", MIB, 5)], world).matrices[0]
+    assert [(odd.kind, odd.ranks) for odd in matrix.odd] == [("pair", (1, 2))]
+    assert matrix.odd[0].ratio == pytest.approx(0.25, rel=0.1)
+    assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
+
+
+def test_no_pair_is_named_in_plain_noise() -> None:
+    generator = np.random.default_rng(3)
+    for sigma in (0.02, 0.2, 0.5):
+        for _ in range(50):
+            rate = generator.lognormal(20, sigma, (8, 8))
+            np.fill_diagonal(rate, np.nan)
+            assert odd_ones(tuple(range(8)), rate, MIB) == ()
+
+
+def test_three_ranks_are_too_few_to_name_anyone() -> None:
+    assert judged([case("pair_matrix", MIB, 3)], World(slow_ranks=(2,))).matrices[0].odd == ()
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Path, StoredRun]:
+    cases = [
+        *(case("all_reduce", size) for size in SIZES),
+        case("all_gather", MIB, group="div:2"),
+        case("barrier", 0),
+        case("pair_matrix", MIB),
+        case("memory_copy", 64 * MIB),
+        case("all_reduce", MIB, dtype="int8"),
+    ]
+    run = synthetic_run(cases, fate=Fate(failed={cases[-1]: "rank 1 died"}))
+    write_synthetic(tmp_path, run)
+    return tmp_path, run
+
+
+def test_show_prints_a_line_per_case_and_group(stored: tuple[Path, StoredRun]) -> None:
+    result = CliRunner().invoke(commands.show, ["latest", "--results-dir", str(stored[0])])
+    assert result.exit_code == 0
+    lines = [line for line in result.stdout.splitlines() if not line.startswith("#")]
+    assert [line.split()[0] for line in lines] == ["all_reduce*"] * 5 + ["all_gather"] * 3 + ["barrier"] + [
+        "pair_matrix"
+    ] * 2 + ["memory_copy", "all_reduce*"]
+    assert "FAILED: rank 1 died" in lines[-1]
+    assert "bad: 1 case failed" in result.stderr
+    assert "# 100 % of the roof: memory copy of node0" in result.stdout
+
+
+def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, StoredRun]) -> None:
+    result = CliRunner().invoke(commands.show, ["latest", "--json", "--results-dir", str(stored[0])])
+    document = json.loads(result.stdout)
+    barrier = next(row for row in document["cases"] if row["op"] == "barrier")
+    assert (barrier["busbw"], barrier["roof_share"]) == (None, None)
+    total = next(row for row in document["cases"] if row["row"] == "total")
+    groups = [row for row in document["cases"] if row["row"] == "group" and row["groups"] == "div:2"]
+    assert total["busbw"] == pytest.approx(sum(row["busbw"] for row in groups))
+    assert document["runs"] == ["synthetic-0"]
+    assert any(remark["subject"] == "failed" for remark in document["remarks"])
+
+
+def test_fit_prints_fits_and_refusals(stored: tuple[Path, StoredRun]) -> None:
+    arguments = ["latest", "--results-dir", str(stored[0])]
+    text = CliRunner().invoke(commands.fit, arguments).stdout
+    assert "no fit: the op has no size" in text
+    rows = json.loads(CliRunner().invoke(commands.fit, [*arguments, "--json"]).stdout)["fits"]
+    assert rows[0]["alpha_seconds"] == pytest.approx(20e-6, rel=0.05)
+    assert [row["refused"] is None for row in rows].count(True) == 1

@@ -1,0 +1,138 @@
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
+from busbw.store import SAMPLES_FILE, StoredRun
+from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
+from busbw_analysis.load import CHECKED, load, pool, rank_list
+
+
+def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:
+    return synthetic_run([case("all_reduce", 64)], machine=machine, launches=2, samples=5, seed=seed)
+
+
+def test_one_row_per_sample_with_run_launch_and_case(tmp_path: Path) -> None:
+    cases = [case("all_reduce", 64), case("ping_pong", 1024)]
+    first, second = (synthetic_run(cases, launches=2, blocks=3, samples=5, seed=seed) for seed in (1, 2))
+    dataset = load([write_synthetic(tmp_path, first), write_synthetic(tmp_path, second)])
+    table = dataset.samples
+    assert len(table) == 2 * 2 * 3 * 2 * 5
+    assert table.groupby(["run", "launch", "block", "case"]).size().unique().tolist() == [5]
+    block = first.measurements[-1]
+    rows = table[(table.run == 0) & (table.launch == block.launch) & (table.block == block.block) & (table.case == 1)]
+    assert tuple(rows.slowest_ns) == block.groups[0].slowest_ns
+    assert tuple(rows.late_rank) == block.groups[0].late_rank
+    assert rows["calls"].unique().tolist() == [2]
+    assert dataset.case_table.loc[1, "op"] == "ping_pong"
+
+
+def test_samples_without_a_shared_clock_have_no_skew() -> None:
+    dataset = pool((synthetic_run([case("barrier", 0)], World(shared_clock=False), launches=1, samples=3),))
+    assert dataset.samples["arrival_skew_ns"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("machine", "key", "value"),
+    [
+        (Machine(name="other"), "'machine'", "'other'"),
+        (Machine(usable_cores=2), "'cpu.physical_cores'", "'2'"),
+        (Machine(facts={"kernel": "9.9"}), "'kernel'", "'9.9'"),
+        (Machine(facts={"torch": "2.4.0"}), "'torch'", "'2.4.0'"),
+        (Machine(facts={"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}), "'variables'", "eth1"),
+        (Machine(hosts=("node0", "node1")), "'hosts'", "2"),
+    ],
+)
+def test_unlike_runs_are_refused_naming_the_key_and_both_values(machine: Machine, key: str, value: str) -> None:
+    one, two = small(1), small(2, machine)
+    with pytest.raises(UnlikeRuns) as refused:
+        pool((one, two))
+    message = str(refused.value)
+    assert key in message
+    assert value in message
+    assert one.run.id in message
+    assert two.run.id in message
+    assert any(key in notice for notice in pool((one, two), force=True).notices)
+
+
+def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing() -> None:
+    run = small().run
+    assert {key: value_of(run) for key, value_of in CHECKED} == {
+        key: value_of(small(7).run) for key, value_of in CHECKED
+    }
+    missing = [key for key, value_of in CHECKED if value_of(run) is None]
+    assert missing == ["virtualization"]
+
+
+def test_a_fact_that_one_run_lacks_is_a_notice_and_no_refusal() -> None:
+    dataset = pool((small(1), small(2, Machine(facts={"kernel": None}))))
+    assert any("'kernel'" in notice and "synthetic-2" in notice for notice in dataset.notices)
+
+
+def test_variables_that_name_a_job_do_not_matter() -> None:
+    dataset = pool((small(1), small(2, Machine(facts={"variables": {"SLURM_JOB_ID": "77"}}))))
+    assert dataset.notices == ()
+
+
+def test_a_run_may_not_be_pooled_with_itself() -> None:
+    with pytest.raises(AnalysisError, match="synthetic-3 was given more than once"):
+        pool((small(3), small(3)))
+
+
+def test_no_run_at_all_is_refused() -> None:
+    with pytest.raises(AnalysisError, match="no run"):
+        load([])
+
+
+def test_every_state_of_a_case_appears() -> None:
+    cases = [case("all_reduce", size) for size in (64, 128, 256, 512)]
+    fate = Fate(failed={cases[1]: "rank 2 died"}, skipped={cases[2]: "no such dtype"}, reached=3)
+    dataset = pool((synthetic_run(cases, launches=1, samples=3, fate=fate),))
+    assert [row.state for row in dataset.cases] == ["measured", "failed", "skipped", "not reached"]
+    assert dataset.cases[1].reasons == ("rank 2 died",)
+    assert dataset.case_table["state"].tolist() == [row.state for row in dataset.cases]
+
+
+def test_one_failed_launch_outweighs_those_that_went_well() -> None:
+    one = case("all_reduce", 64)
+    well = synthetic_run([one], launches=1, samples=3, seed=1)
+    badly = synthetic_run([one], launches=1, samples=3, seed=2, fate=Fate(failed={one: "wrong data"}))
+    assert pool((well, badly)).cases[0].state == "failed"
+
+
+def test_wrong_data_in_a_measurement_is_a_failure() -> None:
+    stored = small()
+    broken = [
+        msgspec.structs.replace(row, check=msgspec.structs.replace(row.check, state="wrong", wrong_elements=3))
+        for row in stored.measurements
+    ]
+    dataset = pool((replace(stored, rows=tuple(broken)),))
+    assert dataset.cases[0].state == "failed"
+    assert "3 elements" in dataset.cases[0].reasons[0]
+
+
+def test_a_torn_last_line_is_a_notice_that_names_the_case(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, small())
+    path = folder / SAMPLES_FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:-2]) + lines[-2][: len(lines[-2]) // 2])
+    dataset = load([folder])
+    assert len(dataset.blocks) == 1
+    assert any("all_reduce at 64 B" in notice for notice in dataset.notices)
+
+
+def test_damage_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, small())
+    path = folder / SAMPLES_FILE
+    path.write_bytes(path.read_bytes().replace(b'"slowest_ns"', b'"slow_ns"', 1))
+    with pytest.raises(DamagedRun, match="line 2"):
+        load([folder])
+
+
+@pytest.mark.parametrize(
+    ("ranks", "text"), [((0, 1, 2, 3), "0-3"), ((0, 1), "0,1"), ((1, 0), "1,0"), ((0, 2, 4), "0,2,4"), ((5,), "5")]
+)
+def test_ranks_as_text(ranks: tuple[int, ...], text: str) -> None:
+    assert rank_list(ranks) == text

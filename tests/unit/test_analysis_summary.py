@@ -1,0 +1,165 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.ops import OPS
+from busbw.records import JSON
+from busbw.testing.synthetic import Fate, Piece, World, case, synthetic_run
+from busbw_analysis.load import pool
+from busbw_analysis.summary import SYNCHRONISING, CaseSummary, find_modes, summarise
+
+
+def summary_of(
+    op: str, size: int, world: World | None = None, *, launches: int = 3, samples: int = 40, **changes: JSON
+) -> CaseSummary:
+    run = synthetic_run([case(op, size, **changes)], world, launches=launches, samples=samples)
+    return summarise(pool((run,)))[0]
+
+
+def test_synchronising_ops_are_those_of_the_instrument() -> None:
+    assert {op.name for op in OPS.values() if op.synchronising} == SYNCHRONISING
+
+
+def test_headline_is_the_median_of_launch_medians() -> None:
+    run = synthetic_run([case("all_reduce", 1 << 20)], World(launch_noise=0.3), launches=5, samples=9)
+    medians = [float(np.median(row.groups[0].slowest_ns)) for row in run.measurements]
+    group = summarise(pool((run,)))[0].only
+    assert group is not None
+    assert group.time_ns == np.median(medians)
+    assert group.launch_medians_ns == tuple(medians)
+    assert group.algbw == pytest.approx((1 << 20) / np.median(medians) * 1e9)
+    assert group.busbw == pytest.approx(1.5 * (group.algbw or 0))
+
+
+def test_a_ping_pong_counts_half_a_round_trip() -> None:
+    group = summary_of("ping_pong", 1 << 20, World(pieces=(Piece(1e-4, 1e-9),), sample_noise=0.0)).only
+    assert group is not None
+    assert group.time_ns == pytest.approx(1e5 + (1 << 20), rel=1e-3)
+    assert group.views[0].median_ns == pytest.approx(group.time_ns, rel=1e-3)
+
+
+def test_one_rank_has_no_busbw_and_it_is_not_zero() -> None:
+    group = summary_of("all_reduce", 1 << 20, ranks=1).only
+    assert group is not None
+    assert group.busbw is None
+    assert group.algbw is not None
+
+
+def test_a_barrier_has_a_time_and_no_rate() -> None:
+    group = summary_of("barrier", 0).only
+    assert group is not None
+    assert (group.algbw, group.busbw) == (None, None)
+    assert group.time_ns > 0
+
+
+@pytest.mark.parametrize(
+    ("launches", "kind"),
+    [
+        (1, "95 % within this launch"),
+        (2, "range of launch medians"),
+        (5, "range of launch medians"),
+        (6, "95 % over launches"),
+    ],
+)
+def test_the_interval_says_what_it_is(launches: int, kind: str) -> None:
+    group = summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only
+    assert group is not None
+    assert group.interval.kind == kind
+    assert group.interval.low_ns is not None
+    assert group.interval.high_ns is not None
+    assert group.interval.low_ns <= group.time_ns <= group.interval.high_ns
+
+
+def test_one_launch_of_few_samples_has_no_interval() -> None:
+    group = summary_of("all_reduce", 4096, launches=1, samples=5).only
+    assert group is not None
+    assert (group.interval.kind, group.interval.low_ns) == ("none", None)
+
+
+def test_six_launches_cover_the_truth_about_as_often_as_promised() -> None:
+    truth = 20e3 + 4096 * 0.1
+    covered = 0
+    for seed in range(40):
+        run = synthetic_run([case("all_reduce", 4096)], World(launch_noise=0.2), launches=6, samples=9, seed=seed)
+        group = summarise(pool((run,)))[0].only
+        assert group is not None
+        covered += (group.interval.low_ns or 0) <= truth <= (group.interval.high_ns or 0)
+    # 96.9 % of 40 is 38.75; fewer than 34 has a probability below 1 %.
+    assert covered >= 34
+
+
+def test_split_groups_are_reported_each_and_in_total() -> None:
+    summary = summary_of("all_gather", 1 << 20, group="div:2")
+    assert [group.ranks for group in summary.groups] == [(0, 1), (2, 3)]
+    assert summary.only is None
+    assert summary.total is not None
+    assert summary.total.busbw == pytest.approx(sum(group.busbw or 0 for group in summary.groups))
+    assert summary.total.time_ns == max(group.time_ns for group in summary.groups)
+
+
+def test_pairs_take_turns_and_have_no_total() -> None:
+    summary = summary_of("pair_matrix", 1024)
+    assert len(summary.groups) == 12
+    assert summary.total is None
+
+
+def test_skew_is_part_of_the_time_and_flagged() -> None:
+    late = World(sample_noise=0.01, late_rank=2, late_seconds=20e-6)
+    summary = summary_of("all_reduce", 64, late)
+    group = summary.only
+    assert group is not None
+    assert group.skew_share == pytest.approx(0.5, abs=0.05)
+    assert group.fastest_ns == pytest.approx(20e3, rel=0.05)
+    assert "skew>10%" in summary.flags
+    assert group.views[2].late_count == group.samples
+    assert group.views[2].median_ns < group.views[0].median_ns
+    assert "skew>10%" not in summary_of("all_reduce", 64, World()).flags
+
+
+def test_slow_mode_share_counts_samples_and_time() -> None:
+    slow = World(pieces=(Piece(1e-4, 0.0),), sample_noise=0.01, slow_share=0.1, slow_seconds=4e-3)
+    summary = summary_of("all_reduce", 64, slow, samples=400)
+    group = summary.only
+    assert group is not None
+    assert group.slow_share == pytest.approx(0.1, abs=0.03)
+    share = group.slow_share
+    assert group.slow_time_share == pytest.approx(share * 4.1 / (share * 4.1 + (1 - share) * 0.1), rel=0.05)
+    assert "slow mode" in summary.flags
+    assert "bimodal" not in summary.flags
+
+
+def test_two_modes_are_found_with_their_centres_and_shares() -> None:
+    generator = np.random.default_rng(1)
+    samples = np.concatenate([generator.lognormal(np.log(2e5), 0.1, 300), generator.lognormal(np.log(4e6), 0.1, 200)])
+    modes = find_modes(generator.permutation(samples))
+    assert modes is not None
+    assert modes.fast_ns == pytest.approx(2e5, rel=0.05)
+    assert modes.slow_ns == pytest.approx(4e6, rel=0.05)
+    assert modes.slow_share == pytest.approx(0.4, abs=0.01)
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.5, 1.0])
+def test_one_hump_is_not_called_two(sigma: float) -> None:
+    generator = np.random.default_rng(2)
+    assert all(find_modes(generator.lognormal(10, sigma, 200)) is None for _ in range(50))
+
+
+def test_constant_samples_have_one_mode() -> None:
+    assert find_modes(np.full(50, 1000.0)) is None
+
+
+def test_unmeasured_cases_are_summarised_without_numbers() -> None:
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    run = synthetic_run(cases, launches=1, fate=Fate(skipped={cases[1]: "not here"}))
+    summary = summarise(pool((run,)))[1]
+    assert (summary.state, summary.groups, summary.check) == ("skipped", (), "–")
+
+
+@given(size=st.integers(8, 1 << 30).map(lambda size: size // 8 * 8), ranks=st.integers(2, 9))
+def test_busbw_is_the_bus_factor_times_algbw(size: int, ranks: int) -> None:
+    run = synthetic_run([case("all_gather", size, ranks)], launches=1, samples=2)
+    group = summarise(pool((run,)))[0].only
+    assert group is not None
+    assert group.algbw is not None
+    assert group.busbw == pytest.approx(group.algbw * (ranks - 1) / ranks)
