@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from importlib import resources
 from itertools import product
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
@@ -20,8 +20,13 @@ from busbw.ops.groups import ALL, Round, split_world
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Case, Record
 
 _MOST_RANKS = 1 << 20
+_LONGEST_TIMEOUT_SECONDS = 10**6
+_LARGEST_SEED = 10**18
+"""A seed and the number of the launch have to fit a signed 64-bit integer together."""
+
 
 PlacementChoice = Literal["native", "in", "out", "both"]
+PairsChoice = Literal["together", "alone"]
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -48,6 +53,15 @@ class Timing(Record, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if not math.isfinite(getattr(self, name)):
+                message = f"key {name!r}: {getattr(self, name)} is not allowed; allowed is a finite number"
+                raise UsageError(message)
+        if self.timeout_seconds > _LONGEST_TIMEOUT_SECONDS:
+            message = (
+                f"timeout_seconds {self.timeout_seconds:g} is too long; allowed is up to {_LONGEST_TIMEOUT_SECONDS}"
+            )
+            raise UsageError(message)
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
             message = (
                 "blocks, least_samples and warmup_calls must be at least 1, warmup_calls_cap at least warmup_calls"
@@ -76,7 +90,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     root: int = 0
     skew: float = 0.5
     traffic: tuple[tuple[float, ...], ...] | None = None
-    pairs: Literal["together", "alone"] = "together"
+    pairs: PairsChoice = "together"
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[], object]] = {
@@ -84,6 +98,8 @@ class Sweep(Record, frozen=True, kw_only=True):
             "sizes": lambda: units.parse_sizes(self.sizes),
             "dtypes": lambda: _known("dtype", self.dtypes, DTYPE_BYTES),
             "redops": lambda: _known("redop", self.redops, REDOPS),
+            "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
+            "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "skew": lambda: traffic.skewed(2, self.skew),
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
@@ -111,6 +127,9 @@ class Plan(Record, frozen=True, kw_only=True):
         if self.launches < 1 or (self.ranks is not None and self.ranks < 1) or not self.sweep:
             given = f"launches {self.launches}, ranks {self.ranks}, {len(self.sweep)} sweeps"
             message = f"want launches ≥ 1, ranks ≥ 1 and a sweep; given {given}"
+            raise UsageError(message)
+        if abs(self.seed) > _LARGEST_SEED:
+            message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"
             raise UsageError(message)
 
     def as_json(self) -> dict[str, JSON]:
@@ -163,7 +182,12 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     except tomllib.TOMLDecodeError as error:
         message = f"{origin}: not TOML: {error}"
         raise UsageError(message) from error
-    for sweep in document.get("sweep", ()):
+    sweeps = document.get("sweep", [])
+    if not isinstance(sweeps, list):
+        line = next((number for number, line in enumerate(text.splitlines(), start=1) if _SWEEP.match(line)), 1)
+        message = f"{origin}, line {line}: key 'sweep': every sweep is a table of its own, under a line [[sweep]]"
+        raise UsageError(message)
+    for sweep in sweeps:
         if isinstance(sweep, dict) and isinstance(sweep.get("traffic"), str):
             sweep["traffic"] = traffic.read_weights(folder / sweep["traffic"])
     try:
@@ -172,6 +196,7 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
         raise UsageError(_explain(str(error), text, origin)) from error
 
 
+_SWEEP = re.compile(r"""\s*(\[\s*)?["']?sweep""")
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
 _NAMED = re.compile(r"key '(?P<key>\w+)': ")
 _UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
@@ -196,6 +221,9 @@ def _explain(error: str, text: str, origin: str) -> str:
     keys = [step for step in steps if isinstance(step, str)]
     key = named["key"] if named else (keys[-1] if keys else "")
     line = _line_of(text, tuple(steps), key)
+    if key in table.__struct_fields__ and what.startswith("Invalid enum value"):
+        choices = ", ".join(get_args(get_type_hints(table)[key]))
+        return f"{origin}, line {line}: key {key!r}: {what[:1].lower()}{what[1:]}; allowed: {choices}"
     if named or not key:
         return f"{origin}, line {line}: {what}"
     return f"{origin}, line {line}: key {key!r}: {what[:1].lower()}{what[1:]}"
@@ -225,12 +253,12 @@ def _line_of(text: str, steps: tuple[str | int, ...], key: str) -> int:
 @dataclass(frozen=True, slots=True)
 class Cases:
     """What a plan means on a world: ``cases`` in order and without repeats, ``adjusted`` which sizes were rounded (in
-    words), ``matrices`` the weights behind each traffic variant.
+    words), ``weights`` the traffic behind each split of the world and variant.
     """
 
     cases: tuple[Case, ...]
     adjusted: tuple[str, ...]
-    weights: dict[str, traffic.Weights]
+    weights: dict[tuple[str, str], traffic.Weights]
 
 
 def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
@@ -241,7 +269,7 @@ def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
     """
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
-    weights: dict[str, traffic.Weights] = {}
+    weights: dict[tuple[str, str], traffic.Weights] = {}
     for sweep in plan.sweep:
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
@@ -250,7 +278,7 @@ def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
                 if note:
                     adjusted[note] = None
                 if op.uneven and case.variant is not None:
-                    weights[case.variant] = _weights(sweep, len(groups[0]))
+                    weights[case.group, case.variant] = _weights(sweep, len(groups[0]))
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 
@@ -302,7 +330,15 @@ def _variant(op: Op, sweep: Sweep) -> str | None:
 
 
 def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
-    return traffic.skewed(ranks, sweep.skew) if sweep.traffic is None else sweep.traffic
+    """The weights of a group of ``ranks``. Raises UsageError when the matrix is for another number of them."""
+    if sweep.traffic is None:
+        return traffic.skewed(ranks, sweep.skew)
+    if len(sweep.traffic) != ranks:
+        message = (
+            f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; make them agree"
+        )
+        raise UsageError(message)
+    return sweep.traffic
 
 
 def _rounded(op: Op, groups: Round, dtype: str, wanted: int) -> int:
@@ -332,11 +368,11 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
     return plan.launches * (1.0 + timing.launch_warmup_seconds + rounds * per_case)
 
 
-def shares(case: Case, weights: Mapping[str, traffic.Weights]) -> Matrix:
+def shares(case: Case, weights: Mapping[tuple[str, str], traffic.Weights]) -> Matrix:
     """The traffic matrix of an uneven case in elements; empty for every other."""
-    if case.variant is None or case.variant not in weights:
+    if case.variant is None or (case.group, case.variant) not in weights:
         return ()
-    return traffic.split(weights[case.variant], case.count)
+    return traffic.split(weights[case.group, case.variant], case.count)
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it

@@ -1,0 +1,262 @@
+"""Plans: what is refused and how it is said, what a plan means on a world, and what options do to it."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw import plan
+from busbw.errors import UsageError
+from busbw.ops import OPS, traffic
+from busbw.ops.groups import split_world
+from busbw.plan import Plan, Sweep, Timing
+from busbw.records import DTYPE_BYTES, Case
+
+HERE = Path()
+GOOD_SWEEP = '[[sweep]]\nops = ["all_reduce"]\nsizes = "8"\n'
+
+
+def refused(text: str, folder: Path = HERE) -> str:
+    with pytest.raises(UsageError) as caught:
+        plan.parse_plan(text, "my.toml", folder)
+    return str(caught.value)
+
+
+def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
+    return plan.expand(Plan(sweep=(sweep,)), ranks, 1).cases
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "names"),
+    [
+        ("launches = 2\nlanches = 3\n" + GOOD_SWEEP, 2, ["'lanches'", "launches", "sweep", "timing"]),
+        ("launches = 'two'\n" + GOOD_SWEEP, 1, ["'launches'", "int", "str"]),
+        ("[timing]\nblocks = 1\nblox = 2\n" + GOOD_SWEEP, 3, ["'blox'", "blocks", "max_seconds"]),
+        ("[timing]\nblocks = 'many'\n" + GOOD_SWEEP, 2, ["'blocks'", "int", "str"]),
+        ("[timing]\nblocks = 1\n\nmax_seconds = inf\n" + GOOD_SWEEP, 4, ["'max_seconds'", "finite"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsises = '8'\n", 7, ["'sises'", "sizes", "placement"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nroot = 'first'\n", 7, ["'root'", "int", "str"]),
+        (
+            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nplacement = 'q'\n",
+            7,
+            ["'placement'", "'q'", "allowed: native, in, out, both"],
+        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['pair_matrix']\npairs = 'q'\n", 7, ["'pairs'", "together, alone"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['all_reduse']\n", 6, ["'ops'", "'all_reduse'", *OPS]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsizes = '1MB'\n", 7, ["'sizes'", "1MiB"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ndtypes = ['f4']\n", 7, ["'dtypes'", *DTYPE_BYTES]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nredops = []\n", 7, ["'redops'", "sum", "empty"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nskew = 2.0\n", 7, ["'skew'", "0", "1"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ntraffic = [[1, 2]]\n", 7, ["'traffic'", "square"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nsizes = '8'\n", 5, ["ops"]),
+        ("launches = 1\nsweep = 3\n", 2, ["'sweep'", "[[sweep]]"]),
+        ("launches = 1\n[sweep]\nops = ['barrier']\n", 2, ["'sweep'", "[[sweep]]"]),
+        ("launches = 0\n" + GOOD_SWEEP, 1, ["launches"]),
+        ("[timing]\nblocks = 0\n" + GOOD_SWEEP, 1, ["blocks"]),
+        ("[timing]\nmin_seconds = 2.0\nmax_seconds = 1.0\n" + GOOD_SWEEP, 1, ["min_seconds", "max_seconds"]),
+        ("[timing]\nmin_samples = 10\n" + GOOD_SWEEP, 1, ["least_samples ≤ min_samples"]),
+    ],
+)
+def test_an_error_names_the_file_the_line_the_key_and_what_is_allowed(text: str, line: int, names: list[str]) -> None:
+    message = refused(text)
+    assert message.startswith(f"my.toml, line {line}: "), message
+    for name in names:
+        assert name in message, message
+
+
+def test_what_is_not_toml_is_said_with_its_line() -> None:
+    message = refused("launches = \n")
+    assert message.startswith("my.toml: not TOML")
+    assert "line 1" in message
+
+
+def test_a_plan_needs_a_sweep() -> None:
+    assert "sweep" in refused("launches = 1\n")
+
+
+def test_a_plan_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"nowhere\.toml: cannot read it"):
+        plan.read_plan(tmp_path / "nowhere.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match=r"binary\.toml: cannot read it"):
+        plan.read_plan(tmp_path / "binary.toml")
+
+
+def test_an_unknown_suite_lists_the_known_ones() -> None:
+    with pytest.raises(UsageError) as caught:
+        plan.read_suite("quik")
+    assert all(name in str(caught.value) for name in plan.suites())
+
+
+# --- what a plan means -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(plan.suites()))
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
+    suite = plan.read_suite(name)
+    assert suite.name == name
+    cases = plan.expand(suite, ranks, 1).cases
+    assert cases
+    assert len(set(cases)) == len(cases)
+    assert all(case.ranks == ranks for case in cases)
+    assert plan.estimated_seconds(suite, cases) > 0
+
+
+@given(
+    op=st.sampled_from(sorted(name for name, op in OPS.items() if op.sized)),
+    ranks=st.integers(1, 17),
+    dtype=st.sampled_from(sorted(DTYPE_BYTES)),
+    size=st.integers(0, 1 << 20),
+    split=st.sampled_from(["all", "div:2", "mod:2", "div:3", "mod:4"]),
+)
+@settings(deadline=None)
+def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: str, size: int, split: str) -> None:
+    sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split)
+    expanded = plan.expand(Plan(sweep=(sweep,)), ranks, 1)
+    (case,) = expanded.cases
+    assert case.size_bytes % DTYPE_BYTES[dtype] == 0
+    blocks = [OPS[op].multiple(len(group)) for group in split_world(split, ranks)]
+    assert all(case.count % parts == 0 for parts in blocks)
+    assert case.count >= max(blocks)
+    assert case.size_bytes <= size or case.count == math.lcm(*blocks)
+    assert bool(expanded.adjusted) == (case.size_bytes != size)
+
+
+def test_a_rounded_size_is_said_in_words() -> None:
+    expanded = plan.expand(Plan(sweep=(Sweep(ops=("all_gather",), sizes="1KiB,1"),)), 3, 1)
+    assert [case.size_bytes for case in expanded.cases] == [12, 1020]
+    assert expanded.adjusted == (
+        "all_gather float32: 1 B became 12 B, a multiple of 3 ranks × 4 B",
+        "all_gather float32: 1 KiB became 1020 B, a multiple of 3 ranks × 4 B",
+    )
+
+
+def test_sizes_that_round_to_the_same_are_one_case() -> None:
+    assert len(cases_of(Sweep(ops=("all_reduce",), sizes="8,9,10"))) == 1
+
+
+def test_an_op_gets_only_what_it_has() -> None:
+    sweep = Sweep(
+        ops=("all_reduce", "broadcast", "barrier", "pair_matrix", "memory_copy"), sizes="8", redops=("sum", "max")
+    )
+    found = {(case.op, case.dtype, case.redop, case.root, case.variant, case.in_place) for case in cases_of(sweep)}
+    assert found == {
+        ("all_reduce", "float32", "sum", None, None, True),
+        ("all_reduce", "float32", "max", None, None, True),
+        ("broadcast", "float32", None, 0, None, True),
+        ("barrier", None, None, None, None, False),
+        ("pair_matrix", "float32", None, None, "together", False),
+        ("memory_copy", "float32", None, None, None, False),
+    }
+
+
+@pytest.mark.parametrize(
+    ("choice", "all_gather", "all_reduce"),
+    [("native", [False], [True]), ("in", [True], [True]), ("out", [False], [False]), ("both", [False, True], [True])],
+)
+def test_a_placement_that_was_named_is_always_a_case(
+    choice: plan.PlacementChoice, all_gather: list[bool], all_reduce: list[bool]
+) -> None:
+    for op, expected in (("all_gather", all_gather), ("all_reduce", all_reduce)):
+        assert [case.in_place for case in cases_of(Sweep(ops=(op,), sizes="16", placement=choice))] == expected
+
+
+def test_sweeps_of_one_skew_over_different_groups_keep_their_own_traffic() -> None:
+    sweeps = tuple(Sweep(ops=("all_to_all_v",), sizes="1KiB", groups=groups) for groups in ("all", "div:2"))
+    expanded = plan.expand(Plan(sweep=sweeps), 4, 1)
+    assert [len(plan.shares(case, expanded.weights)) for case in expanded.cases] == [4, 2]
+
+
+def test_traffic_comes_from_a_csv_beside_the_plan(tmp_path: Path) -> None:
+    (tmp_path / "moe.csv").write_text("0,3\n1,0\n", encoding="utf-8")
+    text = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "300"\ndtypes = ["int8"]\ntraffic = "moe.csv"\n'
+    expanded = plan.expand(plan.parse_plan(text, "my.toml", tmp_path), 2, 1)
+    (case,) = expanded.cases
+    assert case.variant == f"matrix:{traffic.fingerprint(((0.0, 3.0), (1.0, 0.0)))}"
+    assert plan.shares(case, expanded.weights) == ((0, 300), (100, 0))
+
+
+def test_traffic_for_another_number_of_ranks_is_refused() -> None:
+    sweep = Sweep(ops=("all_to_all_v",), traffic=((1.0, 2.0), (3.0, 4.0)))
+    with pytest.raises(UsageError, match=r"2 ranks.*4"):
+        cases_of(sweep)
+
+
+def test_an_even_case_has_no_traffic() -> None:
+    (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
+    assert plan.shares(case, {}) == ()
+
+
+# --- options on top of a plan ----------------------------------------------------------------------------------
+
+BASE = Plan(
+    name="base",
+    timing=Timing(min_seconds=0.1, max_seconds=0.5),
+    sweep=(Sweep(ops=("all_reduce", "barrier"), sizes="8"), Sweep(ops=("barrier", "all_gather"), sizes="1KiB")),
+)
+
+
+def test_nothing_given_changes_nothing() -> None:
+    assert plan.override(BASE, ops=(), sizes=None, ranks=None, max_seconds=None) == BASE
+
+
+def test_ops_select_among_the_sweeps() -> None:
+    narrowed = plan.override(BASE, ops=("all_gather", "barrier"))
+    assert [sweep.ops for sweep in narrowed.sweep] == [("barrier",), ("barrier", "all_gather")]
+    assert [sweep.ops for sweep in plan.override(BASE, ops=("all_gather",)).sweep] == [("all_gather",)]
+
+
+def test_an_op_that_the_plan_lacks_is_refused_with_those_it_has() -> None:
+    with pytest.raises(UsageError, match=r"'reduce' is not in plan 'base'; it has: all_reduce, all_gather, barrier"):
+        plan.override(BASE, ops=("reduce",))
+    with pytest.raises(UsageError, match="unknown"):
+        plan.override(BASE, ops=("redcue",))
+
+
+def test_settings_reach_the_plan_the_timing_and_every_sweep() -> None:
+    changed = plan.override(BASE, ranks=3, seed=7, launches=2, precision=0.01, sizes="64", dtypes=("int8",))
+    assert (changed.ranks, changed.seed, changed.launches, changed.timing.precision) == (3, 7, 2, 0.01)
+    assert {sweep.sizes for sweep in changed.sweep} == {"64"}
+    assert {sweep.dtypes for sweep in changed.sweep} == {("int8",)}
+
+
+def test_a_small_budget_lowers_the_minimum_too() -> None:
+    timing = plan.override(BASE, max_seconds=0.02).timing
+    assert (timing.min_seconds, timing.max_seconds) == (0.02, 0.02)
+    assert plan.override(BASE, max_seconds=2.0).timing.min_seconds == 0.1
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "allowed"),
+    [
+        ("placement", "sideways", "native, in, out, both"),
+        ("pairs", "apart", "together, alone"),
+        ("redops", ("mul",), "sum, avg, min, max, product"),
+        ("dtypes", ("float33",), "float32"),
+        ("sizes", "1M", "1MiB"),
+        ("skew", 1.5, "0"),
+        ("root", -1, "0 to"),
+        ("precision", 0.0, "precision"),
+        ("max_seconds", float("nan"), "max_seconds"),
+        ("timeout_seconds", float("inf"), "timeout_seconds"),
+        ("launches", 0, "launches ≥ 1"),
+        ("ranks", 0, "ranks ≥ 1"),
+    ],
+)
+def test_an_option_is_checked_as_a_plan_is(setting: str, value: Any, allowed: str) -> None:
+    with pytest.raises(UsageError, match=allowed):
+        plan.override(BASE, **{setting: value})
+
+
+def test_a_plan_is_stored_as_plain_values() -> None:
+    stored = BASE.as_json()
+    assert stored["name"] == "base"
+    assert msgspec.convert(stored, Plan) == BASE
