@@ -101,7 +101,8 @@ def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
     """A legend's sample of a series or a line, as a small SVG that readers of the text may skip."""
     colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
     if kind == "points":
-        shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(colour=colour)
+        paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
+        shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(paint=paint)
     else:
         dashes = {"fit": "", "model": ' stroke-dasharray="2 3"', "roof": ' stroke-dasharray="9 3 2 3"'}[kind]
         shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" stroke-width="1.6"{dashes}/>'
@@ -109,12 +110,12 @@ def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
 
 
 _SHAPES: Final = {
-    "o": '<circle cx="14" cy="7" r="4.2" fill="{colour}"/>',
-    "s": '<path d="M10 3h8v8h-8z" fill="{colour}"/>',
-    "^": '<path d="M14 2l5 9h-10z" fill="{colour}"/>',
-    "D": '<path d="M14 1.5l5.5 5.5-5.5 5.5-5.5-5.5z" fill="{colour}"/>',
-    "v": '<path d="M14 12l5-9h-10z" fill="{colour}"/>',
-    "P": '<path d="M12 2h4v3h3v4h-3v3h-4v-3h-3v-4h3z" fill="{colour}"/>',
+    "o": '<circle cx="14" cy="7" r="4.2" {paint}/>',
+    "s": '<path d="M10 3h8v8h-8z" {paint}/>',
+    "^": '<path d="M14 2l5 9h-10z" {paint}/>',
+    "D": '<path d="M14 1.5l5.5 5.5-5.5 5.5-5.5-5.5z" {paint}/>',
+    "v": '<path d="M14 12l5-9h-10z" {paint}/>',
+    "P": '<path d="M12 2h4v3h3v4h-3v3h-4v-3h-3v-4h3z" {paint}/>',
 }
 
 
@@ -166,16 +167,17 @@ def _draw_series(axes: Axes, series: Series) -> None:
     barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
     if barred:
         sizes, lows, highs = zip(*barred, strict=True)
-        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.55, zorder=3)
+        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
     axes.plot(
         [point.size_bytes for point in points],
         [point.value for point in points],
         linestyle="none",
         marker=marker,
         markersize=5.6,
-        markerfacecolor=colour,
-        markeredgecolor=_PAGE,
-        markeredgewidth=0.8,
+        # Only the first is filled: where curves coincide, each is still seen through those upon it.
+        markerfacecolor=colour if series.slot % SLOTS == 0 else "none",
+        markeredgecolor=_PAGE if series.slot % SLOTS == 0 else colour,
+        markeredgewidth=0.8 if series.slot % SLOTS == 0 else 1.3,
         zorder=4,
     )
 

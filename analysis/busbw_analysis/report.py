@@ -165,7 +165,9 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         sentences.append("Nothing was measured, so nothing can be said about this machine.")
     elif bad:
         tone = "bad"
-        sentences.append(f"This is not normal: {_count(len(bad), 'problem')} must be looked at first.")
+        first = _clause(bad[0].text.partition(". ")[0])
+        more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
+        sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
     elif slow:
         tone = "caution"
         sentences.append(

@@ -32,6 +32,8 @@ from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary
 
 _STEPS_OF_A_SEGMENT = 24
+_TOLD = 2
+"""So many curves of a figure are told in its caption."""
 _NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
 
 
@@ -98,26 +100,30 @@ def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
 
 
 def _operation(anchor: str, op: str, curves: Sequence[Curve], cases: dict[int, CaseSummary]) -> Section:
-    varying = varying_fields(curve.series.key for curve in curves)
-    chunks = [curves[start : start + plots.SLOTS] for start in range(0, len(curves), plots.SLOTS)]
+    """The figures of one operation: one for each way of splitting the ranks, more where there are many curves."""
+    splits: dict[str, list[Curve]] = {}
+    for curve in curves:
+        splits.setdefault(curve.series.key.group, []).append(curve)
     blocks: list[Block] = []
-    for number, chunk in enumerate(chunks, start=1):
-        blocks.append(_figure(f"{anchor}-{number}", op, chunk, varying, cases))
-    blocks += _models(curves, varying)
+    for split, members in splits.items():
+        varying = varying_fields(curve.series.key for curve in members)
+        where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, all at once. "
+        for start in range(0, len(members), plots.SLOTS):
+            chunk = members[start : start + plots.SLOTS]
+            labels = [curve_label(curve.series.key, varying) for curve in chunk]
+            blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, cases))
+    blocks += _models(curves, varying_fields(curve.series.key for curve in curves))
     return Section(anchor, op, tuple(blocks))
 
 
 def _figure(
-    identity: str, op: str, curves: Sequence[Curve], varying: frozenset[str], cases: dict[int, CaseSummary]
+    identity: str, op: str, where: str, curves: Sequence[Curve], labels: Sequence[str], cases: dict[int, CaseSummary]
 ) -> Figure:
-    labels = [curve_label(curve.series.key, varying) for curve in curves]
-    finding = " ".join(
-        _finding(curve, label if len(curves) > 1 else "") for curve, label in zip(curves[:3], labels, strict=False)
-    )
-    if len(curves) > 3:
-        finding += f" {len(curves) - 3} more curves are in the figure and its table."
+    told = zip(curves[:_TOLD], labels, strict=False)
+    finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in told)
+    if len(curves) > _TOLD:
+        finding += f" {len(curves) - _TOLD} more in the figure and its table."
     wired = any(curve.series.bus_factor is not None for curve in curves)
-    table = _numbers(op, curves, labels, cases, folded=True)
     roofs = dict.fromkeys(curve.roof.denominator for curve in curves if isinstance(curve.roof, Roof))
     description = " ".join((finding, *(f"The roof is {denominator}." for denominator in roofs)))
     pictures: list[str] = []
@@ -125,9 +131,8 @@ def _figure(
         if plots.drawable(panel.series):
             title = f"{op}: {what} over size"
             pictures.append(plots.draw(panel, f"{identity}-{panel.quantity}", title, description))
-    if not pictures:
-        # Nothing is hidden behind a picture that is not there.
-        table = _numbers(op, curves, labels, cases, folded=False)
+    # Nothing is hidden behind a picture that is not there.
+    table = _numbers(op, curves, labels, cases, folded=bool(pictures))
     return Figure(finding, tuple(pictures), tuple(_legend(curves, labels)), table)
 
 
@@ -135,11 +140,11 @@ def _finding(curve: Curve, label: str) -> str:
     """What a curve shows, in one or two sentences."""
     first = curve.series.points[0]
     rate = _rate_of(curve)
-    name = f"{label}: " if label else ""
-    start = f"{name}A call of {format_size(first.size_bytes)} takes {format_time(first.time_ns)}"
+    name = f"{label}: a" if label else "A"
+    start = f"{name} call of {format_size(first.size_bytes)} takes {format_time(first.time_ns)}"
     rates = [(value, point) for point in curve.series.points if (value := rate.of(point)) is not None]
     if not rates:
-        return f"{name}A call takes {format_time(first.time_ns)}."
+        return f"{name} call takes {format_time(first.time_ns)}."
     best, point = max(rates, key=lambda pair: pair[0])
     text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
     roof = _roof_of(curve)
@@ -301,7 +306,7 @@ def _numbers(
         f"This backend is known to move {moved:g} times the bytes that the best algorithm needs."
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
-    title = op if len(curves) > 1 else f"{op} · {curves[0].series.key.label.removeprefix(f'{op} · ')}"
+    title = f"{op} · {len(curves)} curves" if len(curves) > 1 else curves[0].series.key.label
     return Table(
         title, columns, tuple(rows), row_headers=2 if len(curves) > 1 else 1, folded=folded, note=" ".join(notes)
     )

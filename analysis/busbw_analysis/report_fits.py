@@ -1,7 +1,9 @@
 """The part of a report about fits: each curve in its few numbers, and every refusal in words."""
 
+from typing import Final
+
 from busbw.units import format_rate
-from busbw_analysis.fit import Fit, Refused
+from busbw_analysis.fit import Bounds, Fit, Refused
 from busbw_analysis.judge import Judgement
 from busbw_analysis.page import (
     MISSING,
@@ -16,6 +18,11 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
+
+_HELD_OUT: Final = (
+    "Held-out sizes: every second size was predicted from the others; passed when the median error is at most 10 %."
+)
+_RATE_UNITS: Final = {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0}
 
 
 def fits(judgement: Judgement) -> Section:
@@ -38,7 +45,8 @@ def fits(judgement: Judgement) -> Section:
             Column("Worst residual", "%"),
             Column("Held-out sizes", numeric=False),
         )
-        notes = dict.fromkeys(fit.interval_note for _, fit in fitted if fit.interval_note)
+        notes = [_HELD_OUT] if any(fit.validation is not None for _, fit in fitted) else []
+        notes += dict.fromkeys(fit.interval_note for _, fit in fitted if fit.interval_note)
         caption = "time = α0 + S / B∞, in pieces; 95 % intervals in brackets where there are launches enough"
         blocks.append(Table(caption, columns, rows, note=" ".join(sentence(note) for note in notes)))
     if refused:
@@ -56,18 +64,16 @@ def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:
         bounds = fit.intervals.alpha_seconds
         alpha += f" [{three_digits(bounds.low * 1e6)}, {three_digits(bounds.high * 1e6)}]"
         if fit.intervals.algbw is not None:
-            rate += f" [{format_rate(fit.intervals.algbw.low)}, {format_rate(fit.intervals.algbw.high)}]"
+            rate = _between(rate, fit.intervals.algbw)
     pieces = f"{len(fit.segments)}"
     if fit.breaks_bytes:
         pieces += ": " + ", ".join(_near_size(size) for size in fit.breaks_bytes)
     if fit.validation is None:
         held_out = Cell(fit.validation_note or MISSING, tone="quiet")
     else:
-        error = f"median error {percent(fit.validation.median_error)} %, worst {percent(fit.validation.worst_error)} %"
-        held_out = Cell(
-            f"{'predicted' if fit.validation.passed else 'not predicted'}: {error} over {fit.validation.sizes}",
-            tone="good" if fit.validation.passed else "caution",
-        )
+        error = f"{percent(fit.validation.median_error)} % median, {percent(fit.validation.worst_error)} % worst"
+        verdict = "passed" if fit.validation.passed else "not passed"
+        held_out = Cell(f"{verdict}: {error}", tone="good" if fit.validation.passed else "caution")
     return (
         Cell(label),
         Cell(alpha),
@@ -79,6 +85,13 @@ def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:
         Cell(percent(fit.max_residual)),
         held_out,
     )
+
+
+def _between(rate: str, bounds: Bounds) -> str:
+    """A formatted rate with its interval in the same unit: ``4.53 [4.46, 4.64] GB/s``."""
+    number, unit = rate.split(" ")
+    low, high = (three_digits(bound / _RATE_UNITS[unit]) for bound in (bounds.low, bounds.high))
+    return f"{number} [{low}, {high}] {unit}"
 
 
 def _near_size(size_bytes: float) -> str:

@@ -19,7 +19,7 @@ from busbw_analysis.page import (
     Paragraph,
     Section,
     Table,
-    percent,
+    sentence,
     three_digits,
 )
 from busbw_analysis.summary import SYNCHRONISING, CaseSummary, GroupSummary
@@ -43,7 +43,7 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         blocks.append(_rates(ordered[-1], label, folded=False))
-        blocks += [Paragraph(odd.text, tone="caution") for odd in ordered[-1].odd]
+        blocks += [Paragraph(sentence(odd.text), tone="caution") for odd in ordered[-1].odd]
         blocks.append(_times(ordered[0], label, folded=False))
         blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
     if not blocks:
@@ -142,8 +142,8 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
         (
             Cell(str(rank)),
             Cell(hosts[rank] if rank < len(hosts) else MISSING),
-            Cell(percent(median(own[rank]))) if own[rank] else Cell(MISSING),
-            Cell(percent(share := fmean(late[rank])), bar=share) if late[rank] else Cell(MISSING),
+            Cell(f"{100 * median(own[rank]):.1f}") if own[rank] else Cell(MISSING),
+            Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if late[rank] else Cell(MISSING),
         )
         for rank in everyone
     )
@@ -180,7 +180,9 @@ def _late_by_op(whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Seq
         (
             Cell(op),
             *(
-                Cell(percent(share), heat=shade(share)) if (share := by_rank.get(rank)) is not None else Cell(MISSING)
+                Cell(f"{100 * share:.1f}", heat=shade(share))
+                if (share := by_rank.get(rank)) is not None
+                else Cell(MISSING)
                 for rank in shown
             ),
         )

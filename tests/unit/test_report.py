@@ -182,7 +182,7 @@ def test_warnings_come_first_and_in_words() -> None:
     written = report.compose(replace(judged(usual()), remarks=remarks))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Verdict</h2>")
-    assert "This is not normal: the problem must be looked at first." in written.answer
+    assert "This is not normal: something broke." in written.answer
     assert "- **Problem:** Something broke." in written.text
 
 
@@ -233,6 +233,14 @@ def test_several_runs_are_told_apart() -> None:
     assert "2 runs, 4 gloo ranks on synthetic" in written.html
     assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
     assert "| synthetic-2 | 0 |" in written.text
+
+
+def test_each_split_of_the_ranks_has_its_figure() -> None:
+    cases = [case("all_reduce", size, group=group) for size in SIZES[:4] for group in ("all", "div:2")]
+    html = report.compose(judged(synthetic_run(cases, WORLD))).html
+    assert html.count('class="plot"') == 4
+    assert "All ranks. A call of 64 B" in html
+    assert "Groups div:2, all at once. ranks 0,1: a call of 64 B" in html
 
 
 def test_many_curves_are_spread_over_figures() -> None:
