@@ -46,6 +46,12 @@ _WORD_TONES: Final[dict[Word, Tone]] = {
     "not judged": "quiet",
 }
 _REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
+_ROOF_COLUMNS: Final = (
+    Column("Roof", numeric=False),
+    Column("100 % (busbw)"),
+    Column("For", numeric=False),
+    Column("What it is", numeric=False),
+)
 _SLOW: Final = ("below the model", "below the roof")
 
 
@@ -227,13 +233,11 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     """Measured against roof and model. 100 % of what is said below the table, by letters."""
     if not verdicts:
         return Section("verdict", "Verdict", (Paragraph("There is no measured curve to judge."),))
-    letters: dict[tuple[str, str], str] = {}
-    roofs: list[tuple[Cell, ...]] = []
+    roofs: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
-        roof = _roof(verdict)
-        if roof is not None and roof not in letters:
-            letters[roof] = _letter(len(letters))
-            roofs.append(words((letters[roof], *roof)))
+        if (roof := _roof(verdict)) is not None:
+            roofs.setdefault(roof, []).append(verdict.op)
+    letters = {roof: _letter(number) for number, roof in enumerate(roofs)}
     rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
     columns = (
         Column("Curve", numeric=False),
@@ -249,8 +253,10 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     note = "Time / model is the measured time over the predicted one: above 1 is slower than the model."
     blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
     if roofs:
-        names = (Column("Roof", numeric=False), Column("100 % (busbw)"), Column("What it is", numeric=False))
-        blocks.append(Table("What 100 % is", names, tuple(roofs)))
+        rows = tuple(
+            words((letters[roof], roof[0], ", ".join(dict.fromkeys(ops)), roof[1])) for roof, ops in roofs.items()
+        )
+        blocks.append(Table("What 100 % is", _ROOF_COLUMNS, rows))
     reasons = tuple(
         words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
     )
@@ -266,7 +272,7 @@ def _roof(verdict: Verdict) -> tuple[str, str] | None:
     """What 100 % is: the rate and the sentence, alike for all operations that have it in common."""
     if not verdict.roof_share or not verdict.busbw:
         return None
-    what = verdict.denominator.replace(verdict.op, "the operation")
+    what = verdict.denominator.replace(f"{verdict.op} on ranks", "the operation on ranks")
     return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
 
 

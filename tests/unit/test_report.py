@@ -190,7 +190,7 @@ def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     written = report.compose(judged(usual()))
     assert "% of A<" in written.html
     assert "What 100 % is" in written.html
-    assert re.search(r"\| A \| [\d.]+ GB/s \| Memory copy of node0", written.text)
+    assert re.search(r"\| A \| [\d.]+ GB/s \| all\\_reduce \| Memory copy of node0", written.text)
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
