@@ -1,5 +1,6 @@
 """What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
 
+import math
 import statistics
 import sys
 import time
@@ -32,6 +33,7 @@ _COLUMNS = (
     ("stop", "", 11),
     ("launch", "", 6),
 )
+_WIDTHS = {name: width for name, _, width in _COLUMNS}
 NOTE = (
     "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; "
     "skew: arrival skew over time; –: no wire, or not known"
@@ -149,11 +151,11 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
             ),
         ]
     shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
-    total = sum(rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None)
-    return [
-        *shown,
-        f"  {_first_columns(blocks[0].case)} total busbw over {len(groups)} groups at once: {total / 1e9:.3f} GB/s",
-    ]
+    rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
+    if not rates:
+        return shown
+    total = f"total busbw over {len(rates)} groups at once: {_readable(sum(rates) / 1e9, 3, 8)} GB/s"
+    return [*shown, f"{_first_columns(blocks[0].case)}  {total}"]
 
 
 def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamples]]:
@@ -182,9 +184,9 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
     busbw = _busbw(block, parts)
     check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
     cells = (
-        f"{median / 1e3:.1f}",
-        f"{rate:.3f}" if rate else "–",
-        f"{busbw / 1e9:.3f}" if busbw is not None else "–",
+        _readable(median / 1e3, 1, _WIDTHS["time"]),
+        _readable(rate, 3, _WIDTHS["algbw"]) if rate else "–",
+        _readable(busbw / 1e9, 3, _WIDTHS["busbw"]) if busbw is not None else "–",
         check,
         f"{(high - low) / 2 / median * 100:.1f}",
         skew,
@@ -193,6 +195,16 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
     )
     widths = [width for _, _, width in _COLUMNS[5:]]
     return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}"
+
+
+def _readable(value: float, decimals: int, width: int) -> str:
+    """``value`` with three significant digits at least, and with ``decimals`` decimals where ``width`` has room."""
+    needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals
+    for digits in (max(decimals, needed), needed):
+        text = f"{value:.{digits}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:.2e}"
 
 
 def _first_columns(case: Case) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from busbw import plan
@@ -117,7 +118,7 @@ def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
     size=st.integers(0, 1 << 20),
     split=st.sampled_from(["all", "div:2", "mod:2", "div:3", "mod:4"]),
 )
-@settings(deadline=None)
+@hypothesis_settings(deadline=None)
 def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: str, size: int, split: str) -> None:
     sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split)
     expanded = plan.expand(Plan(sweep=(sweep,)), ranks, 1)
@@ -251,9 +252,10 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
         ("ranks", 0, "ranks ≥ 1"),
     ],
 )
-def test_an_option_is_checked_as_a_plan_is(setting: str, value: Any, allowed: str) -> None:
+def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed: str) -> None:
+    settings: dict[str, Any] = {setting: value}
     with pytest.raises(UsageError, match=allowed):
-        plan.override(BASE, **{setting: value})
+        plan.override(BASE, **settings)
 
 
 def test_a_plan_is_stored_as_plain_values() -> None:

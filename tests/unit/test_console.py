@@ -1,0 +1,177 @@
+"""The live table: columns that stay columns, digits that say something, and no bar where there is no terminal."""
+
+import io
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw import console
+from busbw.plan import Cases, Plan, Sweep, Timing
+from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
+from busbw.testing.synthetic import Piece, World, case, synthetic_run
+
+BARE = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0)
+PLAN = Plan(launches=3, timing=Timing(blocks=1), sweep=(Sweep(ops=("all_reduce",)),))
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def measurement(world: World, one: Case, block: int = 0) -> Measurement:
+    stored = synthetic_run([one], world, launches=1, blocks=block + 1)
+    return stored.measurements[block]
+
+
+def cells(line: str) -> list[str]:
+    return line.split()
+
+
+def table(out: io.StringIO, err: io.StringIO, launch: int = 0, plan: Plan = PLAN) -> console.LiveTable:
+    return console.LiveTable(plan, launch, time.monotonic(), out=out, err=err)
+
+
+def only_line(case_: Case, world: World = BARE) -> str:
+    (line,) = console.lines([measurement(world, case_)], 3)
+    return line
+
+
+@given(st.floats(1e-9, 1e6), st.sampled_from([(1, 10), (3, 8)]))
+def test_a_number_keeps_three_digits_and_its_column(value: float, shape: tuple[int, int]) -> None:
+    decimals, width = shape
+    text = console._readable(value, decimals, width)
+    assert len(text) <= width
+    assert float(text) == pytest.approx(value, rel=0.0051)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(8e-5, "8.00e-05"), (0.000123, "0.000123"), (0.1074, "0.107"), (12.3456, "12.346"), (123456.7, "123457")],
+)
+def test_rates_as_they_are_shown(value: float, text: str) -> None:
+    assert console._readable(value, 3, 8) == text
+
+
+def test_a_small_size_shows_a_rate_and_not_zero() -> None:
+    values = cells(only_line(case("all_reduce", 8)))
+    names = cells(console.header().splitlines()[0])[1:]
+    row = dict(zip(names, values, strict=False))
+    assert float(row["algbw"]) == pytest.approx(8 / 100e-6 / 1e9, rel=0.01)
+    assert float(row["busbw"]) == pytest.approx(1.5 * 8 / 100e-6 / 1e9, rel=0.01)
+    assert row["check"] == "ok"
+    assert row["launch"] == "1/3"
+
+
+@pytest.mark.parametrize("size", [4, 1 << 20, 1 << 34])
+def test_columns_stand_under_their_names(size: int) -> None:
+    names = console.header().splitlines()[0]
+    line = only_line(case("reduce_scatter", size))
+    for name in ("count", "redop", "time", "busbw", "check", "launch"):
+        end = names.index(name) + len(name)
+        assert line[end - 1] != " ", (name, line)
+        assert line[end : end + 1] in {" ", ""}, (name, line)
+
+
+def test_what_has_no_wire_shows_no_bus_bandwidth() -> None:
+    barrier = cells(only_line(case("barrier", 0)))
+    assert barrier[5:8] == ["100.0", "–", "–"]
+    copied = cells(only_line(case("memory_copy", 1 << 20)))
+    assert copied[7] == "–"
+    assert float(copied[6]) > 0
+
+
+def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
+    assert cells(only_line(case("all_gather", 64, in_place=True)))[0] == "all_gather*"
+    assert cells(only_line(case("all_gather", 64)))[0] == "all_gather"
+    assert cells(only_line(case("all_reduce", 64)))[0] == "all_reduce"
+
+
+def test_groups_get_a_line_each_and_a_total() -> None:
+    lines = console.lines([measurement(BARE, case("all_reduce", 1 << 20, group="div:2"))], 1)
+    assert [line.rpartition("group ")[2] for line in lines[:2]] == ["0,1", "2,3"]
+    one = float(cells(lines[0])[7])
+    assert "total busbw over 2 groups at once" in lines[2]
+    assert float(cells(lines[2])[-2]) == pytest.approx(2 * one, rel=0.01)
+    assert cells(lines[2])[0] == "all_reduce"
+    assert len(lines) == 3
+
+
+def test_groups_without_a_wire_have_no_total() -> None:
+    lines = console.lines([measurement(BARE, case("memory_copy", 1 << 20, group="div:2"))], 1)
+    assert len(lines) == 2
+
+
+def test_the_pair_matrix_shows_its_middle_and_its_worst() -> None:
+    world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=((2, 1),))
+    lines = console.lines([measurement(world, case("pair_matrix", 1 << 20, variant="together"))], 1)
+    assert "median of 12 pairs" in lines[0]
+    assert "slowest pair 2 → 1" in lines[1]
+    assert float(cells(lines[1])[5]) == pytest.approx(10 * float(cells(lines[0])[5]), rel=0.01)
+
+
+def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
+    out, err = io.StringIO(), io.StringIO()
+    live, one = table(out, err), case("all_reduce", 8)
+    live.world_formed(Cases((one,), (), {}), 1, ("here", "here"))
+    live.row_written(Skipped(case=one, reason="no such thing"))
+    live.row_written(Failed(case=one, launch=0, block=0, error="wrong data before timing: 3 elements differ"))
+    live.launch_ended()
+    skipped, failed = out.getvalue().splitlines()[-2:]
+    assert skipped.endswith("skipped: no such thing")
+    assert failed.endswith("FAILED: wrong data before timing: 3 elements differ")
+    assert cells(skipped)[:5] == ["all_reduce", "8", "2", "float32", "sum"]
+
+
+def run_through(live: console.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
+    live.world_formed(Cases((rows[0].case,), adjusted, {}), len(rows), ("here",) * 4)
+    for row in rows:
+        live.block_begins(row.case, row.launch, row.block)
+        live.row_written(row)
+    live.launch_ended()
+
+
+def test_a_line_comes_with_the_last_block_of_a_case() -> None:
+    out = io.StringIO()
+    live = table(out, io.StringIO(), plan=Plan(timing=Timing(blocks=2), sweep=PLAN.sweep))
+    one = case("all_reduce", 1024)
+    live.world_formed(Cases((one,), (), {}), 2, ("here",) * 4)
+    before = out.getvalue()
+    live.row_written(measurement(BARE, one, block=0))
+    assert out.getvalue() == before
+    live.row_written(measurement(BARE, one, block=1))
+    assert out.getvalue().count("all_reduce") == before.count("all_reduce") + 1
+    live.launch_ended()
+
+
+def test_the_head_comes_once_a_run_and_says_what_was_rounded() -> None:
+    out = io.StringIO()
+    run_through(table(out, io.StringIO()), [measurement(BARE, case("all_reduce", 64))], ("1 B became 4 B",))
+    text = out.getvalue()
+    assert text.startswith("# custom: 1 cases, 4 ranks on 1 host(s), 3 launch(es), backend gloo\n")
+    assert "# size rounded: 1 B became 4 B\n" in text
+    assert console.NOTE in text
+    later = io.StringIO()
+    run_through(table(later, io.StringIO(), launch=1), [measurement(BARE, case("all_reduce", 64))])
+    assert "#" not in later.getvalue()
+
+
+def test_only_a_terminal_gets_a_progress_bar() -> None:
+    rows = [measurement(BARE, case("all_reduce", 64))]
+    for err, drawn in ((io.StringIO(), False), (Terminal(), True)):
+        out = io.StringIO()
+        run_through(table(out, err), rows)
+        assert bool(err.getvalue().strip()) == drawn
+        assert "\x1b" not in out.getvalue()
+
+
+def test_a_ping_pong_is_half_a_round_trip() -> None:
+    world = World(pieces=(Piece(100e-6, 0.0),), sample_noise=0.0)
+    made = measurement(world, case("ping_pong", 1000))
+    assert made.calls == 2
+    group: GroupSamples = made.groups[0]
+    assert float(cells(only_line(case("ping_pong", 1000), world))[5]) == pytest.approx(
+        group.slowest_ns[0] / 2 / 1000, rel=0.01
+    )
