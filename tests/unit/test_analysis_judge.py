@@ -55,6 +55,28 @@ def test_nobody_is_accused_where_all_are_late_alike(seed: int) -> None:
     assert "late rank" not in subjects(judge(pool((run,))))
 
 
+@pytest.mark.parametrize(
+    ("jitter_seconds", "late_seconds", "why"),
+    [
+        (0.0, 1e-6, "always last, but it costs 5 % of the time"),
+        (40e-6, 30e-6, "last more often than chance, but not in most samples"),
+    ],
+)
+def test_a_rank_that_is_a_little_late_is_not_accused(jitter_seconds: float, late_seconds: float, why: str) -> None:
+    world = World(jitter_seconds=jitter_seconds, late_rank=1, late_seconds=late_seconds)
+    judgement = judge(pool((synthetic_run([case("all_reduce", 64)], world, launches=4, samples=200),)))
+    group = judgement.cases[0].only
+    assert group is not None
+    assert group.views[1].late_count > 0.35 * group.samples, why
+    assert "late rank" not in subjects(judgement), why
+
+
+def test_nobody_is_accused_by_three_samples() -> None:
+    for seed in range(20):
+        run = synthetic_run([case("barrier", 0)], World(jitter_seconds=50e-6), launches=1, samples=3, seed=seed)
+        assert "late rank" not in subjects(judge(pool((run,))))
+
+
 @pytest.mark.parametrize("rank", [0, 2])
 def test_the_late_rank_is_named_with_numbers(rank: int) -> None:
     cases = [case("all_reduce", size) for size in SIZES[:3]]
@@ -256,6 +278,7 @@ def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, Stor
     total = next(row for row in document["cases"] if row["row"] == "total")
     groups = [row for row in document["cases"] if row["row"] == "group" and row["groups"] == "div:2"]
     assert total["busbw"] == pytest.approx(sum(row["busbw"] for row in groups))
+    assert total["roof_share"] == pytest.approx(np.mean([row["roof_share"] for row in groups]))
     assert document["runs"] == ["synthetic-0"]
     assert any(remark["subject"] == "failed" for remark in document["remarks"])
 

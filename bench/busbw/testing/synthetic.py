@@ -270,8 +270,9 @@ def _group(
     if world.late_rank in members:
         arrival[members.index(world.late_rank)] += world.late_seconds
     last = arrival.max(axis=0)
-    # All leave together, `done` after the last one came (an op that synchronises), but for a trace of their own noise.
-    leave = last + done * (1 + 1e-4 * generator.random((len(members), samples)))
+    # All leave `done` after the last one came, but for a trace of their own noise; who copies waits for nobody.
+    alone = op.bus_factor is None and not op.synchronising
+    leave = (arrival if alone else last) + done * (1 + 1e-4 * generator.random((len(members), samples)))
     durations = np.maximum(np.rint((leave - arrival) * 1e9), 1).astype(np.int64)
     return GroupSamples(
         ranks=members,
