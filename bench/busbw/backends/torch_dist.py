@@ -15,12 +15,15 @@ from busbw.backends.base import Call, Vector, World
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
-from busbw.ops.groups import Ranks
+from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
 
 _FAILED_KEY = "busbw/failed/{rank}"
 _ANSWER_GRACE_SECONDS = 3.0
 _ANSWER_POLL_SECONDS = 0.05
+
+_BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
+"""Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""
 
 _REDUCTIONS = {
     "sum": dist.ReduceOp.SUM,
@@ -217,6 +220,13 @@ class GlooBackend:
             return f"torch.distributed has no {op.name}"
         if case.redop == "avg" and case.dtype is not None and not TORCH_DTYPES[case.dtype].is_floating_point:
             return f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+        groups = split_world(case.group, case.ranks)
+        if op.name == "send_recv" and any(len(group) == 1 for group in groups):
+            return "Gloo has no connection of a rank to itself, which a ring of one rank needs"
+        if op.name in _BLOCKS_IN_RANK_ORDER and any(group != tuple(sorted(group)) for group in groups):
+            return (
+                f"torch.distributed puts the ranks of a group in ascending order; groups {case.group} asks for another"
+            )
         return None
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:

@@ -1,0 +1,247 @@
+"""What the tests with real ranks share: the real command, started with a mark by which every process of it is found.
+
+Whatever a test does to a run, its processes have to be gone when it ends: that is checked after every test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeVar
+
+import pytest
+
+from busbw import store
+from busbw.records import Measurement, Row
+
+_Value = TypeVar("_Value")
+
+_HERE = Path(__file__).parent
+_MARK = "BUSBW_TEST_MARK"
+_PATIENCE_SECONDS = 120.0
+"""How long anything may take on a machine that is busy with something else; nothing here should need a tenth of it."""
+
+_FOREIGN = ("BUSBW_", "MASTER_", "TORCHELASTIC_", "GLOO_", "SLURM_", "OMP_")
+_FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
+
+_SMALL_PLAN = """\
+name = "small"
+
+[timing]
+blocks = 2
+min_samples = 4
+least_samples = 2
+min_seconds = 0.0
+max_seconds = 0.02
+launch_warmup_seconds = 0.05
+warmup_seconds = 0.0
+warmup_calls = 1
+
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A command that has ended: its exit code, what it said to programs (out) and to people (err)."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def told(self) -> str:
+        """Everything it said, for the message of a failed assertion."""
+        return f"exit {self.code}\n{self.out}\n{self.err}"
+
+
+@dataclass(slots=True)
+class Started:
+    """A command under way, the leader of a session of its own as under a terminal."""
+
+    results: Path
+    process: subprocess.Popen[str]
+
+    def wait(self, seconds: float = _PATIENCE_SECONDS) -> Finished:
+        """Wait for its end. Raises subprocess.TimeoutExpired when it hangs."""
+        out, err = self.process.communicate(timeout=seconds)
+        return Finished(self.process.returncode, out, err)
+
+    def folder(self) -> Path:
+        """The run folder, once the world has formed."""
+        return until(lambda: next(iter(store.folders(self.results)), None), "there is no run folder", self.process)
+
+    def rows(self, atleast: int = 1) -> tuple[Row, ...]:
+        """The rows, once ``atleast`` blocks are measured: from then on the run is in the midst of measuring."""
+
+        def enough() -> tuple[Row, ...] | None:
+            rows = store.read(self.folder()).rows
+            return rows if sum(isinstance(row, Measurement) for row in rows) >= atleast else None
+
+        return until(enough, f"there are no {atleast} measured blocks", self.process)
+
+    def pids(self) -> tuple[int, ...]:
+        """The process of every rank of the latest launch."""
+        return store.read(self.folder()).launches[-1].pids
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """What a terminal does on Ctrl-C: the signal goes to every process of the group."""
+        os.killpg(self.process.pid, number)
+
+
+def until(
+    condition: Callable[[], _Value | None], otherwise: str, process: subprocess.Popen[str] | None = None
+) -> _Value:
+    """Poll until ``condition`` gives something, and return that; fail with ``otherwise`` when it never does."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        found = condition()
+        if found is not None:
+            return found
+        if process is not None and process.poll() is not None:
+            out, err = process.communicate()
+            pytest.fail(f"{otherwise}, and the command has ended: {Finished(process.returncode, out, err).told}")
+        time.sleep(0.01)
+    pytest.fail(otherwise)
+
+
+@dataclass(slots=True)
+class Commands:
+    """The real ``busbw`` in processes of its own, writing below ``results``; ``mark`` is in the environment of all."""
+
+    folder: Path
+    mark: str = field(default_factory=lambda: uuid.uuid4().hex)
+    started: list[Started] = field(default_factory=list)
+
+    @property
+    def results(self) -> Path:
+        """Where runs go."""
+        return self.folder / "results"
+
+    def run(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, program: Sequence[str] | None = None
+    ) -> Finished:
+        """``busbw`` with these arguments, until it has ended."""
+        return self.start(*arguments, environment=environment, program=program).wait()
+
+    def start(
+        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, program: Sequence[str] | None = None
+    ) -> Started:
+        """``busbw`` (or a program that stands in for it) with these arguments, in the background."""
+        command = [*(program or (sys.executable, "-m", "busbw")), *map(str, arguments)]
+        with _interruptible():
+            process = subprocess.Popen(
+                command,
+                env={**self.environment(), **(environment or {})},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                cwd=self.folder,
+            )
+        started = Started(self.results, process)
+        self.started.append(started)
+        return started
+
+    def environment(self) -> dict[str, str]:
+        """The environment of the tests without anything that says where a rank is, and with the mark."""
+        kept = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
+        }
+        return {**kept, _MARK: self.mark, "BUSBW_RESULTS_DIR": str(self.results)}
+
+    def plan(self, sweeps: str) -> Path:
+        """A plan file with the pace of these tests and these sweeps (TOML)."""
+        path = self.folder / f"plan-{uuid.uuid4().hex[:8]}.toml"
+        path.write_text(_SMALL_PLAN + sweeps, encoding="utf-8")
+        return path
+
+    def sweep(self, ops: str, sizes: str = "1KiB", **more: str) -> Path:
+        """A plan of one sweep; ``more`` are keys with their TOML values."""
+        lines = [f"ops = {ops.split(',')}", f'sizes = "{sizes}"', *(f"{key} = {value}" for key, value in more.items())]
+        return self.plan("\n".join(["[[sweep]]", *lines]) + "\n")
+
+    def long(self) -> Path:
+        """A plan that goes on for much longer than any test: to be broken off."""
+        return self.sweep("all_reduce,all_gather,broadcast", "1KiB..64KiB+512")
+
+    def program(self, name: str) -> tuple[str, ...]:
+        """One of the programs beside these tests that stand in for ``busbw``."""
+        return (sys.executable, str(_HERE / "programs" / name))
+
+    def torchrun(self, ranks: int) -> tuple[str, ...]:
+        """``torchrun … -m busbw``, on the loopback interface."""
+        here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
+        return (sys.executable, "-m", "torch.distributed.run", *here, "-m", "busbw")
+
+    def read(self, results: Path | None = None) -> store.StoredRun:
+        """The one run there is."""
+        (folder,) = store.folders(results or self.results)
+        return store.read(folder)
+
+    def alive(self) -> list[int]:
+        """The processes that carry the mark and have not ended."""
+        needle = f"{_MARK}={self.mark}".encode()
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit() and int(entry.name) != os.getpid():
+                with contextlib.suppress(OSError):  # it ended while we looked
+                    if needle in (entry / "environ").read_bytes():
+                        found.append(int(entry.name))
+        return found
+
+    def nobody_left(self, within_seconds: float = 0.0) -> bool:
+        """Whether every process of these commands is gone, after at most this long."""
+        deadline = time.monotonic() + within_seconds
+        while self.alive() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return not self.alive()
+
+    def clear(self) -> None:
+        """Kill what is left, so that one failed test does not disturb the next."""
+        for pid in self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        for started in self.started:
+            started.process.communicate()
+
+
+@contextlib.contextmanager
+def _interruptible() -> Iterator[None]:
+    """Children inherit it when Ctrl-C is ignored, as it is below ``nohup`` and some CI; a handler is not inherited."""
+    before = signal.getsignal(signal.SIGINT)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@pytest.fixture
+def commands(tmp_path: Path) -> Iterator[Commands]:
+    """The real command; when the test ends, no process of it may be left."""
+    given = Commands(tmp_path)
+    yield given
+    left = given.alive()
+    given.clear()
+    assert not left, f"processes {left} outlived their run"
+
+
+@pytest.fixture(scope="module")
+def shared_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+    """The real command for what several tests of a module look at."""
+    given = Commands(tmp_path_factory.mktemp("shared"))
+    yield given
+    left = given.alive()
+    given.clear()
+    assert not left, f"processes {left} outlived their run"

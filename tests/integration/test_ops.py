@@ -1,0 +1,259 @@
+"""Every operation, data type, reduction and way of splitting the world, on real ranks, with the data verified."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.ops import OPS
+from busbw.records import DTYPE_BYTES, REDOPS, Measurement
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+    from busbw.store import StoredRun
+
+pytestmark = pytest.mark.integration
+
+_EVERY_OP = ",".join(OPS)
+_PAIR_OPS = {op.name for op in OPS.values() if op.members != "all"}
+_UNCHECKED = {"barrier"}
+
+
+@pytest.fixture(scope="module", params=[4, 3])
+def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple[int, StoredRun]:
+    """One run of every op, in place and out of place."""
+    ranks: int = request.param
+    results = shared_commands.results / str(ranks)
+    plan = shared_commands.sweep(_EVERY_OP, "1KiB", placement='"both"')
+    finished = shared_commands.run("run", "--plan", plan, "--ranks", str(ranks), "--results-dir", results)
+    assert finished.code == 0, finished.told
+    assert not shared_commands.alive()
+    return ranks, shared_commands.read(results)
+
+
+def test_every_op_in_every_placement_is_measured_and_verified(every_op: tuple[int, StoredRun]) -> None:
+    ranks, run = every_op
+    wanted = {(op.name, place == "in") for op in OPS.values() for place in op.placements}
+    assert {(case.op, case.in_place) for case in run.run.cases} == wanted
+    assert not run.failed
+    assert not run.skipped
+    assert not run.not_reached
+    for row in run.measurements:
+        assert row.check.state == ("not checked" if row.case.op in _UNCHECKED else "verified"), row.case
+        assert row.case.ranks == ranks
+        assert all(min(group.fastest_ns) > 0 for group in row.groups)
+
+
+def test_groups_of_every_op_are_the_ranks_that_took_part(every_op: tuple[int, StoredRun]) -> None:
+    ranks, run = every_op
+    for row in run.measurements:
+        groups = [group.ranks for group in row.groups]
+        if row.case.op == "pair_matrix":
+            pairs = [(source, to) for source in range(ranks) for to in range(ranks) if source != to]
+            assert sorted(groups) == pairs
+        else:
+            assert groups == [(0, ranks - 1) if row.case.op in _PAIR_OPS else tuple(range(ranks))]
+        for group in row.groups:
+            assert [samples.rank for samples in group.per_rank] == list(group.ranks)
+            assert set(group.late_rank) <= set(group.ranks)
+            assert all(low <= high for low, high in zip(group.fastest_ns, group.slowest_ns, strict=True))
+
+
+def test_bus_factors_are_those_of_the_definitions(every_op: tuple[int, StoredRun]) -> None:
+    ranks, run = every_op
+    others = (ranks - 1) / ranks
+    wanted = {"all_reduce": 2 * others, "barrier": None, "memory_copy": None}
+    wanted |= dict.fromkeys(("all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"), others)
+    for row in run.measurements:
+        for group in row.groups:
+            assert group.bus_factor == pytest.approx(wanted.get(row.case.op, 1.0)), row.case.op
+
+
+def test_sizes_that_an_op_cannot_have_are_rounded_and_said(commands: Commands) -> None:
+    plan = commands.sweep("all_gather,all_reduce", "8,1001")
+    finished = commands.run("run", "--plan", plan, "--ranks", "3")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    sizes = {op: sorted({case.size_bytes for case in run.run.cases if case.op == op}) for op in OPS}
+    assert sizes["all_gather"] == [12, 996]
+    assert sizes["all_reduce"] == [8, 1000]
+    assert run.run.adjusted == (
+        "all_gather float32: 8 B became 12 B, a multiple of 3 ranks × 4 B",
+        "all_gather float32: 1001 B became 996 B, a multiple of 3 ranks × 4 B",
+        "all_reduce float32: 1001 B became 1000 B, a multiple of 4 B",
+    )
+    assert all(note in finished.out for note in run.run.adjusted)
+
+
+def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce,reduce_scatter,reduce", dtypes=str(list(DTYPE_BYTES)), redops=str(list(REDOPS)))
+    finished = commands.run("run", "--plan", plan, "--ranks", "2")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert len(run.run.cases) == 3 * len(DTYPE_BYTES) * len(REDOPS)
+    assert not run.not_reached
+    refused = {row.case: row.reason for row in run.skipped}
+    assert {(case.dtype, case.redop) for case in refused} == {(dtype, "avg") for dtype in DTYPE_BYTES if "int" in dtype}
+    assert len(refused) == 3 * 4
+    assert all(
+        reason == f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+        for case, reason in refused.items()
+    )
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert "skipped: Gloo averages" in finished.out
+
+
+def test_an_op_without_a_reduction_moves_every_dtype(commands: Commands) -> None:
+    plan = commands.sweep("all_to_all,scatter,send_recv", "256", dtypes=str(list(DTYPE_BYTES)))
+    finished = commands.run("run", "--plan", plan, "--ranks", "2")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    measured = {(row.case.op, row.case.dtype): row.check.state for row in run.measurements}
+    assert measured == {
+        (op, dtype): "verified" for op in ("all_to_all", "scatter", "send_recv") for dtype in DTYPE_BYTES
+    }
+
+
+def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> None:
+    finished = commands.run(
+        "run", "--plan", commands.sweep("all_reduce,all_gather"), "--ranks", "2", "--placement", "out"
+    )
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert [(row.case.op, row.reason) for row in run.skipped] == [
+        ("all_reduce", "all_reduce through torch.distributed exists in place only")
+    ]
+    assert {row.case.op for row in run.measurements} == {"all_gather"}
+
+
+def test_one_rank_has_no_wire_and_no_partner(commands: Commands) -> None:
+    finished = commands.run("run", "--plan", commands.sweep(_EVERY_OP, "64"), "--ranks", "1")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    lonely = {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in _PAIR_OPS}
+    lonely["send_recv"] = "Gloo has no connection of a rank to itself, which a ring of one rank needs"
+    assert {row.case.op: row.reason for row in run.skipped} == lonely
+    assert {row.case.op for row in run.measurements} == set(OPS) - set(lonely)
+    assert {group.bus_factor for row in run.measurements for group in row.groups} == {None}
+    assert not run.failed
+
+
+def test_a_traffic_matrix_is_carried_out(commands: Commands) -> None:
+    matrix = commands.folder / "traffic.csv"
+    matrix.write_text("0,4,0\n1,1,2\n0,0,0\n", encoding="utf-8")
+    plan = commands.sweep("all_to_all_v", "4000")
+    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--traffic", matrix)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert run.run.plan["sweep"][0]["traffic"] == [[0.0, 4.0, 0.0], [1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]
+    for row in run.measurements:
+        assert row.case.variant is not None
+        assert row.case.variant.startswith("matrix:")
+        assert row.check.state == "verified"
+        # Rank 1 receives 5 of 5 parts and is the busiest; 7 parts cross a wire, of which one part is 800 B.
+        assert row.groups[0].wire_bytes == pytest.approx(7 * 800)
+
+
+def test_a_traffic_matrix_for_another_number_of_ranks_is_refused(commands: Commands) -> None:
+    matrix = commands.folder / "traffic.csv"
+    matrix.write_text("0,4\n1,1\n", encoding="utf-8")
+    plan = commands.sweep("all_to_all_v,broadcast", "4000")
+    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--traffic", matrix)
+    assert finished.code == 2, finished.told
+    assert "2" in finished.err
+    assert "3 ranks" in finished.err
+    assert not list(commands.results.glob("*/*"))
+
+
+@pytest.mark.parametrize("skew", ["0", "1"])
+def test_the_extremes_of_skew_are_verified(commands: Commands, skew: str) -> None:
+    plan = commands.sweep("all_to_all_v", "8,4000")
+    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--skew", skew)
+    assert finished.code == 0, finished.told
+    assert {row.check.state for row in commands.read().measurements} == {"verified"}
+
+
+@pytest.mark.parametrize(
+    ("split", "groups"),
+    [
+        ("div:2", [(0, 1), (2, 3)]),
+        ("mod:2", [(0, 2), (1, 3)]),
+        ("and:0x1", [(0, 2), (1, 3)]),
+        ("or:0x1", [(0, 1), (2, 3)]),
+        ("0,3;2", [(0, 3), (2,)]),
+        ("1,3", [(1, 3)]),
+    ],
+)
+def test_groups_run_at_once_and_are_recorded_one_by_one(
+    commands: Commands, split: str, groups: list[tuple[int, ...]]
+) -> None:
+    plan = commands.sweep("all_reduce,all_gather,scatter,send_recv,barrier,ping_pong", "1200", root="0")
+    finished = commands.run("run", "--plan", plan, "--ranks", "4", "--groups", split)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert {case.group for case in run.run.cases} == {split}
+    assert not run.failed
+    smallest = min(len(group) for group in groups)
+    assert {row.case.op for row in run.skipped} == ({"ping_pong", "send_recv"} if smallest < 2 else set())
+    for row in run.measurements:
+        assert [group.ranks for group in row.groups] == groups, row.case
+        assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")
+        for group in row.groups:
+            assert (group.bus_factor is None) == (len(group.ranks) == 1 or row.case.op == "barrier")
+    if len(groups) > 1:
+        assert "total busbw over 2 groups at once" in finished.out
+
+
+def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
+    plan = commands.sweep(_EVERY_OP, "1200")
+    finished = commands.run("run", "--plan", plan, "--ranks", "4", "--groups", "3,0,1")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    blocks = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
+    assert {row.case.op for row in run.skipped} == blocks
+    assert {row.reason for row in run.skipped} == {
+        "torch.distributed puts the ranks of a group in ascending order; groups 3,0,1 asks for another"
+    }
+    for row in run.measurements:
+        assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")
+    ends = {row.case.op: row.groups[0].ranks for row in run.measurements if row.case.op in _PAIR_OPS - {"pair_matrix"}}
+    assert ends == dict.fromkeys(("ping_pong", "pair_uni", "pair_bidir"), (3, 1))
+
+
+def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_skipped(commands: Commands) -> None:
+    plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", placement='"both"')
+    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--root", "2")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert not run.skipped
+    assert {(row.case.root, row.check.state) for row in run.measurements} == {(2, "verified")}
+    beyond = commands.run("run", "--plan", plan, "--ranks", "2", "--root", "2", "--results-dir", commands.folder / "b")
+    assert beyond.code == 0, beyond.told
+    assert {row.reason for row in commands.read(commands.folder / "b").skipped} == {
+        "root 2 is not a rank of every group; the smallest has 2 ranks"
+    }
+
+
+@pytest.mark.parametrize("pairs", ["together", "alone"])
+@pytest.mark.parametrize("ranks", [2, 5])
+def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, pairs: str, ranks: int) -> None:
+    plan = commands.sweep("pair_matrix")
+    finished = commands.run("run", "--plan", plan, "--ranks", str(ranks), "--pairs", pairs)
+    assert finished.code == 0, finished.told
+    rows = commands.read().measurements
+    assert len(rows) == 2
+    for row in rows:
+        assert row.case.variant == pairs
+        assert row.check.state == "verified"
+        measured = [group.ranks for group in row.groups]
+        assert sorted(measured) == [(one, two) for one in range(ranks) for two in range(ranks) if one != two]
+
+
+def test_sixteen_ranks_start(commands: Commands) -> None:
+    finished = commands.run("run", "--plan", commands.sweep("all_reduce"), "--ranks", "16")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert len(set(run.launches[0].pids)) == 16
+    assert all(row.groups[0].ranks == tuple(range(16)) for row in run.rows if isinstance(row, Measurement))
