@@ -206,10 +206,12 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) 
     send, receive = _buffers(bench.backend, layout, dtype)
     made_of: Pattern | None = None
     if case.dtype is not None:
+        # Another seed for every group, so that data of a neighbouring group are seen as wrong, too.
+        seed = bench.seed + group[0]
         try:
-            made_of = pattern(len(group), case.dtype, case.redop, bench.seed)
+            made_of = pattern(len(group), case.dtype, case.redop, seed)
         except Unverifiable:
-            made_of = pattern(len(group), case.dtype, None, bench.seed)
+            made_of = pattern(len(group), case.dtype, None, seed)
     return _Part(group, layout, send, receive, made_of, bench.backend.bind(op, case, group, send, receive, matrix))
 
 
@@ -241,9 +243,15 @@ def _check(bench: Bench, op: Op, case: Case, part: _Part | None) -> Check | str:
             error = str(raised)
         if not error and reason is None and part.made_of is not None:
             wrong = count_wrong(part.receive, part.layout.expect, part.made_of)
-    raised_on, taking_part, wrong_everywhere = bench.backend.reduce(
-        np.asarray([bool(error), part is not None, wrong], dtype=np.int64), "sum"
-    )
+    counts = np.asarray([bool(error), part is not None, wrong], dtype=np.int64)
+    try:
+        raised_on, taking_part, wrong_everywhere = bench.backend.reduce(counts, "sum")
+    except BackendError as broken:
+        if not error:
+            raise
+        # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
+        message = f"{error}; after that: {broken}"
+        raise BackendError(message) from broken
     if 0 < raised_on < taking_part:
         message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
         raise BackendError(message)

@@ -22,6 +22,9 @@ from busbw.plan import Cases, Plan, expand, shares
 from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.units import format_size
 
+_MOST_REASONS = 8
+"""How many different reasons are repeated when every rank has one."""
+
 
 class Listener(Protocol):
     """Who wants to know how far the run is: the live table, the launcher, or nobody."""
@@ -251,10 +254,15 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
 
 def _blame(backend: Backend, place: _Place, error: BackendError) -> RankFailure:
     """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
-    said = f"rank {backend.rank} says: {error}"
-    heard = backend.fail(f"{place.words}: {error}")
+    heard = backend.fail(str(error))
     silent = tuple(sorted(set(range(backend.size)) - set(heard)))
     if not silent:
+        # Most of them only saw that somebody else broke off: the one that knows why is among them.
+        reasons: dict[str, int] = {}
+        for rank in sorted(heard):
+            reasons.setdefault(heard[rank], rank)
+        said = "; ".join(f"rank {rank} says: {reason}" for reason, rank in list(reasons.items())[:_MOST_REASONS])
         return RankFailure(f"{place.words} broke on every rank; {said}", said=said)
+    said = f"rank {backend.rank} says: {error}"
     names = [f"rank {rank} (host {place.hosts[rank]})" if place.hosts else f"rank {rank}" for rank in silent]
     return RankFailure(f"{', '.join(names)} did not answer during {place.words}; {said}", silent, said)

@@ -195,7 +195,7 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
         if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
             watch.trouble_since = watch.trouble_since or now
         dead = any((rank.process.exitcode or 0) < 0 for rank in watch.ranks)
-        patience = _POLL_SECONDS if dead else _LAST_WORDS_SECONDS
+        patience = _POLL_SECONDS if dead or not any(_may_speak(rank) for rank in watch.ranks) else _LAST_WORDS_SECONDS
         if watch.trouble_since is not None and now - watch.trouble_since > patience:
             break
         everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)
@@ -229,6 +229,11 @@ def _listen(watch: _Watch) -> None:
             rank.broke = word
         elif isinstance(word, Outcome):
             rank.outcome = word
+
+
+def _may_speak(rank: _Rank) -> bool:
+    """Whether something is still to be heard from a rank: it runs, and has not said how it ended."""
+    return not rank.gone and rank.broke is None and rank.outcome is None and rank.state() != "T"
 
 
 def _verdict(watch: _Watch) -> LaunchFailed:

@@ -1,0 +1,121 @@
+"""Stands in for ``busbw``: the same command over a backend that one thing is wrong with.
+
+``with_fault.py FAULT run …``: FAULT is a row of FAULTS; every other argument goes to busbw. Only BAD_OP is affected.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+
+from busbw import backends, cli
+from busbw.backends.base import Backend, Call
+from busbw.errors import BackendError
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+from busbw.testing.fakes import CorruptingBackend, WrappingBackend, wrapped
+
+BAD_OP = "broadcast"
+_BAD_RANK = 1
+
+
+class _Disturbed(WrappingBackend):
+    """Does ``instead`` before every call of the bad op."""
+
+    def __init__(self, inner: Backend, instead: Callable[[int], None]) -> None:
+        super().__init__(inner)
+        self._instead = instead
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """The call of ``inner``, with the fault before it where it belongs."""
+        call = self.inner.bind(op, case, group, send, receive, traffic)
+        if op.name != BAD_OP:
+            return call
+
+        def disturbed() -> None:
+            self._instead(self.rank)
+            call()
+
+        return disturbed
+
+
+def _raise_everywhere(_rank: int) -> None:
+    message = "this library does not like it"
+    raise BackendError(message)
+
+
+def _raise_alone(rank: int) -> None:
+    if rank == _BAD_RANK:
+        message = "this rank does not like it"
+        raise BackendError(message)
+
+
+def _hang(rank: int) -> None:
+    if rank == _BAD_RANK:
+        time.sleep(1000)
+
+
+def _crash(rank: int) -> None:
+    if rank == _BAD_RANK:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+def _leave(rank: int) -> None:
+    if rank == _BAD_RANK:
+        os._exit(7)
+
+
+def _bug(rank: int) -> None:
+    if rank == _BAD_RANK:
+        message = "a bug in one rank"
+        raise ZeroDivisionError(message)
+
+
+def _disturbed(instead: Callable[[int], None]) -> Callable[[Backend], Backend]:
+    return lambda inner: _Disturbed(inner, instead)
+
+
+def _corrupt(before_call: int) -> Callable[[Backend], Backend]:
+    """Wrong data on the second rank in the bad op's first ``before_call`` calls with each set of buffers."""
+
+    def wrap(inner: Backend) -> Backend:
+        if inner.rank != _BAD_RANK:
+            return inner
+        return CorruptingBackend(inner, lambda case, index: case.op == BAD_OP and index < before_call, elements=3)
+
+    return wrap
+
+
+def _corrupt_later(inner: Backend) -> Backend:
+    """Right at first, wrong from the second call on: only the check after the timing can see it."""
+    if inner.rank != _BAD_RANK:
+        return inner
+    return CorruptingBackend(inner, lambda case, index: case.op == BAD_OP and index > 0)
+
+
+FAULTS: dict[str, Callable[[Backend], Backend]] = {
+    "corrupt": _corrupt(1),
+    "corrupt-later": _corrupt_later,
+    "raise-everywhere": _disturbed(_raise_everywhere),
+    "raise-alone": _disturbed(_raise_alone),
+    "hang": _disturbed(_hang),
+    "crash": _disturbed(_crash),
+    "leave": _disturbed(_leave),
+    "bug": _disturbed(_bug),
+}
+
+
+def main() -> None:
+    """Put the fault around the row of Gloo and be busbw."""
+    backends.BACKENDS["gloo"] = wrapped(backends.BACKENDS["gloo"], FAULTS[sys.argv.pop(1)])
+    cli.main(prog_name="busbw")
+
+
+if __name__ == "__main__":
+    main()

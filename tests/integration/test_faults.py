@@ -1,0 +1,340 @@
+"""What goes wrong in real life, really done: every run ends with a message that names the culprit, keeps what it
+had measured, and leaves no process behind (which the fixture ``commands`` checks after every test).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import socket
+import subprocess
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw import store
+from busbw.records import Ended, Failed, LaunchStarted, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.integration.conftest import Commands, Finished, Started
+
+pytestmark = pytest.mark.integration
+
+_HOST = socket.gethostname()
+_GONE_SECONDS = 15.0
+_OP_AT_SIZE = r"(all_reduce|all_gather|broadcast) at [0-9.]+ (B|KiB)"
+
+
+def _assert_kept(run: store.StoredRun, before: tuple[object, ...]) -> None:
+    """Every row that was there when it happened is there now, and nothing had to be dropped."""
+    assert run.rows[: len(before)] == before
+    assert not run.warnings
+
+
+def _assert_failed(finished: Finished, run: store.StoredRun, *words: str) -> None:
+    """Exit 1, and the same reason on stderr, in the failed case's row and in the row of the end."""
+    assert finished.code == 1, finished.told
+    assert "Traceback" not in finished.told
+    assert isinstance(run.rows[-2], Failed)
+    assert isinstance(run.rows[-1], Ended)
+    assert run.end is not None
+    assert run.end.status == "failed"
+    for word in words:
+        assert word in finished.err, finished.told
+        assert word in run.rows[-2].error
+        assert word in (run.end.reason or "")
+
+
+# --- ranks -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_killed_rank_is_named_with_what_it_was_doing(commands: Commands, rank: int) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "60")
+    before = started.rows(atleast=3)
+    pid = started.pids()[rank]
+    os.kill(pid, signal.SIGKILL)
+    finished = started.wait()
+    run = commands.read()
+    _assert_kept(run, before)
+    _assert_failed(finished, run, f"rank {rank} (host {_HOST}, pid {pid}) was killed by SIGKILL during ")
+    assert _matches(finished.err)
+    assert run.not_reached
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands, rank: int) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5")
+    before = started.rows(atleast=2)
+    pid = started.pids()[rank]
+    os.kill(pid, signal.SIGSTOP)
+    finished = started.wait()
+    run = commands.read()
+    _assert_kept(run, before)
+    _assert_failed(finished, run, f"rank {rank} (host {_HOST}, pid {pid}) is stopped and does not answer during ")
+    assert _matches(finished.err)
+    assert finished.err.count("(host ") == 1, "the ranks that waited for it are not to blame"
+
+
+def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.sweep("all_reduce", "1KiB..8KiB*2"), "--ranks", "2")
+    started.rows(atleast=1)
+    pid = started.pids()[1]
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(0.5)
+    os.kill(pid, signal.SIGCONT)
+    finished = started.wait()
+    assert finished.code == 0, finished.told
+    assert not commands.read().failed
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)"),
+        ("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)"),
+        ("leave", "exited with status 7 without a word during broadcast at 1 KiB (float32)"),
+    ],
+)
+def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: str) -> None:
+    plan = commands.sweep("broadcast,all_reduce")
+    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "5")
+    run = commands.read()
+    _assert_failed(finished, run, f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}")
+    assert finished.err.count("(host ") == 1, finished.told
+
+
+def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:
+    plan = commands.sweep("broadcast,all_reduce")
+    finished = _with_fault(commands, "raise-alone", "run", "--plan", plan, "--ranks", "3", "--timeout", "5")
+    _assert_failed(finished, commands.read(), "broadcast at 1 KiB (float32)", "this rank does not like it")
+
+
+def test_a_bug_on_one_rank_is_told_and_nobody_else_is_blamed(commands: Commands) -> None:
+    plan = commands.sweep("broadcast,all_reduce")
+    finished = _with_fault(commands, "bug", "run", "--plan", plan, "--ranks", "3", "--timeout", "60")
+    _assert_failed(finished, commands.read(), "rank 1: ZeroDivisionError: a bug in one rank")
+    assert "(host " not in finished.err
+
+
+# --- wrong results ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("corrupt", "wrong data before timing: 3 elements differ"),
+        ("corrupt-later", "wrong data after timing: 1 elements differ"),
+        ("raise-everywhere", "the operation raised on every rank: this library does not like it"),
+    ],
+)
+def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str, words: str) -> None:
+    plan = commands.sweep("broadcast,all_reduce,all_gather", "1KiB,2KiB")
+    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3")
+    assert finished.code == 1, finished.told
+    assert f"FAILED: {words}" in finished.out
+    assert "2 case(s) failed" in finished.err
+    run = commands.read()
+    assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {("broadcast", 1024), ("broadcast", 2048)}
+    assert {row.error for row in run.failed} == {words}
+    assert {row.case.op for row in run.measurements} == {"all_reduce", "all_gather"}
+    assert len(run.measurements) == 2 * 2 * 2
+    assert not run.not_reached
+    assert run.end is not None
+    assert (run.end.status, run.end.reason) == ("failed", "2 case(s) failed")
+
+
+def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
+    plan = commands.sweep("broadcast,all_reduce")
+    finished = _with_fault(commands, "corrupt", "run", "--plan", plan, "--ranks", "2", "--launches", "2")
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert sorted(row.launch for row in run.failed) == [0, 1]
+    assert len(run.measurements) == 4
+
+
+# --- signals ---------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_ends_in_order_and_keeps_what_was_measured(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
+    before = started.rows(atleast=3)
+    started.signal_group(signal.SIGINT)
+    _assert_interrupted(commands, started, before)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_to_the_launcher_alone_ends_in_order_too(commands: Commands, number: signal.Signals) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
+    before = started.rows(atleast=2)
+    started.process.send_signal(number)
+    _assert_interrupted(commands, started, before)
+
+
+def test_ctrl_c_before_the_world_has_formed_leaves_no_run(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "8")
+    _until_ranks_exist(commands)
+    started.signal_group(signal.SIGINT)
+    finished = started.wait()
+    assert finished.code == 1, finished.told
+    assert "Traceback" not in finished.told
+    for folder in store.folders(commands.results):  # the world was faster than the signal
+        end = store.read(folder).end
+        assert end is not None
+        assert end.status == "interrupted"
+    assert not [folder for folder in commands.results.glob("*/*") if not (folder / store.RUN_FILE).exists()]
+
+
+def test_an_impatient_user_presses_ctrl_c_again_and_again(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "4")
+    before = started.rows(atleast=2)
+    for _ in range(20):
+        if started.process.poll() is None:
+            started.signal_group(signal.SIGINT)
+        time.sleep(0.02)
+    finished = started.wait()
+    assert finished.code in {1, -signal.SIGINT}, finished.told
+    assert commands.nobody_left(_GONE_SECONDS)
+    _assert_kept(commands.read(), before)
+
+
+def test_a_killed_launcher_takes_its_ranks_along_and_loses_no_complete_row(commands: Commands) -> None:
+    generator = random.Random(7)
+    for attempt in range(3):
+        results = commands.folder / str(attempt)
+        started = commands.start(
+            "run", "--plan", commands.long(), "--ranks", "3", environment={"BUSBW_RESULTS_DIR": str(results)}
+        )
+        started.results = results
+        started.rows(atleast=1)
+        time.sleep(generator.uniform(0, 0.2))
+        before = (started.folder() / store.SAMPLES_FILE).read_bytes().count(b"\n")
+        started.process.kill()
+        started.wait()
+        assert commands.nobody_left(_GONE_SECONDS)
+        run = commands.read(results)
+        assert len(run.rows) >= before
+        assert run.end is None
+        assert run.measurements
+        assert all("the last line is incomplete" in warning for warning in run.warnings)
+
+
+# --- places ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 KiB. Only root can make one."""
+    place = tmp_path / "tiny"
+    place.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(place)],  # noqa: S607 - wherever it is
+        check=False,
+        capture_output=True,
+        text=True,
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small file system here: {mounted.stderr.strip()}")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)  # noqa: S607 - wherever it is
+
+
+def test_a_full_disk_ends_the_run_with_the_earlier_rows_kept(commands: Commands, tiny_disk: Path) -> None:
+    finished = commands.run(*_more_than_fits(commands), "--results-dir", tiny_disk)
+    _assert_stopped_by_the_disk(finished, commands.read(tiny_disk), "No space left on device")
+
+
+def test_a_file_that_may_not_grow_ends_the_run_with_the_earlier_rows_kept(commands: Commands) -> None:
+    program = commands.program("with_file_limit.py")
+    finished = commands.run(str(64 * 1024), *_more_than_fits(commands), program=program)
+    _assert_stopped_by_the_disk(finished, commands.read(), "File too large")
+
+
+def test_a_results_folder_below_a_file_is_refused_before_anything_starts(commands: Commands) -> None:
+    file = commands.folder / "file"
+    file.write_text("not a folder\n", encoding="utf-8")
+    finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", file / "results")
+    assert finished.code == 1, finished.told
+    assert f"cannot make the run folder {file}/results/" in finished.err
+    assert "Not a directory; give a writable one with --results-dir" in finished.err
+    assert finished.out == ""
+
+
+def test_a_read_only_results_folder_is_refused_before_anything_starts(commands: Commands, tiny_disk: Path) -> None:
+    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)  # noqa: S607 - wherever it is
+    finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", tiny_disk)
+    assert finished.code == 1, finished.told
+    assert "Read-only file system; give a writable one with --results-dir" in finished.err
+    assert finished.out == ""
+
+
+def test_a_port_in_use_is_named(commands: Commands) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--port", str(port))
+    assert finished.code == 1, finished.told
+    assert f"cannot open the rendezvous on 127.0.0.1 port {port}" in finished.err
+    assert "give another port with --port" in finished.err
+    assert "Traceback" not in finished.told
+    assert not list(commands.results.glob("*/*")), "a run that never began leaves no folder"
+
+
+def test_a_free_port_that_is_asked_for_is_taken_again_by_every_launch(commands: Commands) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    finished = commands.run(
+        "run", "--plan", commands.sweep("all_reduce"), "--ranks", "2", "--port", str(port), "--launches", "2"
+    )
+    assert finished.code == 0, finished.told
+
+
+# --- what the tests above share --------------------------------------------------------------------------------
+
+
+def _matches(text: str) -> bool:
+    return re.search(rf"during {_OP_AT_SIZE}", text) is not None
+
+
+def _with_fault(commands: Commands, fault: str, *arguments: str | Path) -> Finished:
+    return commands.run(fault, *arguments, program=commands.program("with_fault.py"))
+
+
+def _assert_interrupted(commands: Commands, started: Started, before: tuple[object, ...]) -> None:
+    finished = started.wait()
+    assert finished.code == 1, finished.told
+    assert "interrupted; what was finished is kept" in finished.err
+    assert "Traceback" not in finished.told
+    assert not commands.alive()
+    run = commands.read()
+    _assert_kept(run, before)
+    assert not run.failed, "nothing failed: the user had enough"
+    assert run.end is not None
+    assert (run.end.status, run.end.reason) == ("interrupted", "interrupted by a signal")
+
+
+def _assert_stopped_by_the_disk(finished: Finished, run: store.StoredRun, reason: str) -> None:
+    assert finished.code == 1, finished.told
+    assert f"cannot write {run.path / store.SAMPLES_FILE}: {reason}; the rows before are kept" in finished.err
+    assert "Traceback" not in finished.told
+    assert "(host " not in finished.err, "no rank is to blame for a disk"
+    assert isinstance(run.rows[0], LaunchStarted)
+    assert 0 < len(run.measurements) < run.run.plan["launches"] * 2 * len(run.run.cases)
+    assert all(isinstance(row, LaunchStarted | Measurement | Failed | Ended) for row in run.rows)
+    assert run.end is None or run.end.status == "failed"
+
+
+def _more_than_fits(commands: Commands) -> tuple[str | Path, ...]:
+    """A run whose rows, at 600 B or more each, do not fit into 64 KiB, while run.json does."""
+    return "run", "--plan", commands.sweep("all_reduce,all_gather", "1KiB..8KiB+512"), "--ranks", "2", "--launches", "9"
+
+
+def _until_ranks_exist(commands: Commands) -> None:
+    deadline = time.monotonic() + 60
+    while len(commands.alive()) < 3 and time.monotonic() < deadline:
+        time.sleep(0.01)
