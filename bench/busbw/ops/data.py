@@ -71,7 +71,10 @@ def pattern(ranks: int, dtype: str, redop: str | None, seed: int) -> Pattern:
     """The inputs of a group of ``ranks`` and the exact result. Raises Unverifiable where there is none."""
     generator = torch.Generator().manual_seed(seed)
     if redop is None:
-        table = torch.randint(0, _MOVED_TOP + 1, (ranks, PERIOD), generator=generator)
+        # At every element the first 127 ranks differ, so that a block of one element tells whose it is.
+        values = _MOVED_TOP + 1
+        own = torch.randperm(values, generator=generator)[torch.arange(ranks) % values]
+        table = (torch.randint(0, values, (PERIOD,), generator=generator) + own[:, None]) % values
         return Pattern(table.to(TORCH_DTYPES[dtype]), None)
     contribution, reduced = _REDUCTIONS[redop](ranks, dtype, generator)
     return Pattern(contribution.to(TORCH_DTYPES[dtype]), reduced.to(TORCH_DTYPES[dtype]))
@@ -80,7 +83,7 @@ def pattern(ranks: int, dtype: str, redop: str | None, seed: int) -> Pattern:
 def _summed(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks)
     if top >= 1:
-        table = torch.randint(0, top + 1, (ranks, PERIOD), generator=generator)
+        table = _above_zero(top, ranks, generator)
     else:
         # More ranks than the dtype can count: only every k-th rank contributes to an element, in turn.
         every = -(-ranks // EXACT_UP_TO[dtype])
@@ -88,12 +91,17 @@ def _summed(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.T
     return table, table.sum(0)
 
 
+def _above_zero(top: int, ranks: int, generator: torch.Generator) -> torch.Tensor:
+    """Contributions up to ``top``, none of them 0, so that a lost one is always seen; with 0 where 1 is the top."""
+    return torch.randint(1 if top > 1 else 0, top + 1, (ranks, PERIOD), generator=generator)
+
+
 def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     top = min(_MOVED_TOP, EXACT_UP_TO[dtype] // ranks - ranks)
     if top < 1:
         message = f"an average over {ranks} ranks has no exact test in {dtype}"
         raise Unverifiable(message)
-    table = torch.randint(0, top + 1, (ranks, PERIOD), generator=generator)
+    table = _above_zero(top, ranks, generator)
     # One rank, another one at each element, makes up what is missing to a multiple of the number of ranks.
     columns = torch.arange(PERIOD)
     table[columns % ranks, columns] += (-table.sum(0)) % ranks

@@ -27,7 +27,7 @@ POINT_TO_POINT = (
         size_meaning="message of one rank",
         layout=_ring,
         bus_factor=_one,
-        wire_bytes=lambda ranks, size: ranks * size,
+        wire_bytes=lambda ranks, size: ranks * size if ranks > 1 else 0,
     ),
     Op(
         name="ping_pong",

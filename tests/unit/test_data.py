@@ -1,0 +1,168 @@
+"""Data that prove themselves: exact in every dtype, different for every rank, and seen when they are wrong."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.ops.base import REDUCED, Span
+from busbw.ops.data import (
+    EXACT_UP_TO,
+    PERIOD,
+    POISON,
+    TORCH_DTYPES,
+    Pattern,
+    Unverifiable,
+    count_wrong,
+    fill,
+    pattern,
+    settle,
+)
+from busbw.records import DTYPE_BYTES, REDOPS
+from busbw.testing.fakes import Exchange
+
+RANKS = (1, 2, 3, 7, 16, 127, 300)
+
+
+def truth(table: torch.Tensor, redop: str) -> torch.Tensor:
+    """The reduction in 64-bit integers, where nothing is rounded."""
+    whole = table.to(torch.int64)
+    if redop == "avg":
+        assert bool((whole.sum(0) % len(whole) == 0).all()), "an average that is no whole number"
+        return whole.sum(0) // len(whole)
+    return {
+        "sum": lambda: whole.sum(0),
+        "product": lambda: whole.prod(0),
+        "min": lambda: whole.min(0).values,
+        "max": lambda: whole.max(0).values,
+    }[redop]()
+
+
+def made(ranks: int, dtype: str, redop: str | None, seed: int = 3) -> Pattern | None:
+    try:
+        return pattern(ranks, dtype, redop, seed)
+    except Unverifiable:
+        return None
+
+
+def test_every_stored_dtype_has_a_torch_dtype_and_a_limit() -> None:
+    assert set(TORCH_DTYPES) == set(DTYPE_BYTES) == set(EXACT_UP_TO)
+    for name, size in DTYPE_BYTES.items():
+        assert torch.empty(0, dtype=TORCH_DTYPES[name]).element_size() == size
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_the_limit_is_the_last_whole_number_before_a_gap(dtype: str) -> None:
+    limit, kind = EXACT_UP_TO[dtype], TORCH_DTYPES[dtype]
+    if kind.is_floating_point:
+        near = torch.tensor([limit - 1, limit], dtype=torch.float64)
+        assert near.to(kind).to(torch.float64).tolist() == near.tolist()
+        beyond = torch.tensor([float(limit + 1)], dtype=torch.float64)
+        assert dtype == "float64" or beyond.to(kind).to(torch.float64).item() != limit + 1
+    else:
+        assert limit == torch.iinfo(kind).max
+
+
+@pytest.mark.parametrize("redop", REDOPS)
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_the_expected_result_is_the_truth_and_every_partial_result_is_exact(dtype: str, redop: str) -> None:
+    for ranks in RANKS:
+        one = made(ranks, dtype, redop)
+        if one is None:
+            assert redop == "avg", "only an average may have no exact test"
+            continue
+        assert one.reduced is not None
+        expected = truth(one.table, redop)
+        assert torch.equal(one.reduced.to(torch.int64), expected), ranks
+        assert int(expected.abs().max()) <= EXACT_UP_TO[dtype]
+        if redop in {"sum", "avg"}:
+            assert int(one.table.to(torch.int64).sum(0).max()) <= EXACT_UP_TO[dtype]
+
+
+@pytest.mark.parametrize("redop", ["sum", "avg", "product"])
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_a_library_may_combine_in_any_order(dtype: str, redop: str) -> None:
+    for ranks in (2, 3, 7, 16, 64):
+        one = made(ranks, dtype, redop)
+        if one is None:
+            continue
+        for order in (list(range(ranks)), list(reversed(range(ranks))), sorted(range(ranks), key=lambda r: r * 7 % 5)):
+            result = Exchange([one.table[rank] for rank in order], 0, redop=redop).reduced()
+            assert one.reduced is not None
+            assert torch.equal(result, one.reduced), (ranks, order)
+
+
+def test_an_average_without_an_exact_test_says_so() -> None:
+    with pytest.raises(Unverifiable, match="16 ranks has no exact test in int8"):
+        pattern(16, "int8", "avg", 1)
+    assert made(11, "int8", "avg") is None
+    assert made(8, "int8", "avg") is not None
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize("redop", [None, *REDOPS])
+def test_no_input_looks_like_a_buffer_that_was_never_written(dtype: str, redop: str | None) -> None:
+    for ranks in (1, 2, 4, 7):
+        one = made(ranks, dtype, redop)
+        if one is not None and redop != "avg":
+            assert not bool((one.table == POISON).any())
+
+
+@pytest.mark.parametrize("redop", [None, *REDOPS])
+def test_all_ranks_differ_and_so_do_all_phases(redop: str | None) -> None:
+    one = pattern(7, "int8" if redop is None else "float32", redop, 1)
+    assert len({tuple(row) for row in one.table.tolist()}) == 7
+    if redop is None:
+        phases = {tuple(one.row(Span(5, 2, phase)).tolist()) for phase in range(300)}
+        assert len(phases) == 300
+
+
+def test_a_pattern_follows_from_its_seed() -> None:
+    same, other = pattern(4, "float32", "sum", 1), pattern(4, "float32", "sum", 2)
+    assert torch.equal(same.table, pattern(4, "float32", "sum", 1).table)
+    assert not torch.equal(same.table, other.table)
+    assert not torch.equal(pattern(4, "int8", None, 1).table, pattern(4, "int8", None, 2).table)
+
+
+spans = st.lists(
+    st.builds(Span, st.integers(0, 2 * PERIOD + 5), st.integers(REDUCED, 3), st.integers(0, 5000)), max_size=4
+)
+
+
+@given(spans)
+@settings(deadline=None, max_examples=50)
+def test_what_fill_writes_count_wrong_finds_right(given_spans: list[Span]) -> None:
+    one = pattern(4, "float32", "sum", 1)
+    buffer = torch.zeros(sum(span.length for span in given_spans))
+    fill(buffer, given_spans, one)
+    assert count_wrong(buffer, given_spans, one) == 0
+    start = 0
+    for span in given_spans:
+        source = one.reduced if span.source == REDUCED else one.table[span.source]
+        assert source is not None
+        shift = span.phase if span.source == REDUCED else span.phase * 37
+        for place in {0, span.length // 2, span.length - 1} if span.length else set():
+            assert buffer[start + place] == source[(shift + place) % PERIOD]
+        start += span.length
+
+
+@given(st.integers(1, 3 * PERIOD), st.data())
+@settings(deadline=None, max_examples=50)
+def test_exactly_the_changed_elements_are_wrong(length: int, data: st.DataObject) -> None:
+    one, where = pattern(2, "float32", None, 1), (Span(length, 1, 4),)
+    buffer = torch.zeros(length)
+    fill(buffer, where, one)
+    places = data.draw(st.sets(st.integers(0, length - 1), max_size=10))
+    for place in places:
+        buffer[place] = float("nan") if place % 2 else POISON
+    assert count_wrong(buffer, where, one) == len(places)
+
+
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+@pytest.mark.parametrize("redop", REDOPS)
+def test_settled_data_stay_as_they_are_whatever_is_reduced(dtype: str, redop: str) -> None:
+    buffers = [torch.full((4,), 5, dtype=TORCH_DTYPES[dtype]) for _ in range(7)]
+    for buffer in buffers:
+        settle(buffer, redop)
+    before = buffers[0].clone()
+    assert torch.equal(Exchange(buffers, 0, redop=redop).reduced(), before)

@@ -1,0 +1,83 @@
+"""Groups and pairs: splits as nccl-tests makes them, and tournaments in which everybody meets everybody once."""
+
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.errors import UsageError
+from busbw.ops.groups import pair_rounds, split_world
+
+COLOUR = {
+    # NCCL_TESTS_SPLIT, src/common.cu: ranks of one colour are one communicator
+    "and": lambda rank, value: rank & value,
+    "or": lambda rank, value: rank | value,
+    "mod": lambda rank, value: rank % value,
+    "div": lambda rank, value: rank // value,
+}
+
+
+@given(st.sampled_from(sorted(COLOUR)), st.integers(1, 70), st.integers(1, 64), st.booleans())
+def test_a_split_is_that_of_nccl_tests(how: str, value: int, ranks: int, hexadecimal: bool) -> None:  # noqa: FBT001
+    groups = split_world(f"{how}:{hex(value) if hexadecimal else value}", ranks)
+    assert sorted(itertools.chain(*groups)) == list(range(ranks)), "everybody is somewhere, once"
+    for group in groups:
+        assert list(group) == sorted(group)
+        assert len({COLOUR[how](rank, value) for rank in group}) == 1
+    assert len({COLOUR[how](group[0], value) for group in groups}) == len(groups)
+
+
+def test_splits_as_they_are_used() -> None:
+    assert split_world("all", 4) == ((0, 1, 2, 3),)
+    assert split_world("div:2", 5) == ((0, 1), (2, 3), (4,))
+    assert split_world("MOD:2", 4) == ((0, 2), (1, 3))
+    assert split_world("and:0x1", 4) == ((0, 2), (1, 3))
+    assert split_world("and:0", 3) == ((0, 1, 2),)
+    assert split_world("or:1", 4) == ((0, 1), (2, 3))
+
+
+def test_a_list_keeps_its_order_and_leaves_the_others_idle() -> None:
+    assert split_world("3,0; 1", 5) == ((3, 0), (1,))
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        ("half", "not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK"),
+        ("", "not a split"),
+        ("0,1;", "not a split"),
+        ("-1,0", "not a split"),
+        ("div:2.5", "not a split"),
+        ("xor:1", "not a split"),
+        ("div:0", "above 0"),
+        ("mod:0x0", "above 0"),
+        ("0,4", "ranks [4] do not exist; allowed are ranks 0 to 3"),
+        ("0,1;1,2", "ranks [1] are named twice"),
+    ],
+)
+def test_what_is_no_split_is_refused(spec: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        split_world(spec, 4)
+    assert repr(spec) in str(caught.value)
+    assert said in str(caught.value)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.integers(0, 200), min_size=2, max_size=24, unique=True))
+def test_together_all_ordered_pairs_meet_once_and_nobody_plays_twice_in_a_round(members: list[int]) -> None:
+    rounds = pair_rounds(tuple(members), together=True)
+    pairs = [pair for one in rounds for pair in one]
+    assert sorted(pairs) == sorted(itertools.permutations(members, 2))
+    for one in rounds:
+        playing = list(itertools.chain(*one))
+        assert len(playing) == len(set(playing))
+    size = len(members)
+    assert len(rounds) == 2 * (size - 1 + size % 2)
+
+
+@given(st.lists(st.integers(0, 200), min_size=1, max_size=12, unique=True))
+def test_alone_a_round_is_one_pair(members: list[int]) -> None:
+    rounds = pair_rounds(tuple(members), together=False)
+    assert all(len(one) == 1 for one in rounds)
+    assert sorted(one[0] for one in rounds) == sorted(itertools.permutations(members, 2))
