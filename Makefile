@@ -23,7 +23,7 @@ $(installed): pyproject.toml constraints.txt
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-demo: $(installed) ## measure RANKS=4 local ranks for about a minute and write a report
+demo: $(installed) ## measure RANKS=4 local ranks and write a report: two to three minutes
 	$(venv)/bin/busbw run --suite quick --ranks $(RANKS) --results-dir results
 	$(venv)/bin/busbw show latest --results-dir results
 	$(venv)/bin/busbw fit latest --results-dir results

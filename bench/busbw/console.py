@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from busbw.environment import usable_cores
 from busbw.plan import Cases, Plan
+from busbw.measure import least_good
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.units import format_span
 from busbw.worker import in_words
@@ -190,7 +191,7 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
         check,
         f"{(high - low) / 2 / median * 100:.1f}",
         skew,
-        "+".join(sorted({one.stop_reason for one in blocks})),
+        least_good([one.stop_reason for one in blocks]),
         f"{block.launch + 1}/{launches}",
     )
     widths = [width for _, _, width in _COLUMNS[5:]]

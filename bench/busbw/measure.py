@@ -158,7 +158,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         calls=op.trips,
         first_call_ns=max(result.first_call_ns for result in results),
         warmup_calls=max(result.warmup_calls for result in results),
-        stop_reason=_least_good([result.stop_reason for result in results]),
+        stop_reason=least_good([result.stop_reason for result in results]),
         check=checks[0],
         started=started,
         elapsed_ns=int(_agreed(bench, [bench.clock.now_ns() - began])[0]),
@@ -170,7 +170,8 @@ def _wrong(check: Check | str, when: str) -> str:
     return check if isinstance(check, str) else f"wrong data {when}: {check.wrong_elements} elements differ"
 
 
-def _least_good(reasons: Sequence[StopReason]) -> StopReason:
+def least_good(reasons: Sequence[StopReason]) -> StopReason:
+    """The reason to stop that says most of what is wanting: a cap before convergence."""
     for reason in ("cap_time", "cap_samples"):
         if reason in reasons:
             return reason

@@ -3,6 +3,7 @@
 import io
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -123,6 +124,14 @@ def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
     assert skipped.endswith("skipped: no such thing")
     assert failed.endswith("FAILED: wrong data before timing: 3 elements differ")
     assert cells(skipped)[:5] == ["all_reduce", "8", "2", "float32", "sum"]
+
+
+def test_blocks_that_stopped_for_different_reasons_show_the_cap() -> None:
+    blocks = [
+        msgspec.structs.replace(measurement(BARE, case("all_reduce", 1024)), block=block, stop_reason=reason)
+        for block, reason in enumerate(("converged", "cap_time", "converged"))
+    ]
+    assert cells(console.lines(blocks, 1)[0])[11] == "cap_time"
 
 
 def run_through(live: console.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
