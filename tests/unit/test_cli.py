@@ -1,0 +1,275 @@
+"""The command line: what is refused exits 2 and names what is allowed, stdout is data, and nothing heavy is loaded."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from busbw import __version__, launch, plan
+from busbw.backends import BACKENDS
+from busbw.cli import main
+from busbw.errors import BusbwError, LaunchError, RankFailure, UsageError
+from busbw.launch.base import Result as RunResult
+from busbw.launch.base import Settings
+from busbw.ops import OPS
+from busbw.plan import Plan
+
+
+@pytest.fixture(autouse=True)
+def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def busbw(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def refused(*arguments: str) -> str:
+    result = busbw(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == "", "stdout is data"
+    return result.stderr
+
+
+def dry(*arguments: str) -> dict[str, Any]:
+    result = busbw("run", "--dry-run", "--json", *arguments)
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+# --- help and usage --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["run", "--help"], ["list", "-h"], ["doctor", "--help"]])
+def test_help(arguments: list[str]) -> None:
+    result = busbw(*arguments)
+    assert result.exit_code == 0
+    assert result.stdout.startswith("Usage: ")
+    assert all(len(line) <= 110 for line in result.stdout.splitlines())
+
+
+def test_help_names_every_command() -> None:
+    for name in ("run", "list", "doctor", "show", "fit", "report"):
+        assert f"\n  {name} " in busbw("--help").stdout
+
+
+def test_the_version() -> None:
+    assert busbw("--version").stdout == f"busbw, version {__version__}\n"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
+def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
+    program = (
+        "import sys; from busbw.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'matplotlib', 'busbw_analysis'}; "
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["run"], ["nothing to measure", "--op", *plan.suites()]),
+        (["run", "--op", "allreduce"], ["'allreduce'", *OPS]),
+        (["run", "--op", ""], ["unknown", *OPS]),
+        (["run", "--suite", "quik"], ["'quik'", *plan.suites()]),
+        (["run", "--suite", "quick", "--plan", "x.toml"], ["--suite and --plan exclude each other"]),
+        (["run", "--plan", "no such.toml"], ["no such.toml", "cannot read it"]),
+        (["run", "--suite", "quick", "--op", "reduce"], ["'reduce'", "is not in plan 'quick'", "all_reduce"]),
+        (["run", "--op", "barrier", "--backend", "mpj", "--dry-run"], ["'mpj'", *BACKENDS]),
+        (["run", "--op", "all_reduce", "--sizes", "1M"], ["'1M'", "1MiB"]),
+        (["run", "--op", "all_reduce", "--dtype", "float33"], ["'float33'", "bfloat16"]),
+        (["run", "--op", "all_reduce", "--redop", "plus"], ["'plus'", "product"]),
+        (["run", "--op", "all_reduce", "--placement", "up"], ["'up'", "native, in, out, both"]),
+        (["run", "--op", "pair_matrix", "--pairs", "all"], ["'all'", "together, alone"]),
+        (["run", "--op", "all_reduce", "--ranks", "0"], ["ranks ≥ 1"]),
+        (["run", "--op", "all_reduce", "--ranks", "two"], ["--ranks", "'two'"]),
+        (["run", "--op", "all_reduce", "--launches", "0"], ["launches ≥ 1"]),
+        (["run", "--op", "all_reduce", "--precision", "0"], ["precision"]),
+        (["run", "--op", "all_reduce", "--max-seconds", "nan"], ["max_seconds"]),
+        (["run", "--op", "all_reduce", "--timeout", "inf"], ["timeout_seconds"]),
+        (["run", "--op", "all_reduce", "--root", "-1"], ["root"]),
+        (["run", "--op", "all_to_all_v", "--skew", "2"], ["skew", "0", "1"]),
+        (["run", "--op", "all_to_all_v", "--traffic", "no.csv"], ["no.csv", "cannot read it"]),
+        (["run", "--op", "all_reduce", "--groups", "halves", "--dry-run"], ["'halves'", "div:N"]),
+        (["run", "--op", "all_reduce", "--groups", "0,9", "--ranks", "4", "--dry-run"], ["[9]", "0 to 3"]),
+        (["list", "everything"], ["'everything'", "ops", "runs"]),
+        (["lits"], ["lits"]),
+        (["run", "--oops"], ["--oops"]),
+    ],
+)
+def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[str], said: list[str]) -> None:
+    message = refused(*arguments)
+    for words in said:
+        assert words in message, message
+    assert "Traceback" not in message
+
+
+# --- dry runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_cases_and_time_and_writes_nothing(tmp_path: Path) -> None:
+    result = busbw("run", "--op", "all_gather,barrier", "--sizes", "1KiB,1", "--ranks", "3", "--dry-run",
+                   "--results-dir", str(tmp_path / "results"))  # fmt: skip
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["all_gather", "all_gather", "barrier"]
+    assert all("3 ranks, groups all" in line for line in lines)
+    assert "size rounded: all_gather float32: 1 B became 12 B" in result.stderr
+    assert "nothing was measured" in result.stderr
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_in_json() -> None:
+    document = dry("--op", "all_reduce", "--sizes", "8..64*2", "--redop", "sum,max", "--ranks", "2", "--launches", "3")
+    assert len(document["cases"]) == 8
+    assert document["plan"]["launches"] == 3
+    assert document["estimated_seconds"] > 0
+    assert document["adjusted"] == []
+
+
+def test_a_suite_is_narrowed_by_options() -> None:
+    document = dry("--suite", "quick", "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
+    assert [(case["op"], case["size_bytes"]) for case in document["cases"]] == [("all_reduce", 1024)]
+    assert document["plan"]["name"] == "quick"
+
+
+def test_a_plan_file_and_its_options(tmp_path: Path) -> None:
+    path = tmp_path / "a 0.toml"
+    path.write_text('[[sweep]]\nops = ["all_reduce"]\nsizes = "8"\n', encoding="utf-8")
+    assert [case["dtype"] for case in dry("--plan", str(path), "--dtype", "int8, int32")["cases"]] == ["int8", "int32"]
+    path.write_text('[[sweep]]\nops = ["all_reduce"]\nsize = "8"\n', encoding="utf-8")
+    message = refused("run", "--plan", str(path))
+    assert f"{path}, line 3: unknown key 'size'" in message
+
+
+def test_traffic_comes_from_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "moe.csv"
+    path.write_text("0,1\n1,0\n", encoding="utf-8")
+    (case,) = dry("--op", "all_to_all_v", "--sizes", "8", "--traffic", str(path), "--ranks", "2")["cases"]
+    assert case["variant"].startswith("matrix:")
+    assert "2 ranks" in refused("run", "--op", "all_to_all_v", "--traffic", str(path), "--ranks", "3", "--dry-run")
+
+
+def test_in_the_world_of_torchrun_its_size_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "RANK": "0",
+        "WORLD_SIZE": "6",
+        "LOCAL_RANK": "0",
+        "MASTER_ADDR": "x",
+        "MASTER_PORT": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert dry("--op", "barrier")["cases"][0]["ranks"] == 6
+    message = refused("run", "--op", "barrier", "--ranks", "4", "--dry-run")
+    assert "--ranks 4, but torchrun started 6" in message
+
+
+# --- runs ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def executed(monkeypatch: pytest.MonkeyPatch) -> Callable[[RunResult | BaseException], list[tuple[Plan, Settings]]]:
+    """Let runs end as told, and remember what they were asked."""
+
+    def ending(end: RunResult | BaseException) -> list[tuple[Plan, Settings]]:
+        asked: list[tuple[Plan, Settings]] = []
+
+        def execute(wanted: Plan, given: Settings) -> RunResult:
+            asked.append((wanted, given))
+            if isinstance(end, BaseException):
+                raise end
+            return end
+
+        monkeypatch.setattr(launch, "execute", execute)
+        return asked
+
+    return ending
+
+
+Ending = Callable[[RunResult | BaseException], list[tuple[Plan, Settings]]]
+
+
+def test_a_run_is_told_everything_and_says_where_it_is(executed: Ending, tmp_path: Path) -> None:
+    asked = executed(RunResult(tmp_path / "run", 0, speaks=True))
+    result = busbw("run", "--op", "all_reduce", "--max-seconds", "0.01", "--port", "5", "--results-dir", str(tmp_path))
+    assert result.exit_code == 0
+    ((wanted, given),) = asked
+    assert (wanted.timing.max_seconds, wanted.timing.min_seconds) == (0.01, 0.01)
+    assert given == Settings(tmp_path, 5, quiet=False)
+    assert result.stdout == ""
+    assert str(tmp_path / "run") in result.stderr
+
+
+def test_a_run_in_json_is_quiet_and_prints_one_object(executed: Ending, tmp_path: Path) -> None:
+    asked = executed(RunResult(tmp_path / "run", 0, speaks=True))
+    result = busbw("run", "--op", "barrier", "--json")
+    assert json.loads(result.stdout) == {"run": str(tmp_path / "run"), "failed": 0}
+    assert asked[0][1].quiet
+
+
+def test_failed_cases_exit_1(executed: Ending, tmp_path: Path) -> None:
+    executed(RunResult(tmp_path, 2, speaks=True))
+    result = busbw("run", "--op", "barrier")
+    assert result.exit_code == 1
+    assert "2 case(s) failed" in result.stderr
+
+
+def test_a_rank_that_does_not_speak_is_silent(executed: Ending, tmp_path: Path) -> None:
+    executed(RunResult(tmp_path, 0, speaks=False))
+    assert busbw("run", "--op", "barrier").output == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RankFailure("rank 1 was killed"), 1),
+        (LaunchError("no world"), 1),
+        (BusbwError("odd"), 1),
+        (UsageError("not like this"), 2),
+        (KeyboardInterrupt(), 1),
+    ],
+)
+def test_an_error_becomes_a_line_and_an_exit_code(executed: Ending, error: BaseException, code: int) -> None:
+    executed(error)
+    result = busbw("run", "--op", "barrier")
+    assert result.exit_code == code
+    assert result.stderr.startswith("busbw: ")
+    assert len(result.stderr.splitlines()) == 1
+    assert (str(error) or "interrupted") in result.stderr
+
+
+# --- lists and doctor ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["ops", "backends", "suites", "launchers"])
+def test_lists_as_table_and_as_json(what: str) -> None:
+    rows = json.loads(busbw("list", what, "--json").stdout)
+    table = busbw("list", what).stdout.splitlines()
+    assert len(table) == len(rows) + 1
+    assert table[1].startswith(str(rows[0][what[:-1]]))
+
+
+def test_no_runs_is_said_and_is_no_error(tmp_path: Path) -> None:
+    result = busbw("list", "runs", "--results-dir", str(tmp_path))
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert "no runs in" in result.stderr
+    assert busbw("list", "runs", "--results-dir", str(tmp_path), "--json").stdout == "[]\n"
+
+
+def test_the_doctor_speaks_both_languages() -> None:
+    assert "findings" in busbw("doctor").stdout
+    assert {"facts", "timer_ns", "backends", "launchers", "findings"} <= set(
+        json.loads(busbw("doctor", "--json").stdout)
+    )

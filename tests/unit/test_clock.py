@@ -1,0 +1,56 @@
+"""Clocks: the host's is the one that was asked for, and what a read costs is found without subtracting it."""
+
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from busbw.clock import HostClock, read_cost_ns
+from busbw.errors import ClockError
+from busbw.testing.fakes import FakeClock
+
+
+def test_the_host_clock_never_runs_backwards() -> None:
+    clock = HostClock()
+    reads = [clock.now_ns() for _ in range(1000)]
+    assert reads == sorted(reads)
+
+
+@pytest.mark.parametrize(
+    ("monotonic", "implementation"), [(False, "clock_gettime(CLOCK_MONOTONIC)"), (True, "QueryPerformanceCounter()")]
+)
+def test_another_clock_is_refused_by_name(
+    monkeypatch: pytest.MonkeyPatch, *, monotonic: bool, implementation: str
+) -> None:
+    facts = SimpleNamespace(monotonic=monotonic, implementation=implementation)
+    monkeypatch.setattr(time, "get_clock_info", lambda _name: facts)
+    with pytest.raises(ClockError, match=r"wants|needs") as caught:
+        HostClock()
+    assert implementation in str(caught.value)
+
+
+@pytest.mark.parametrize("cost", [0, 1, 65])
+def test_the_cost_of_a_read_is_the_median_distance_of_reads(cost: int) -> None:
+    assert read_cost_ns(FakeClock(read_cost_ns=cost)) == cost
+
+
+def test_rare_interruptions_do_not_change_the_cost() -> None:
+    class Interrupted(FakeClock):
+        reads = 0
+
+        def now_ns(self) -> int:
+            self.reads += 1
+            if self.reads % 100 == 0:
+                self.advance(1_000_000)
+            return super().now_ns()
+
+    assert read_cost_ns(Interrupted(read_cost_ns=70)) == 70
+
+
+def test_a_fake_clock_moves_only_when_it_is_told() -> None:
+    clock = FakeClock(5)
+    assert clock.now_ns() == clock.now_ns() == 5
+    clock.advance(3)
+    assert clock.now_ns() == 8
+    clock.ns = 1
+    assert clock.now_ns() == 1

@@ -1,0 +1,151 @@
+"""Facts of the machine: from allow-lists only, None where nothing can be read, and never a secret."""
+
+import json
+import os
+import socket
+from collections import namedtuple
+from pathlib import Path
+
+import psutil
+import pytest
+
+from busbw import environment
+
+
+def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
+    """Let the machine consist of ``files`` alone."""
+    monkeypatch.setattr(environment, "_text", lambda path: files.get(str(path)))
+
+
+def test_the_facts_are_plain_values_that_a_file_can_hold() -> None:
+    facts = environment.host_facts()
+    assert json.loads(json.dumps(facts)) == facts
+    assert {
+        "host",
+        "boot_id",
+        "cpu",
+        "memory",
+        "kernel",
+        "python",
+        "torch",
+        "nics",
+        "thp",
+        "clock",
+        "variables",
+    } <= set(facts)
+
+
+def test_only_variables_of_the_list_are_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    monkeypatch.setenv("NCCL_SECRET_TOKEN", "hush")
+    monkeypatch.setenv("MY_PASSWORD", "hush")
+    text = json.dumps(environment.host_facts())
+    assert environment.host_facts()["variables"]["NCCL_ALGO"] == "Ring"
+    assert "hush" not in text
+
+
+def test_the_list_of_variables_names_no_secret() -> None:
+    for name in environment.VARIABLES:
+        assert not any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL")), name
+
+
+def test_a_machine_that_tells_nothing_still_has_facts(monkeypatch: pytest.MonkeyPatch) -> None:
+    reading(monkeypatch, {})
+    monkeypatch.setattr(environment, "_version", lambda _package: None)
+    facts = environment.host_facts()
+    assert facts["boot_id"] is None
+    assert facts["thp"] is None
+    assert facts["torch"] is None
+    assert facts["virtualization"] is None
+
+
+@pytest.mark.parametrize(
+    ("files", "cores"),
+    [
+        ({}, 8),
+        ({"/sys/fs/cgroup/cpu.max": "max 100000"}, 8),
+        ({"/sys/fs/cgroup/cpu.max": "250000 100000"}, 2),
+        ({"/sys/fs/cgroup/cpu.max": "50000 100000"}, 1),
+        ({"/sys/fs/cgroup/cpu.max": "9000000 100000"}, 8),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "-1", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 8),
+        ({"/sys/fs/cgroup/cpu/cpu.cfs_quota_us": "300000", "/sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000"}, 3),
+    ],
+)
+def test_usable_cores_respect_affinity_and_quota(
+    monkeypatch: pytest.MonkeyPatch, files: dict[str, str], cores: int
+) -> None:
+    reading(monkeypatch, files)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
+    assert environment.usable_cores() == cores
+
+
+def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    stats = namedtuple("stats", "isup duplex speed mtu flags")  # noqa: PYI024 - psutil's own shape
+    found = {
+        "lo": stats(True, 0, 0, 65536, "up,loopback,running"),
+        "bond0": stats(True, 0, -1, 9000, "up,running"),
+        "nic0": stats(False, 0, 25_000, 1500, "broadcast"),
+    }
+    monkeypatch.setattr(psutil, "net_if_stats", lambda: found)
+    nics = {nic["name"]: nic for nic in environment.nics()}
+    assert nics["lo"]["speed_bytes_per_second"] is None
+    assert nics["lo"]["kind"] == "loopback"
+    assert nics["bond0"]["speed_bytes_per_second"] is None
+    assert nics["nic0"]["speed_bytes_per_second"] == 25e9 / 8
+    assert (nics["nic0"]["up"], nics["nic0"]["mtu"], nics["nic0"]["kind"]) == (False, 1500, "virtual")
+
+
+@pytest.mark.parametrize(
+    ("boots", "shared"),
+    [(["a"], True), (["a", "a"], True), (["a", "b"], False), ([None, None], False), (["a", None], False)],
+)
+def test_one_running_kernel_is_one_clock(boots: list[str | None], shared: bool) -> None:  # noqa: FBT001
+    assert environment.share_a_clock([{"boot_id": boot} for boot in boots]) is shared
+
+
+@pytest.mark.parametrize(
+    ("choices", "chosen"),
+    [("always [madvise] never", "madvise"), ("[always] madvise never", "always"), ("odd", "odd"), (None, None)],
+)
+def test_the_choice_in_brackets_is_the_one(choices: str | None, chosen: str | None) -> None:
+    assert environment._selected(choices) == chosen
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "vendor", "said"),
+    [
+        ("flags\t: fpu hypervisor sse", "QEMU", "QEMU"),
+        ("flags\t: fpu hypervisor sse", None, "hypervisor"),
+        ("flags\t: fpu sse", "Dell Inc.", None),
+        ("", None, None),
+    ],
+)
+def test_a_hypervisor_shows_in_the_flags(
+    monkeypatch: pytest.MonkeyPatch, cpuinfo: str, vendor: str | None, said: str | None
+) -> None:
+    files = {"/proc/cpuinfo": cpuinfo, **({"/sys/class/dmi/id/sys_vendor": vendor} if vendor else {})}
+    reading(monkeypatch, files)
+    assert environment._virtualization() == said
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "model"),
+    [("processor : 0\nmodel name\t: Fast 9000\n", "Fast 9000"), ("Model\t: Board 5\n", "Board 5")],
+)
+def test_the_model_of_the_cpu(monkeypatch: pytest.MonkeyPatch, cpuinfo: str, model: str) -> None:
+    reading(monkeypatch, {"/proc/cpuinfo": cpuinfo})
+    assert environment._cpu_model() == model
+
+
+@pytest.mark.parametrize(("host", "name"), [("node7.cluster.example", "node7"), ("box", "box"), ("", "machine")])
+def test_a_machine_is_named_by_the_first_part_of_its_host(
+    monkeypatch: pytest.MonkeyPatch, host: str, name: str
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: host)
+    assert environment.machine_name() == name
+
+
+def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
+    assert environment._text(str(tmp_path / "absent")) is None
+    (tmp_path / "there").write_text(" x \n", encoding="utf-8")
+    assert environment._text(str(tmp_path / "there")) == "x"

@@ -1,0 +1,114 @@
+"""Lists and the doctor: every row of every table is there, runs in any state are listed, findings are in words."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from busbw import environment, listing, plan
+from busbw.backends import BACKENDS
+from busbw.errors import ClockError
+from busbw.launch import LAUNCHERS
+from busbw.ops import OPS
+from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+
+
+def test_every_list_has_every_row(tmp_path: Path) -> None:
+    for what, names in (("ops", OPS), ("backends", BACKENDS), ("suites", plan.suites()), ("launchers", LAUNCHERS)):
+        rows = listing.rows(what, tmp_path)
+        assert [row[what[:-1]] for row in rows] == list(names)
+        assert json.loads(json.dumps(rows)) == rows
+        table = listing.as_table(rows).splitlines()
+        assert len(table) == len(rows) + 1
+        assert all(line == line.rstrip() for line in table)
+
+
+def test_columns_of_a_list_are_aligned() -> None:
+    table = listing.as_table([{"a": "x", "bee": None}, {"a": "longer", "bee": [1, "two"]}])
+    assert table == "a       bee\nx       –\nlonger  1, two"
+
+
+def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT"):
+        monkeypatch.delenv(name, raising=False)
+    assert {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)} == {
+        "torchrun": "no",
+        "local": "yes",
+    }
+
+
+def test_runs_are_listed_in_whatever_state_they_are(tmp_path: Path) -> None:
+    cases = [case("all_reduce", 8), case("all_reduce", 64)]
+    assert listing.rows("runs", tmp_path) == []
+    fates = [Fate(), Fate(reached=1, ended=None), Fate(reached=1, ended="interrupted")]
+    for number, fate in enumerate(fates):
+        write_synthetic(tmp_path, synthetic_run(cases, launches=1, seed=number, fate=fate))
+    broken = write_synthetic(tmp_path, synthetic_run(cases, launches=1, seed=9))
+    (broken / "run.json").write_text("{", encoding="utf-8")
+    rows = {row["run"]: row for row in listing.rows("runs", tmp_path)}
+    assert len(rows) == 4
+    assert sorted((str(row["cases"]), str(row["state"]).split(":")[0]) for row in rows.values()) == [
+        ("1 of 2", "interrupted"),
+        ("1 of 2", "no end"),
+        ("2 of 2", "complete"),
+        ("None", "unreadable"),
+    ]
+    assert rows[broken.name]["machine"] == "synthetic"
+
+
+FACTS = {
+    "host": "node",
+    "system": "Linux",
+    "cpu": {"model": None, "physical_cores": None, "logical_cores": 8, "usable_cores": 2},
+    "memory": {"total_bytes": 1 << 34},
+    "virtualization": "QEMU",
+    "python": "3.12.0",
+    "torch": None,
+    "versions": {"busbw": "0.1.0"},
+    "nics": [{"name": "lo", "kind": "loopback", "up": True, "speed_bytes_per_second": None, "mtu": 65536}],
+    "thp": None,
+    "clock": {"implementation": "clock_gettime(CLOCK_MONOTONIC)", "source": None, "tick_hz": 100},
+    "variables": {},
+}
+
+
+def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
+    monkeypatch.setattr(environment, "load_average", lambda: 7.5)
+    monkeypatch.setattr(listing, "read_cost_ns", lambda _clock: 65)
+    examined = listing.examine()
+    findings = "\n".join(str(finding) for finding in examined["findings"])
+    for said in (
+        "up to 2 ranks have a core of their own",
+        "only 2 of 8 cores",
+        "virtual machine (QEMU)",
+        "load average 7.5 on 2 cores",
+        "no physical network interface",
+        "torch is not installed",
+    ):
+        assert said in findings
+    page = listing.in_words(examined)
+    assert "model not readable" in page
+    assert "16.0 GiB" in page
+    assert "a read costs 65 ns" in page
+    assert "speed not told by the system" in page
+    assert "none that matter are set" in page
+    assert json.loads(json.dumps(examined)) == examined
+
+
+def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken() -> None:
+        message = "perf_counter is a sundial"
+        raise ClockError(message)
+
+    monkeypatch.setattr(listing, "HostClock", broken)
+    examined = listing.examine()
+    assert examined["timer_ns"] is None
+    assert examined["findings"][0] == "perf_counter is a sundial"
+    assert "a read costs ? ns" in listing.in_words(examined)
+
+
+def test_this_machine_can_be_examined() -> None:
+    examined = listing.examine()
+    assert examined["timer_ns"] >= 0
+    assert f"host          {examined['facts']['host']}" in listing.in_words(examined)
