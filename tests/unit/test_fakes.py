@@ -1,0 +1,174 @@
+"""Whole launches over fake ranks: what a worker writes, in which order, and whom it blames."""
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw import store, worker
+from busbw.backends.base import Backend, BackendRow, World
+from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
+from busbw.ops import OPS
+from busbw.plan import Plan, Sweep
+from busbw.records import Case, Failed, LaunchStarted, Measurement, Skipped
+from busbw.testing.fakes import (
+    QUICK,
+    CorruptingBackend,
+    FakeBackend,
+    FakeWorld,
+    Script,
+    wrapped,
+)
+from busbw.testing.synthetic import case
+
+TWO_BLOCKS = msgspec.structs.replace(QUICK, blocks=2)
+PLAN = Plan(
+    timing=TWO_BLOCKS,
+    sweep=(
+        Sweep(ops=("all_reduce", "all_gather", "barrier"), sizes="64,1KiB"),
+        Sweep(ops=("all_to_all",), sizes="64", placement="in"),
+    ),
+)
+
+
+class Heard(worker.Silent):
+    """Notes the order of the blocks."""
+
+    def __init__(self) -> None:
+        self.blocks: list[tuple[Case, int]] = []
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one
+        self.blocks.append((case, block))
+
+
+def launched(
+    world: FakeWorld, folder: Path, plan: Plan = PLAN, *, launch: int = 0, row: BackendRow | None = None
+) -> tuple[list[worker.Outcome | BusbwError], list[Heard]]:
+    heard = [Heard() for _ in range(world.size)]
+    job = worker.Job(plan, folder, launch, "local", row or world.row())
+
+    def work(backend: FakeBackend) -> worker.Outcome:
+        place = World(backend.rank, world.size, backend.rank, "local", 5.0)
+        return worker.run(job, place, heard[backend.rank], backend.clock)
+
+    return world.run(work), heard
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return store.create(tmp_path, "fake")
+
+
+def test_a_launch_writes_every_case_in_one_order_on_all_ranks(folder: Path) -> None:
+    outcomes, heard = launched(FakeWorld(3), folder)
+    assert outcomes == [worker.Outcome(measured=10, failed=0)] * 3
+    assert all(one.blocks == heard[0].blocks for one in heard)
+    stored = store.read(folder)
+    assert len(stored.run.cases) == 6
+    rows = [row for row in stored.rows if isinstance(row, Measurement)]
+    assert [(row.case, row.block) for row in rows] == heard[0].blocks
+    assert len(set(heard[0].blocks)) == len(heard[0].blocks)
+    assert [type(row) for row in stored.rows[:2]] == [LaunchStarted, Skipped]
+    assert stored.run.adjusted
+
+
+def test_the_order_follows_from_the_seed_and_the_launch(tmp_path: Path) -> None:
+    orders = []
+    for seed, launch in ((1, 0), (1, 0), (2, 0)):
+        _, heard = launched(
+            FakeWorld(2), store.create(tmp_path, "fake"), msgspec.structs.replace(PLAN, seed=seed), launch=launch
+        )
+        orders.append(heard[0].blocks)
+    assert orders[0] == orders[1]
+    assert orders[0] != orders[2]
+    assert set(orders[0]) == set(orders[2])
+
+
+def test_a_case_with_wrong_data_is_void_and_the_others_go_on(folder: Path) -> None:
+    world = FakeWorld(2)
+
+    def corrupt(backend: Backend) -> Backend:
+        return CorruptingBackend(backend, lambda one, _index: one.op == "all_gather" and one.size_bytes == 64)
+
+    outcomes, _ = launched(world, folder, row=wrapped(world.row(), corrupt))
+    assert outcomes == [worker.Outcome(measured=8, failed=1)] * 2
+    failed = [row for row in store.read(folder).rows if isinstance(row, Failed)]
+    assert [(row.case.op, row.error) for row in failed] == [
+        ("all_gather", "wrong data before timing: 2 elements differ")
+    ]
+
+
+def test_cases_are_skipped_once_a_run_not_once_a_launch(folder: Path) -> None:
+    for launch in range(2):
+        launched(FakeWorld(2), folder, launch=launch)
+    rows = store.read(folder).rows
+    assert len([row for row in rows if isinstance(row, Skipped)]) == 1
+    assert [row.launch for row in rows if isinstance(row, LaunchStarted)] == [0, 1]
+
+
+def test_a_launch_on_other_hosts_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launched(FakeWorld(2), folder)
+    monkeypatch.setattr(socket, "gethostname", lambda: "elsewhere")
+    outcomes, _ = launched(FakeWorld(2), folder, launch=1)
+    assert isinstance(outcomes[0], LaunchError)
+    assert "elsewhere" in str(outcomes[0])
+    assert all(isinstance(outcome, BusbwError) for outcome in outcomes)
+
+
+def breaking(error: Callable[[int], BusbwError | None]) -> Script:
+    def durations(rank: int, index: int, _case: Case) -> int:
+        broken = error(rank) if index == 4 else None
+        if broken is not None:
+            raise broken
+        return 1_000
+
+    return Script(durations=durations)
+
+
+def test_a_rank_that_is_lost_is_named_with_op_and_size(folder: Path) -> None:
+    plan = Plan(timing=QUICK, sweep=(Sweep(ops=("all_reduce",), sizes="1KiB"),))
+    script = breaking(lambda rank: ClockError("stopped") if rank == 1 else None)
+    outcomes, _ = launched(FakeWorld(3, script), folder, plan)
+    assert isinstance(outcomes[1], ClockError)
+    for outcome in (outcomes[0], outcomes[2]):
+        assert isinstance(outcome, RankFailure)
+        assert outcome.lost == (1,)
+        assert "rank 1 (host " in str(outcome)
+        assert "all_reduce at 1 KiB (float32 sum)" in str(outcome)
+
+
+def test_what_breaks_everywhere_is_nobodys_fault(folder: Path) -> None:
+    plan = Plan(timing=QUICK, sweep=(Sweep(ops=("all_reduce",), sizes="1KiB"),))
+    outcomes, _ = launched(FakeWorld(2, breaking(lambda _rank: BackendError("the switch is off"))), folder, plan)
+    for outcome in outcomes:
+        assert isinstance(outcome, RankFailure)
+        assert outcome.lost == ()
+        assert "broke on every rank" in str(outcome)
+        assert "the switch is off" in str(outcome)
+
+
+def test_a_bug_in_a_rank_is_raised_and_not_hidden() -> None:
+    def work(backend: FakeBackend) -> None:
+        if backend.rank == 1:
+            raise ZeroDivisionError
+        backend.barrier()
+
+    with pytest.raises(ZeroDivisionError):
+        FakeWorld(2).run(work)
+
+
+def test_nobody_waits_longer_than_the_timeout() -> None:
+    world = FakeWorld(2, timeout_seconds=0.05)
+    (outcome, other) = world.run(lambda backend: backend.barrier() if backend.rank == 0 else None)
+    assert isinstance(outcome, BackendError)
+    assert other is None
+
+
+def test_a_group_must_be_made_before_it_is_used() -> None:
+
+    backend = FakeWorld(4).backends[0]
+    buffer = backend.allocate(4, "float32")
+    with pytest.raises(BackendError, match="use_groups comes before bind"):
+        backend.bind(OPS["all_reduce"], case("all_reduce", 16), (0, 1), buffer, buffer, ())
