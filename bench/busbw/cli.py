@@ -110,7 +110,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--timeout", "timeout_seconds", type=float, help="Seconds after which a silent rank is lost.  [default: 60]"
 )
-@click.option("--port", type=int, default=0, help="Rendezvous port of local ranks.  [default: a free one]")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=0, help="Rendezvous port of local ranks.  [default: a free one]"
+)
 @click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
 @click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
 @_results_dir
@@ -130,8 +132,9 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     as_json: bool,
     **settings: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
 ) -> None:
-    """Measure. Joins the world of torchrun when it is called by it, and starts local ranks otherwise."""
+    """Measure: start ranks here, or join the world that torchrun has started."""
     from busbw import launch, plan  # noqa: PLC0415 - numpy comes with them
+    from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.base import Settings  # noqa: PLC0415
 
     asked = {"dtypes": _names(dtype), "redops": _names(redop), "traffic": None, **settings}
@@ -141,6 +144,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         asked["traffic"] = read_weights(traffic)
     wanted = _plan(suite, plan_file, _names(ops), asked)
     if dry_run:
+        backend_named(wanted.backend)
         _print_dry_run(plan.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
         return
     result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
