@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -132,14 +132,19 @@ class Commands:
         return self.start(*arguments, environment=environment, program=program).wait()
 
     def start(
-        self, *arguments: str | Path, environment: Mapping[str, str] | None = None, program: Sequence[str] | None = None
+        self,
+        *arguments: str | Path,
+        environment: Mapping[str, str] | None = None,
+        program: Sequence[str] | None = None,
+        results: Path | None = None,
     ) -> Started:
         """``busbw`` (or a program that stands in for it) with these arguments, in the background."""
+        results = results or self.results
         command = [*(program or (sys.executable, "-m", "busbw")), *map(str, arguments)]
         with _interruptible():
             process = subprocess.Popen(
                 command,
-                env={**self.environment(), **(environment or {})},
+                env={**self.environment(), "BUSBW_RESULTS_DIR": str(results), **(environment or {})},
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -147,7 +152,7 @@ class Commands:
                 start_new_session=True,
                 cwd=self.folder,
             )
-        started = Started(self.results, process)
+        started = Started(results, process)
         self.started.append(started)
         return started
 
@@ -158,7 +163,7 @@ class Commands:
             for name, value in os.environ.items()
             if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
         }
-        return {**kept, _MARK: self.mark, "BUSBW_RESULTS_DIR": str(self.results)}
+        return {**kept, _MARK: self.mark}
 
     def plan(self, sweeps: str) -> Path:
         """A plan file with the pace of these tests and these sweeps (TOML)."""
@@ -174,6 +179,11 @@ class Commands:
     def long(self) -> Path:
         """A plan that goes on for much longer than any test: to be broken off."""
         return self.sweep("all_reduce,all_gather,broadcast", "1KiB..64KiB+512")
+
+    def until_gone(self, pids: Iterable[int]) -> None:
+        """Wait until none of these processes is there any more; a zombie is gone, too."""
+        waited_for = set(pids)
+        until(lambda: waited_for.isdisjoint(self.alive()) or None, "they do not end")
 
     def program(self, name: str) -> tuple[str, ...]:
         """One of the programs beside these tests that stand in for ``busbw``."""

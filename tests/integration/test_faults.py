@@ -68,18 +68,25 @@ def test_a_killed_rank_is_named_with_what_it_was_doing(commands: Commands, rank:
     assert run.not_reached
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands, rank: int) -> None:
-    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5")
-    before = started.rows(atleast=2)
-    pid = started.pids()[rank]
-    os.kill(pid, signal.SIGSTOP)
-    finished = started.wait()
-    run = commands.read()
-    _assert_kept(run, before)
-    _assert_failed(finished, run, f"rank {rank} (host {_HOST}, pid {pid}) is stopped and does not answer during ")
-    assert _matches(finished.err)
-    assert finished.err.count("(host ") == 1, "the ranks that waited for it are not to blame"
+def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
+    ranks = (0, 2)
+    started = [
+        commands.start(
+            "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5", results=commands.folder / str(rank)
+        )
+        for rank in ranks
+    ]
+    before = [one.rows(atleast=2) for one in started]
+    for rank, one in zip(ranks, started, strict=True):
+        os.kill(one.pids()[rank], signal.SIGSTOP)
+    for rank, one, rows in zip(ranks, started, before, strict=True):
+        finished = one.wait()
+        run = commands.read(one.results)
+        _assert_kept(run, rows)
+        pid = run.launches[0].pids[rank]
+        _assert_failed(finished, run, f"rank {rank} (host {_HOST}, pid {pid}) is stopped and does not answer during ")
+        assert _matches(finished.err)
+        assert finished.err.count("(host ") == 1, "the ranks that waited for it are not to blame"
 
 
 def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Commands) -> None:
@@ -208,10 +215,7 @@ def test_a_killed_launcher_takes_its_ranks_along_and_loses_no_complete_row(comma
     generator = random.Random(7)
     for attempt in range(3):
         results = commands.folder / str(attempt)
-        started = commands.start(
-            "run", "--plan", commands.long(), "--ranks", "3", environment={"BUSBW_RESULTS_DIR": str(results)}
-        )
-        started.results = results
+        started = commands.start("run", "--plan", commands.long(), "--ranks", "3", results=results)
         started.rows(atleast=1)
         time.sleep(generator.uniform(0, 0.2))
         before = (started.folder() / store.SAMPLES_FILE).read_bytes().count(b"\n")

@@ -4,7 +4,6 @@ Forking after ``import torch`` starts 16 ranks in under a second where spawning 
 is safe because the parent has done nothing with torch but import it: no threads, no CUDA, no process group.
 """
 
-import ctypes
 import multiprocessing
 import os
 import signal
@@ -24,13 +23,12 @@ from busbw import environment, errors, store
 from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_well
 from busbw.plan import Plan
 from busbw.records import Case, Failed
 from busbw.worker import Job, Outcome, Several, Silent, in_words, run
 
 _LOOPBACK = "127.0.0.1"
-_PR_SET_PDEATHSIG = 1
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 5.0
 """How long the others may take to say what happened once one rank is in trouble; more than they wait themselves."""
@@ -293,7 +291,9 @@ def _end(ranks: list[_Rank]) -> None:
 
 
 def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float, quiet: bool) -> None:  # noqa: FBT001
-    _die_with_parent()
+    launcher = multiprocessing.parent_process()
+    if launcher is not None and launcher.pid is not None:
+        die_with_parent(launcher.pid)
     # Ctrl-C reaches every process of the terminal; the parent alone decides what becomes of the ranks.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -318,16 +318,6 @@ def _last_words(parent: Connection, word: _Broke) -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         # Not sys.exit: Gloo's destructors may wait for peers that are gone.
-        os._exit(1)
-
-
-def _die_with_parent() -> None:
-    """Have the kernel kill this rank when its parent dies, however it dies. Linux only; elsewhere a no-op."""
-    if sys.platform != "linux":
-        return
-    parent = multiprocessing.parent_process()
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if parent is not None and os.getppid() != parent.pid:
         os._exit(1)
 
 

@@ -13,7 +13,7 @@ from busbw import environment, store
 from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_well
 from busbw.plan import Plan
 from busbw.records import Case, Failed
 from busbw.worker import Job, Listener, Several, Silent, run
@@ -45,6 +45,7 @@ class _Tracking(Silent):
 
 def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Be one rank of torchrun's world for one launch; rank 0 keeps the run folder."""
+    die_with_parent(os.getppid())
     rank = _number(os.environ, "RANK")
     world = World(rank, size(os.environ), _number(os.environ, "LOCAL_RANK"), "torchrun", plan.timing.timeout_seconds)
     lead = rank == 0

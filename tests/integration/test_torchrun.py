@@ -1,0 +1,112 @@
+"""The same command below torchrun: it joins the world that it finds."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw import store
+from busbw.records import Failed
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+
+def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce,all_gather,pair_matrix,barrier")
+    finished = commands.run("run", "--plan", plan, program=commands.torchrun(3))
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert run.run.launcher == "torchrun"
+    assert {case.ranks for case in run.run.cases} == {3}
+    assert len(set(run.launches[0].pids)) == 3
+    assert not run.not_reached
+    assert not run.failed
+    assert run.end is not None
+    assert run.end.status == "complete"
+    assert finished.out.count("# op ") == 1, "one rank prints the table"
+
+
+def test_ranks_that_are_promised_otherwise_are_refused(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce")
+    finished = commands.run("run", "--plan", plan, "--ranks", "4", program=commands.torchrun(2))
+    assert finished.code != 0
+    assert "--ranks 4, but torchrun started 2; leave --ranks out or make them agree" in finished.err
+    assert not list(commands.results.glob("*/*"))
+
+
+def test_the_number_that_torchrun_promises_may_be_repeated(commands: Commands) -> None:
+    plan = commands.sweep("barrier")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", program=commands.torchrun(2))
+    assert finished.code == 0, finished.told
+
+
+def test_a_stopped_rank_is_named(commands: Commands) -> None:
+    ranks = (0, 2)
+    started = [
+        commands.start(
+            *("run", "--plan", commands.long(), "--timeout", "5"),
+            program=commands.torchrun(3),
+            results=commands.folder / str(rank),
+        )
+        for rank in ranks
+    ]
+    before = [one.rows(atleast=2) for one in started]
+    for rank, one in zip(ranks, started, strict=True):
+        os.kill(one.pids()[rank], signal.SIGSTOP)
+    for rank, one, rows in zip(ranks, started, before, strict=True):
+        pids = one.pids()
+        commands.until_gone(pid for number, pid in enumerate(pids) if number != rank)
+        # torchrun would wait half a minute for a stopped process to end by itself.
+        os.kill(pids[rank], signal.SIGKILL)
+        finished = one.wait()
+        assert finished.code != 0
+        assert f"busbw: rank {rank} (host {socket.gethostname()}) did not answer during " in finished.err
+        assert any(f"during {op} at " in finished.err for op in ("all_reduce", "all_gather", "broadcast"))
+        run = commands.read(one.results)
+        assert run.rows[: len(rows)] == rows
+        if rank != 0:
+            assert isinstance(run.rows[-2], Failed)
+            assert f"rank {rank} " in run.rows[-2].error
+            assert run.end is not None
+            assert run.end.status == "failed"
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_killed_rank_ends_the_run_and_loses_nothing(commands: Commands, rank: int) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--timeout", "10", program=commands.torchrun(3))
+    before = started.rows(atleast=2)
+    os.kill(started.pids()[rank], signal.SIGKILL)
+    finished = started.wait()
+    assert finished.code != 0
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    assert run.end is None or run.end.status in {"failed", "interrupted"}
+
+
+def test_ctrl_c_ends_in_order(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), program=commands.torchrun(2))
+    before = started.rows(atleast=2)
+    started.signal_group(signal.SIGINT)
+    finished = started.wait()
+    assert finished.code != 0
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    assert run.end is not None
+    assert run.end.status == "interrupted"
+
+
+def test_a_killed_torchrun_takes_its_ranks_along(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), program=commands.torchrun(2))
+    before = started.rows(atleast=1)
+    started.process.kill()
+    started.wait()
+    assert commands.nobody_left(within_seconds=20)
+    folder = started.folder()
+    assert store.read(folder).rows[: len(before)] == before
