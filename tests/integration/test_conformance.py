@@ -1,0 +1,51 @@
+"""What every backend has to pass: the Protocol held on every rank, and every case measured or skipped with a reason."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.backends import BACKENDS
+from busbw.ops import OPS
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+_UNCHECKED = {"barrier"}
+
+
+@pytest.fixture(params=sorted(BACKENDS))
+def backend(request: pytest.FixtureRequest) -> str:
+    name: str = request.param
+    missing = BACKENDS[name].missing()
+    if missing is not None:
+        pytest.skip(missing)
+    return name
+
+
+def test_a_backend_keeps_the_promises_of_the_protocol(commands: Commands, backend: str) -> None:
+    finished = commands.run(
+        *(backend, "run", "--plan", commands.sweep("barrier"), "--ranks", "4", "--backend", backend),
+        program=commands.program("conform.py"),
+    )
+    assert finished.code == 0, finished.told
+
+
+def test_every_op_and_dtype_of_a_backend_is_verified_or_skipped_with_a_reason(commands: Commands, backend: str) -> None:
+    plan = commands.sweep(
+        ",".join(OPS), "96", dtypes=str(["float32", "int8"]), redops=str(["sum", "max"]), placement='"both"'
+    )
+    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--backend", backend)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert not run.not_reached
+    assert not run.failed
+    assert all(row.reason.strip() for row in run.skipped)
+    assert {case.backend for case in run.run.cases} == {backend}
+    assert {row.case.device for row in run.measurements} == {BACKENDS[backend].device}
+    for row in run.measurements:
+        assert row.check.state == ("not checked" if row.case.op in _UNCHECKED else "verified"), row.case
+    assert set(BACKENDS[backend].versions()) <= set(next(iter(run.run.environments.values()))["versions"])
