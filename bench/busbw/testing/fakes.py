@@ -158,7 +158,9 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
 class _Meeting(Generic[T]):
     """Where members exchange one value each and nobody leaves before all have come; a wait ends when one is gone."""
 
-    def __init__(self, members: Ranks, gone: set[int], changed: threading.Condition, patience_seconds: float) -> None:
+    def __init__(
+        self, members: Ranks, gone: dict[int, None], changed: threading.Condition, patience_seconds: float
+    ) -> None:
         self._members = members
         self._gone = gone
         self._changed = changed
@@ -179,15 +181,21 @@ class _Meeting(Generic[T]):
                 self._round += 1
                 self._changed.notify_all()
                 return self._last
-            self._changed.wait_for(lambda: self._round > number or self._missing_are_gone(), self._patience_seconds)
+            self._changed.wait_for(
+                lambda: self._round > number or self._first_gone() is not None, self._patience_seconds
+            )
             if self._round > number:
                 return self._last
+            gone = self._first_gone()
             missing = [member for member in self._members if member not in self._values]
-            message = f"rank {rank} waits for ranks {missing} in vain"
+            reason = f"rank {gone} is gone" if gone is not None else f"ranks {missing} do not come"
+            message = f"rank {rank} waits in vain: {reason}"
             raise BackendError(message)
 
-    def _missing_are_gone(self) -> bool:
-        return any(member in self._gone and member not in self._values for member in self._members)
+    def _first_gone(self) -> int | None:
+        """The first of the ranks that are gone and missing here: the others may have gone because of it."""
+        missing = set(self._members) - self._values.keys()
+        return next((rank for rank in self._gone if rank in missing), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +244,7 @@ class FakeWorld:
         everyone = tuple(range(size))
         self._timeout_seconds = timeout_seconds
         self._changed = threading.Condition()
-        self._gone: set[int] = set()
+        self._gone: dict[int, None] = {}
         self._last_words: dict[int, str] = {}
         self._groups: dict[Ranks, _Meeting[_Sent]] = {}
         self.barriers: _Meeting[int] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
@@ -286,7 +294,7 @@ class FakeWorld:
     def leave(self, rank: int) -> None:
         """Rank ``rank`` is gone; nobody waits for it any more."""
         with self._changed:
-            self._gone.add(rank)
+            self._gone[rank] = None
             self._changed.notify_all()
 
     def group(self, ranks: Ranks) -> "_Meeting[_Sent]":
@@ -302,7 +310,7 @@ class FakeWorld:
             self._last_words[rank] = text
             self._changed.notify_all()
             self._changed.wait_for(
-                lambda: len(self._last_words.keys() | self._gone) == self.size, self._timeout_seconds
+                lambda: len(self._last_words.keys() | self._gone.keys()) == self.size, self._timeout_seconds
             )
             return dict(self._last_words)
 
