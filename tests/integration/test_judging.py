@@ -1,0 +1,106 @@
+"""The analysis commands on runs as they come: finished, interrupted, broken, killed, wrong, and without any result."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+_SIZES = "1KiB..16KiB*2"
+
+
+def _finished(commands: Commands) -> int:
+    plan = commands.sweep("all_reduce,all_gather,memory_copy,pair_matrix,barrier", _SIZES)
+    return commands.run("run", "--plan", plan, "--ranks", "3", "--launches", "2").code
+
+
+def _interrupted(commands: Commands) -> int:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "2")
+    started.rows(atleast=5)
+    started.signal_group(signal.SIGINT)
+    return started.wait().code
+
+
+def _broken(commands: Commands) -> int:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "2")
+    started.rows(atleast=5)
+    os.kill(started.pids()[1], signal.SIGKILL)
+    return started.wait().code
+
+
+def _killed(commands: Commands) -> int:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "2")
+    started.rows(atleast=5)
+    started.process.kill()
+    code = started.wait().code
+    commands.until_gone(started.pids())
+    return code
+
+
+def _wrong(commands: Commands) -> int:
+    plan = commands.sweep("broadcast,all_reduce", _SIZES)
+    return commands.run(
+        "corrupt", "run", "--plan", plan, "--ranks", "2", program=commands.program("with_fault.py")
+    ).code
+
+
+def _impossible(commands: Commands) -> int:
+    return commands.run("run", "--plan", commands.sweep("all_reduce"), "--ranks", "2", "--placement", "out").code
+
+
+@pytest.mark.parametrize(
+    ("make", "code", "words"),
+    [
+        (_finished, 0, []),
+        (_interrupted, 1, ["interrupted"]),
+        (_broken, 1, ["killed by SIGKILL"]),
+        (_killed, -signal.SIGKILL, []),
+        (_wrong, 1, ["wrong data"]),
+        (_impossible, 0, []),
+    ],
+)
+def test_every_run_can_be_shown_fitted_and_reported(
+    commands: Commands, make: Callable[[Commands], int], code: int, words: list[str]
+) -> None:
+    assert make(commands) == code
+    run = commands.read()
+    started = {command: commands.start(command, "latest", "--json") for command in ("show", "fit", "report")}
+    for command, one in started.items():
+        finished = one.wait()
+        assert finished.code == 0, f"{command}: {finished.told}"
+        assert "Traceback" not in finished.err
+        document = json.loads(finished.out)
+        if command == "show":
+            assert document["runs"] == [run.run.id]
+            assert {row["op"] for row in document["cases"]} >= {row.case.op for row in run.measurements}
+            assert all(word in finished.out for word in words)
+    files = {name: (run.path / name) for name in ("report.html", "report.md", "report.json")}
+    assert all(file.stat().st_size > 0 for file in files.values())
+    assert all(word in files["report.md"].read_text(encoding="utf-8") for word in words)
+    _assert_self_contained(files["report.html"])
+    assert commands.read().rows == run.rows, "judging changes nothing"
+
+
+def _assert_self_contained(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("<!")
+    assert 'src="http' not in text
+    assert "<script src" not in text
+
+
+def test_a_run_that_does_not_exist_is_named(commands: Commands) -> None:
+    finished = commands.run("show", "latest")
+    assert finished.code == 1, finished.told
+    assert "run 'latest' not found" in finished.err
+    assert "Traceback" not in finished.err
