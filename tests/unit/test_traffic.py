@@ -115,3 +115,16 @@ def test_a_matrix_is_read_with_spaces_and_empty_lines(tmp_path: Path) -> None:
     assert traffic.read_weights(path) == ((0.0, 2.0), (1.5, 0.0))
     with pytest.raises(UsageError, match="cannot read it"):
         traffic.read_weights(tmp_path / "absent.csv")
+
+
+@given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 1 << 30))
+@settings(deadline=None, max_examples=50)
+def test_the_hot_rank_of_a_skew_receives_exactly_the_size(ranks: int, skew: float, count: int) -> None:
+    assert traffic.largest(traffic.split(traffic.skewed(ranks, skew), count)) == count
+
+
+@given(weights, st.integers(0, 1 << 20))
+@settings(deadline=None, max_examples=50)
+def test_where_one_rank_alone_is_busiest_it_gets_exactly_the_size(matrix: list[list[float]], count: int) -> None:
+    lonely = [row if number else [weight + 10_000.0 for weight in row] for number, row in enumerate(matrix)]
+    assert sum(traffic.split(traffic.checked_weights(lonely, ""), count)[0]) == count
