@@ -13,11 +13,10 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.environment import usable_cores
-from busbw.measure import least_good
+from busbw.listeners import in_words
 from busbw.plan import Cases, Plan
-from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
+from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.units import format_span
-from busbw.worker import in_words
 
 _COLUMNS = (
     ("op", "", 15),

@@ -17,10 +17,10 @@ from busbw.clock import Clock
 from busbw.errors import BackendError, ClockError
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Layout, Matrix, Op, Share
-from busbw.ops.data import POISON, Pattern, Unverifiable, count_wrong, fill, pattern, settle
+from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Ranks, Round, pair_rounds, split_world
 from busbw.plan import Timing
-from busbw.records import QUANTILES, Case, Check, Failed, GroupSamples, Measurement, RankSamples, StopReason
+from busbw.records import QUANTILES, Case, Check, Failed, GroupSamples, Measurement, RankSamples, StopReason, least_good
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.store import utc_now
 
@@ -170,14 +170,6 @@ def _wrong(check: Check | str, when: str) -> str:
     return check if isinstance(check, str) else f"wrong data {when}: {check.wrong_elements} elements differ"
 
 
-def least_good(reasons: Sequence[StopReason]) -> StopReason:
-    """The reason to stop that says most of what is wanting: a cap before convergence."""
-    for reason in ("cap_time", "cap_samples"):
-        if reason in reasons:
-            return reason
-    return "converged"
-
-
 def _budget(timing: Timing, rounds: int) -> _Budget:
     parts = timing.blocks * rounds
     return _Budget(
@@ -235,7 +227,7 @@ def _check(bench: Bench, op: Op, case: Case, part: _Part | None) -> Check | str:
     error = ""
     wrong = 0
     if part is not None:
-        part.receive.fill_(POISON)
+        poison(part.receive, case.redop)
         if part.made_of is not None:
             fill(part.send, part.layout.send, part.made_of)
         try:

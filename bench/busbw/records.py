@@ -8,6 +8,7 @@ SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
@@ -131,6 +132,14 @@ class Check(Record, frozen=True, kw_only=True):
     state: CheckState
     wrong_elements: int = 0
     reason: str | None = None
+
+
+def least_good(reasons: Sequence[StopReason]) -> StopReason:
+    """The reason to stop that says most of what is wanting: a cap before convergence."""
+    for reason in ("cap_time", "cap_samples"):
+        if reason in reasons:
+            return reason
+    return "converged"
 
 
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw import store, worker
+from busbw import listeners, store, worker
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
 from busbw.ops import OPS
@@ -33,7 +33,7 @@ PLAN = Plan(
 )
 
 
-class Heard(worker.Silent):
+class Heard(listeners.Silent):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

@@ -43,6 +43,11 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint(HEAVY)
 
 
+@pytest.mark.parametrize("arguments", [["list", "ops"], ["doctor"], ["run", "--op", "barrier", "--dry-run"]])
+def test_what_measures_nothing_loads_no_torch(arguments: list[str]) -> None:
+    assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint({"torch", "pandas", "matplotlib"})
+
+
 @pytest.mark.parametrize("room", ["errors", "units", "records", "store", "plan", "ops", "backends"])
 def test_the_light_rooms_load_nothing_heavy(room: str) -> None:
     unwanted = set(HEAVY) - ({"numpy"} if room == "backends" else set())

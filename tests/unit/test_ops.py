@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
-from busbw.ops.data import PERIOD, POISON, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern
+from busbw.ops.data import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.records import DTYPE_BYTES, REDOPS
 from busbw.testing.fakes import MEANINGS, Exchange
 
@@ -44,7 +44,7 @@ class Table:
         self.layouts = [op.layout(replace(share, rank=rank)) for rank in range(share.ranks)]
         self.buffers = [buffers(layout, dtype) for layout in self.layouts]
         for layout, (send, receive) in zip(self.layouts, self.buffers, strict=True):
-            receive.fill_(POISON)
+            poison(receive, redop)
             fill(send, layout.send, made_of)
         self.sent = [send.clone() for send, _ in self.buffers]
 
@@ -167,7 +167,7 @@ def test_a_block_that_is_missing_misplaced_duplicated_or_shifted_is_caught(op: O
             blocks = starts(made.layouts[me].expect)
             for start, span in blocks:
                 here = slice(start, start + span.length)
-                receive[here] = POISON
+                poison(receive[here], made.redop)
                 assert made.wrong_at(me) > 0, "missing"
                 receive[here] = 0
                 assert made.wrong_at(me) > 0, "zeroed"

@@ -4,10 +4,24 @@ import os
 from collections.abc import Mapping
 
 from busbw.backends import backend_named
+from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
-from busbw.launch import local, torchrun
+from busbw.launch import promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.plan import Plan
+
+
+def _join_torchrun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    from busbw.launch.torchrun import run_joined  # noqa: PLC0415 - it measures, and so it loads torch
+
+    return run_joined(plan, row, settings)
+
+
+def _run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    from busbw.launch.local import run_local  # noqa: PLC0415 - as above
+
+    return run_local(plan, row, settings)
+
 
 LAUNCHERS: dict[str, LauncherRow] = {
     row.name: row
@@ -15,9 +29,9 @@ LAUNCHERS: dict[str, LauncherRow] = {
         LauncherRow(
             name="torchrun",
             summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
-            found=torchrun.found,
-            size=torchrun.size,
-            run=torchrun.run_joined,
+            found=promises.torchrun_found,
+            size=promises.torchrun_size,
+            run=_join_torchrun,
         ),
         # The last one takes what none of the others recognises.
         LauncherRow(
@@ -25,7 +39,7 @@ LAUNCHERS: dict[str, LauncherRow] = {
             summary="forks the ranks on this machine and watches them: busbw run --ranks 4 …",
             found=lambda _variables: True,
             size=lambda _variables: None,
-            run=local.run_local,
+            run=_run_local,
         ),
     )
 }
@@ -41,7 +55,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     row = launcher_here(variables)
     promised = row.size(variables)
     if promised is None:
-        return plan.ranks or local.default_ranks()
+        return plan.ranks or promises.default_ranks()
     if plan.ranks not in {None, promised}:
         message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
         raise UsageError(message)

@@ -24,9 +24,11 @@ from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_well
+from busbw.launch.promises import default_ranks
+from busbw.listeners import Several, Silent, in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed
-from busbw.worker import Job, Outcome, Several, Silent, in_words, run
+from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"
 _POLL_SECONDS = 0.5
@@ -128,11 +130,6 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
         raise
     finish_well(folder, failed)
     return Result(folder, failed, speaks=True)
-
-
-def default_ranks() -> int:
-    """One rank a usable core, and at least two: one rank has nobody to talk to."""
-    return max(2, environment.usable_cores())
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:

@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
 from types import FrameType
 
 import msgspec
@@ -12,23 +11,13 @@ import msgspec
 from busbw import environment, store
 from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
-from busbw.errors import BusbwError, LaunchError, RankFailure
+from busbw.errors import BusbwError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_well
+from busbw.launch.promises import promised, torchrun_size
+from busbw.listeners import Listener, Several, Silent
 from busbw.plan import Plan
 from busbw.records import Case, Failed
-from busbw.worker import Job, Listener, Several, Silent, run
-
-_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-
-
-def found(variables: Mapping[str, str]) -> bool:
-    """Whether torchrun's whole promise is there; half of it is somebody else's variable."""
-    return all(name in variables for name in _VARIABLES)
-
-
-def size(variables: Mapping[str, str]) -> int:
-    """The number of ranks that torchrun promises."""
-    return _number(variables, "WORLD_SIZE")
+from busbw.worker import Job, run
 
 
 class _Tracking(Silent):
@@ -46,8 +35,10 @@ class _Tracking(Silent):
 def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Be one rank of torchrun's world for one launch; rank 0 keeps the run folder."""
     die_with_parent(os.getppid())
-    rank = _number(os.environ, "RANK")
-    world = World(rank, size(os.environ), _number(os.environ, "LOCAL_RANK"), "torchrun", plan.timing.timeout_seconds)
+    rank = promised(os.environ, "RANK")
+    world = World(
+        rank, torchrun_size(os.environ), promised(os.environ, "LOCAL_RANK"), "torchrun", plan.timing.timeout_seconds
+    )
     lead = rank == 0
     if plan.launches > 1:
         if lead:
@@ -83,11 +74,3 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
     """torchrun ends its ranks with SIGTERM: end as on Ctrl-C, with the run folder closed."""
     raise KeyboardInterrupt(signal.Signals(number).name)
-
-
-def _number(variables: Mapping[str, str], name: str) -> int:
-    try:
-        return int(variables[name])
-    except (KeyError, ValueError):
-        message = f"{name} is {variables.get(name)!r}; torchrun sets a whole number there"
-        raise LaunchError(message) from None

@@ -12,9 +12,6 @@ import torch
 from busbw.ops.base import REDUCED, Span
 
 PERIOD = 1021
-POISON = 127
-"""Fills receive buffers before a check; fits every dtype and is no value that is ever moved."""
-
 _MOVED_TOP = 126
 _PHASE_STEP = 37
 
@@ -133,6 +130,20 @@ def _signed(ranks: int, dtype: str, generator: torch.Generator) -> torch.Tensor:
 
 
 _REDUCTIONS = {"sum": _summed, "avg": _averaged, "product": _multiplied, "min": _smallest, "max": _largest}
+
+
+def poison(buffer: torch.Tensor, redop: str | None) -> None:
+    """Fill a receive buffer with what no expected result holds, so that an element that is never written is seen.
+
+    Results are whole numbers, not negative where they are summed, averaged or multiplied, above 0 for those in uint8,
+    and within ± 126 where they are moved or compared.
+    """
+    if buffer.dtype.is_floating_point:
+        buffer.fill_(0.5)
+    elif buffer.dtype.is_signed:
+        buffer.fill_(-128)
+    else:
+        buffer.fill_(0 if redop in {"sum", "avg", "product"} else 255)
 
 
 def fill(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -> None:

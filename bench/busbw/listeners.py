@@ -1,0 +1,75 @@
+"""Who hears how far a run is: the live table, the launcher, or nobody; and what a case is called when it is said."""
+
+from typing import Protocol
+
+from busbw.ops import OPS
+from busbw.plan import Cases
+from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.units import format_size
+
+
+class Listener(Protocol):
+    """Who wants to know how far the run is: the live table, the launcher, or nobody."""
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """The world is there; ``blocks`` blocks of this launch are to come."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """The next block."""
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """A row has reached the disk."""
+
+    def launch_ended(self) -> None:
+        """All blocks of this launch are written."""
+
+
+class Silent:
+    """A listener that does not listen: what every rank but the first has, and what others build on."""
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """Nothing."""
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Nothing."""
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """Nothing."""
+
+    def launch_ended(self) -> None:
+        """Nothing."""
+
+
+class Several:
+    """Listeners that all hear the same, in order."""
+
+    def __init__(self, *listeners: Listener) -> None:
+        self._listeners = listeners
+
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.world_formed(cases, blocks, hosts)
+
+    def block_begins(self, case: Case, launch: int, block: int) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.block_begins(case, launch, block)
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.row_written(row)
+
+    def launch_ended(self) -> None:
+        """Tell them all."""
+        for listener in self._listeners:
+            listener.launch_ended()
+
+
+def in_words(case: Case) -> str:
+    """A case as a person would call it: ``all_reduce at 1 MiB (float32 sum)``."""
+    details = " ".join(detail for detail in (case.dtype, case.redop, case.variant) if detail)
+    where = "" if case.group == "all" else f" in groups {case.group}"
+    size = f" at {format_size(case.size_bytes)}" if OPS[case.op].sized else ""
+    return f"{case.op}{size}{where}{f' ({details})' if details else ''}"
