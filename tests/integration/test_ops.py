@@ -167,43 +167,39 @@ def test_a_traffic_matrix_for_another_number_of_ranks_is_refused(commands: Comma
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("skew", ["0", "1"])
-def test_the_extremes_of_skew_are_verified(commands: Commands, skew: str) -> None:
-    plan = commands.sweep("all_to_all_v", "8,4000")
-    finished = commands.run("run", "--plan", plan, "--ranks", "3", "--skew", skew)
-    assert finished.code == 0, finished.told
-    assert {row.check.state for row in commands.read().measurements} == {"verified"}
-
-
-@pytest.mark.parametrize(
-    ("split", "groups"),
-    [
-        ("div:2", [(0, 1), (2, 3)]),
-        ("mod:2", [(0, 2), (1, 3)]),
-        ("and:0x1", [(0, 2), (1, 3)]),
-        ("or:0x1", [(0, 1), (2, 3)]),
-        ("0,3;2", [(0, 3), (2,)]),
-        ("1,3", [(1, 3)]),
-    ],
-)
-def test_groups_run_at_once_and_are_recorded_one_by_one(
-    commands: Commands, split: str, groups: list[tuple[int, ...]]
-) -> None:
-    plan = commands.sweep("all_reduce,all_gather,scatter,send_recv,barrier,ping_pong", "1200", root="0")
-    finished = commands.run("run", "--plan", plan, "--ranks", "4", "--groups", split)
+def test_the_extremes_of_skew_are_verified(commands: Commands) -> None:
+    sweep = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "8,4000"\nskew = '
+    finished = commands.run("run", "--plan", commands.plan(f"{sweep}0.0\n{sweep}1.0\n"), "--ranks", "3")
     assert finished.code == 0, finished.told
     run = commands.read()
-    assert {case.group for case in run.run.cases} == {split}
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert {row.case.variant for row in run.measurements} == {"skew:0", "skew:1"}
+    assert not run.not_reached
+
+
+def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> None:
+    splits: dict[str, list[tuple[int, ...]]] = {
+        "div:2": [(0, 1), (2, 3)],
+        "mod:2": [(0, 2), (1, 3)],
+        "and:0x1": [(0, 2), (1, 3)],
+        "or:0x1": [(0, 1), (2, 3)],
+        "0,3;2": [(0, 3), (2,)],
+        "1,3": [(1, 3)],
+    }
+    ops = ["all_reduce", "all_gather", "scatter", "send_recv", "barrier", "ping_pong"]
+    sweeps = [f'[[sweep]]\nops = {ops}\nsizes = "1200"\ngroups = "{split}"\n' for split in splits]
+    finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert {(case.op, case.group) for case in run.run.cases} == {(op, split) for op in ops for split in splits}
     assert not run.failed
-    smallest = min(len(group) for group in groups)
-    assert {row.case.op for row in run.skipped} == ({"ping_pong", "send_recv"} if smallest < 2 else set())
+    assert {(row.case.op, row.case.group) for row in run.skipped} == {("ping_pong", "0,3;2"), ("send_recv", "0,3;2")}
     for row in run.measurements:
-        assert [group.ranks for group in row.groups] == groups, row.case
+        assert [group.ranks for group in row.groups] == splits[row.case.group], row.case
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified")
         for group in row.groups:
             assert (group.bus_factor is None) == (len(group.ranks) == 1 or row.case.op == "barrier")
-    if len(groups) > 1:
-        assert "total busbw over 2 groups at once" in finished.out
+    assert "total busbw over 2 groups at once" in finished.out
 
 
 def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
@@ -236,16 +232,15 @@ def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_skip
     }
 
 
-@pytest.mark.parametrize("pairs", ["together", "alone"])
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, pairs: str, ranks: int) -> None:
-    plan = commands.sweep("pair_matrix")
-    finished = commands.run("run", "--plan", plan, "--ranks", str(ranks), "--pairs", pairs)
+def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, ranks: int) -> None:
+    sweep = '[[sweep]]\nops = ["pair_matrix"]\nsizes = "1KiB"\npairs = '
+    plan = commands.plan(f'{sweep}"together"\n{sweep}"alone"\n')
+    finished = commands.run("run", "--plan", plan, "--ranks", str(ranks))
     assert finished.code == 0, finished.told
     rows = commands.read().measurements
-    assert len(rows) == 2
+    assert sorted(str(row.case.variant) for row in rows) == ["alone", "alone", "together", "together"]
     for row in rows:
-        assert row.case.variant == pairs
         assert row.check.state == "verified"
         measured = [group.ranks for group in row.groups]
         assert sorted(measured) == [(one, two) for one in range(ranks) for two in range(ranks) if one != two]

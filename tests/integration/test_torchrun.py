@@ -41,12 +41,6 @@ def test_ranks_that_are_promised_otherwise_are_refused(commands: Commands) -> No
     assert not list(commands.results.glob("*/*"))
 
 
-def test_the_number_that_torchrun_promises_may_be_repeated(commands: Commands) -> None:
-    plan = commands.sweep("barrier")
-    finished = commands.run("run", "--plan", plan, "--ranks", "2", program=commands.torchrun(2))
-    assert finished.code == 0, finished.told
-
-
 def test_a_stopped_rank_is_named(commands: Commands) -> None:
     ranks = (0, 2)
     started = [
@@ -78,20 +72,30 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
             assert run.end.status == "failed"
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-def test_a_killed_rank_ends_the_run_and_loses_nothing(commands: Commands, rank: int) -> None:
-    started = commands.start("run", "--plan", commands.long(), "--timeout", "10", program=commands.torchrun(3))
-    before = started.rows(atleast=2)
-    os.kill(started.pids()[rank], signal.SIGKILL)
-    finished = started.wait()
-    assert finished.code != 0
-    run = commands.read()
-    assert run.rows[: len(before)] == before
-    assert run.end is None or run.end.status in {"failed", "interrupted"}
+def test_a_killed_rank_ends_the_run_and_loses_nothing(commands: Commands) -> None:
+    ranks = (0, 2)
+    started = [
+        commands.start(
+            *("run", "--plan", commands.long(), "--timeout", "10"),
+            program=commands.torchrun(3),
+            results=commands.folder / str(rank),
+        )
+        for rank in ranks
+    ]
+    before = [one.rows(atleast=2) for one in started]
+    for rank, one in zip(ranks, started, strict=True):
+        os.kill(one.pids()[rank], signal.SIGKILL)
+    for one, rows in zip(started, before, strict=True):
+        assert one.wait().code != 0
+        run = commands.read(one.results)
+        assert run.rows[: len(rows)] == rows
+        assert run.end is None or run.end.status in {"failed", "interrupted"}
 
 
 def test_ctrl_c_ends_in_order(commands: Commands) -> None:
-    started = commands.start("run", "--plan", commands.long(), program=commands.torchrun(2))
+    plan = commands.long()
+    # What torchrun promises may be repeated.
+    started = commands.start("run", "--plan", plan, "--ranks", "2", program=commands.torchrun(2))
     before = started.rows(atleast=2)
     started.signal_group(signal.SIGINT)
     finished = started.wait()
