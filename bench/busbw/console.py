@@ -152,8 +152,8 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
         ]
     shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
     rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
-    if not rates:
-        return shown
+    if len(rates) < 2:
+        return shown  # a total of one group, or of none with a wire, says nothing new
     total = f"total busbw over {len(rates)} groups at once: {_readable(sum(rates) / 1e9, 3, 8)} GB/s"
     return [*shown, f"{_first_columns(blocks[0].case)}  {total}"]
 
