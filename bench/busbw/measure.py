@@ -141,6 +141,8 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     checks: list[Check] = []
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix)
+        if isinstance(part, str):
+            return Failed(case=case, launch=launch, block=block, error=part)
         check = _check(bench, op, case, part)
         if isinstance(check, str) or check.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(check, "before timing"))
@@ -189,7 +191,25 @@ def _agreed(bench: Bench, values: Sequence[int]) -> Vector:
 # --- buffers and data ------------------------------------------------------------------------------------------
 
 
-def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> _Part | None:
+def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> _Part | str | None:
+    """This rank's part, or on every rank the error of the first one that could not make its buffers.
+
+    The ranks agree before anybody calls: one without buffers would leave the others waiting in the operation.
+    """
+    error = ""
+    part: _Part | None = None
+    try:
+        part = _part(bench, op, case, groups, matrix)
+    except BackendError as refused:
+        error = str(refused)
+    if not _agreed(bench, [bool(error)])[0]:
+        return part
+    told = bench.backend.share(error)
+    first = next(rank for rank, text in enumerate(told) if text)
+    return f"no buffers: rank {first} says: {told[first]}"
+
+
+def _part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> _Part | None:
     group = next((group for group in groups if bench.backend.rank in group), None)
     if group is None:
         return None
@@ -278,13 +298,15 @@ def _sample(
     second = _run(bench, part, 1)
     estimate = int(_agreed(bench, [int((second.exits - second.entries)[0])])[0])
     warmup = warmup_calls(bench.timing, estimate)
+    began = bench.clock.now_ns()
     warm = _run(bench, part, warmup)
-    estimate = int(_agreed(bench, [int(np.median(warm.exits - warm.entries))])[0])
+    spent = bench.clock.now_ns() - began
+    estimate, pace = map(int, _agreed(bench, [int(np.median(warm.exits - warm.entries)), spent // warmup]))
     entries: list[Vector] = []
     exits: list[Vector] = []
     began = bench.clock.now_ns()
     count = 0
-    more = first_batch(budget, estimate)
+    more = first_batch(budget, estimate, pace)
     while True:
         batch = _run(bench, part, more)
         entries.append(batch.entries)
@@ -337,10 +359,13 @@ def warmup_calls(timing: Timing, estimate_ns: int) -> int:
     return min(max(wanted, timing.warmup_calls), timing.warmup_calls_cap)
 
 
-def first_batch(budget: _Budget, estimate_ns: int) -> int:
-    """Samples of the first batch: enough for the minimum in count and time, as far as the maximum time allows."""
+def first_batch(budget: _Budget, estimate_ns: int, pace_ns: int) -> int:
+    """Samples of the first batch: enough for the minimum in count and time, as far as the maximum time allows.
+
+    A sample measures ``estimate_ns`` and takes ``pace_ns`` of the budget: the barrier before it is paid for, too.
+    """
     wanted = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
-    affordable = max(budget.least_samples, int(budget.max_ns / max(estimate_ns, 1)))
+    affordable = max(budget.least_samples, int(budget.max_ns / max(pace_ns, estimate_ns, 1)))
     return max(1, min(wanted, affordable, budget.max_samples))
 
 

@@ -19,6 +19,8 @@ from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import ALL, Round, split_world
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Case, Record
 
+_BLOCK_OVERHEAD_SECONDS = 0.15
+"""Buffers, two checks, the least samples and control traffic of a block: about this much with 4 Gloo ranks on 2 cores."""
 _MOST_RANKS = 1 << 20
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18
@@ -363,7 +365,7 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
     budget: it is a guide for the user, not a promise.
     """
     timing = plan.timing
-    per_case = timing.max_seconds + timing.blocks * (2 * timing.warmup_seconds + 0.01)
+    per_case = timing.max_seconds + timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
     rounds = sum(max(1, 2 * (case.ranks - 1)) if OPS[case.op].members == "pairs" else 1 for case in cases)
     return plan.launches * (1.0 + timing.launch_warmup_seconds + rounds * per_case)
 

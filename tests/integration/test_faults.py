@@ -157,6 +157,13 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     assert (run.end.status, run.end.reason) == ("failed", "2 case(s) failed")
 
 
+def test_a_size_that_no_memory_holds_fails_alone(commands: Commands) -> None:
+    finished = commands.run("run", "--plan", commands.sweep("all_reduce", "1KiB,4096TiB"), "--ranks", "2")
+    assert finished.code == 1, finished.told
+    assert "FAILED: no buffers: rank 0 says: " in finished.out
+    assert {row.case.size_bytes for row in commands.read().measurements} == {1024}
+
+
 def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
     plan = commands.sweep("broadcast,all_reduce")
     finished = _with_fault(commands, "corrupt", "run", "--plan", plan, "--ranks", "2", "--launches", "2")

@@ -341,12 +341,18 @@ budgets = st.builds(
 )
 
 
-@given(budgets, st.integers(0, 10**9))
-def test_the_first_batch_is_within_the_budget(budget: instrument._Budget, estimate: int) -> None:
-    batch = instrument.first_batch(budget, estimate)
+@given(budgets, st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_first_batch_is_within_the_budget(budget: instrument._Budget, estimate: int, barrier: int) -> None:
+    batch = instrument.first_batch(budget, estimate, estimate + barrier)
     assert 1 <= batch <= budget.max_samples
     if batch > budget.least_samples:
-        assert (batch - 1) * estimate <= budget.max_ns
+        assert (batch - 1) * (estimate + barrier) <= budget.max_ns
+
+
+def test_the_time_of_the_barriers_is_part_of_the_budget() -> None:
+    budget = instrument._Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
+    assert instrument.first_batch(budget, 10**6, 10**6) == 100
+    assert instrument.first_batch(budget, 10**6, 10**7) == 50
 
 
 @given(budgets, st.lists(st.integers(1, 10**5), min_size=2, max_size=80), st.integers(0, 10**7), st.floats(0.001, 0.5))
@@ -466,6 +472,22 @@ def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
     assert [type(error) for error in errors] == [BackendError] * 3
     assert all("raised on 1 of 3 ranks" in str(error) for error in errors)
     assert "no such luck on rank 1" in str(errors[1])
+
+
+class Cramped(WrappingBackend):
+    """One rank that has no memory for its buffers."""
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        if self.rank == 1:
+            message = f"no room for {count} elements of {dtype}"
+            raise BackendError(message)
+        return self.inner.allocate(count, dtype)
+
+
+def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
+    for outcome in everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "no buffers: rank 1 says: no room for 16 elements of float32"
 
 
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:

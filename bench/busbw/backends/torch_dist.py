@@ -231,8 +231,10 @@ class GlooBackend:
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
         """A zeroed CPU tensor: writing the zeros is this rank's first touch of its pages."""
-        buffer = torch.empty(count, dtype=TORCH_DTYPES[dtype])
-        return buffer.zero_()
+        try:
+            return torch.empty(count, dtype=TORCH_DTYPES[dtype]).zero_()
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
 
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the process groups that are not there yet; torch wants every rank of the world in this."""
