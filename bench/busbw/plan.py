@@ -20,7 +20,7 @@ from busbw.ops.groups import ALL, Round, split_world
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Case, Record
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
-"""Buffers, two checks, the least samples and control traffic of a block: about this much with 4 Gloo ranks on 2 cores."""
+"""Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
 _MOST_RANKS = 1 << 20
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18

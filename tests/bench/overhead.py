@@ -154,7 +154,7 @@ def _nothing(_text: str) -> None:
 
 def compare(bench: instrument.Bench, case: Case, say: Callable[[str], None]) -> None:
     """One size: both loops in every round, which one first alternates."""
-    part = instrument._take_part(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = instrument._part(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     send = part.send.zero_()
