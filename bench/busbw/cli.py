@@ -133,7 +133,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     **settings: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
 ) -> None:
     """Measure: start ranks here, or join the world that torchrun has started."""
-    from busbw import launch, plan  # noqa: PLC0415 - numpy comes with them
+    from busbw import cases, launch  # noqa: PLC0415 - numpy comes with them
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.base import Settings  # noqa: PLC0415
 
@@ -145,7 +145,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     wanted = _plan(suite, plan_file, _names(ops), asked)
     if dry_run:
         backend_named(wanted.backend)
-        _print_dry_run(plan.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
+        _print_dry_run(cases.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
         return
     result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
     if result.speaks:
@@ -173,32 +173,32 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     return plan.override(base, ops=ops or (), **asked)
 
 
-def _print_dry_run(cases: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
+def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw import plan, units  # noqa: PLC0415
+    from busbw import cases, units  # noqa: PLC0415
 
-    seconds = plan.estimated_seconds(wanted, cases.cases)
+    seconds = cases.estimated_seconds(wanted, planned.cases)
     if as_json:
         document = {
             "plan": wanted.as_json(),
-            "cases": msgspec.to_builtins(cases.cases),
-            "adjusted": list(cases.adjusted),
+            "cases": msgspec.to_builtins(planned.cases),
+            "adjusted": list(planned.adjusted),
             "estimated_seconds": seconds,
         }
         click.echo(json.dumps(document, indent=2))
         return
-    for case in cases.cases:
+    for case in planned.cases:
         details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
         place = "in place" if case.in_place else "out of place"
         click.echo(
             f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
             f"{case.ranks} ranks, groups {case.group}, {place}"
         )
-    for note in cases.adjusted:
+    for note in planned.adjusted:
         click.echo(f"size rounded: {note}", err=True)
     click.echo(
-        f"{len(cases.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; "
+        f"{len(planned.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; "
         "nothing was measured",
         err=True,
     )

@@ -12,9 +12,10 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
+from busbw.cases import Cases
 from busbw.environment import usable_cores
 from busbw.listeners import in_words
-from busbw.plan import Cases, Plan
+from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.units import format_span
 

@@ -2,8 +2,8 @@
 
 from typing import Protocol
 
+from busbw.cases import Cases
 from busbw.ops import OPS
-from busbw.plan import Cases
 from busbw.records import Case, Failed, Measurement, Skipped
 from busbw.units import format_size
 

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from busbw import environment, plan, store
+from busbw import cases, environment, plan, store
 from busbw.backends import BACKENDS
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
@@ -72,13 +72,13 @@ def _suites() -> list[Row]:
     found: list[Row] = []
     for name in plan.suites():
         suite = plan.read_suite(name)
-        cases = plan.expand(suite, suite.ranks or 4, 1).cases
-        seconds = plan.estimated_seconds(suite, cases)
+        expanded = cases.expand(suite, suite.ranks or 4, 1).cases
+        seconds = cases.estimated_seconds(suite, expanded)
         found.append(
             {
                 "suite": name,
                 "launches": suite.launches,
-                "cases at 4 ranks": len(cases),
+                "cases at 4 ranks": len(expanded),
                 "minutes": round(seconds / 60, 1),
                 "what": _first_comment(name),
             }

@@ -13,12 +13,14 @@ import numpy as np
 import busbw
 from busbw import environment, store
 from busbw.backends.base import Backend, BackendRow, World
+from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
-from busbw.measure import Bench, measure, refusal
-from busbw.plan import Cases, Plan, expand, shares
+from busbw.measure import measure, refusal
+from busbw.plan import Plan
 from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.sampling import Bench
 
 _MOST_REASONS = 8
 """How many different reasons are repeated when every rank has one."""

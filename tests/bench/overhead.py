@@ -20,15 +20,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw import environment, store
+from busbw import environment, sampling, store
 from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.backends.base import World
 from busbw.backends.torch_dist import GlooBackend
+from busbw.cases import expand
 from busbw.clock import HostClock
 from busbw.launch.local import launch_ranks
 from busbw.ops import OPS
-from busbw.plan import Plan, Sweep, Timing, expand
+from busbw.plan import Plan, Sweep, Timing
 from busbw.records import Case, Measurement
 from busbw.units import format_size
 from busbw.worker import Job
@@ -124,7 +125,7 @@ def be_rank(number: int, pipe: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     world = World(number, RANKS, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()))
     backend = GlooBackend(world)
-    bench = instrument.Bench(backend, HostClock(), Timing(timeout_seconds=TIMEOUT_SECONDS), shared_clock=True, seed=1)
+    bench = sampling.Bench(backend, HostClock(), Timing(timeout_seconds=TIMEOUT_SECONDS), shared_clock=True, seed=1)
     say: Callable[[str], None] = print if number == 0 else _nothing
     say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each call, slowest rank, {ROUNDS} rounds")
     say("# each round runs both loops on one buffer, in turns first; ratio: median of the rounds' ratios (quartiles)")
@@ -152,9 +153,9 @@ def _nothing(_text: str) -> None:
     pass
 
 
-def compare(bench: instrument.Bench, case: Case, say: Callable[[str], None]) -> None:
+def compare(bench: sampling.Bench, case: Case, say: Callable[[str], None]) -> None:
     """One size: both loops in every round, which one first alternates."""
-    part = instrument._part(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     send = part.send.zero_()
@@ -170,7 +171,7 @@ def compare(bench: instrument.Bench, case: Case, say: Callable[[str], None]) -> 
         return durations
 
     def ours(calls: int) -> list[int]:
-        samples = instrument._run(bench, part, calls)
+        samples = sampling.run(bench, part, calls)
         durations: list[int] = (samples.exits - samples.entries).tolist()
         return durations
 
@@ -189,7 +190,7 @@ def compare(bench: instrument.Bench, case: Case, say: Callable[[str], None]) -> 
     dist.destroy_process_group(control)
 
 
-def slowest(bench: instrument.Bench, loop: Loop, calls: int) -> float:
+def slowest(bench: sampling.Bench, loop: Loop, calls: int) -> float:
     """Median over the calls of the time of the slowest rank, ns; the same on all ranks."""
     return float(np.median(bench.backend.reduce(np.asarray(loop(calls), dtype=np.int64), "max")))
 

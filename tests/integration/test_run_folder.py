@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from busbw import environment, store
-from busbw.plan import Plan, expand
+from busbw.cases import expand
+from busbw.plan import Plan
 from busbw.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw import console
-from busbw.plan import Cases, Plan, Sweep, Timing
+from busbw.cases import Cases
+from busbw.plan import Plan, Sweep, Timing
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
 

@@ -13,14 +13,8 @@ from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, Rank
 from busbw.ops import OPS
 from busbw.plan import Plan, Sweep
 from busbw.records import Case, Failed, LaunchStarted, Measurement, Skipped
-from busbw.testing.fakes import (
-    QUICK,
-    CorruptingBackend,
-    FakeBackend,
-    FakeWorld,
-    Script,
-    wrapped,
-)
+from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from busbw.testing.faults import CorruptingBackend, wrapped
 from busbw.testing.synthetic import case
 
 TWO_BLOCKS = msgspec.structs.replace(QUICK, blocks=2)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import measure as instrument
+from busbw import sampling
 from busbw.backends.base import Backend, Call
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import refusal, rounds_of
@@ -19,16 +19,8 @@ from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.plan import Timing
 from busbw.records import QUANTILES, Case, Check, Failed, GroupSamples, Measurement
-from busbw.testing.fakes import (
-    QUICK,
-    CorruptingBackend,
-    DelayingBackend,
-    FakeBackend,
-    FakeWorld,
-    Script,
-    WrappingBackend,
-    measure_everywhere,
-)
+from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script, measure_everywhere
+from busbw.testing.faults import CorruptingBackend, DelayingBackend, WrappingBackend
 from busbw.testing.synthetic import case
 
 WARM = 1 + 2 + QUICK.warmup_calls  # the check, the first and the second call, and the warm-up come before sample 0
@@ -300,7 +292,7 @@ def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
 def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
     pace = timing(blocks=4, min_samples=80, least_samples=40, max_samples=400)
     assert samples_of(agreed(FakeWorld(2), case("all_reduce", 64, 2), pace)) == 20
-    half, whole = (instrument._budget(timing(min_seconds=0.1), rounds) for rounds in (2, 1))
+    half, whole = (sampling.budget_of(timing(min_seconds=0.1), rounds) for rounds in (2, 1))
     assert (half.min_ns, half.max_ns) == (whole.min_ns / 2, whole.max_ns / 2)
 
 
@@ -312,7 +304,7 @@ def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
 )
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
     pace = timing(warmup_seconds=seconds, warmup_calls=least, warmup_calls_cap=least + more)
-    calls = instrument.warmup_calls(pace, estimate)
+    calls = sampling.warmup_calls(pace, estimate)
     assert least <= calls <= least + more
     if least < calls < least + more:
         assert (calls - 1) * estimate < seconds * 1e9 <= calls * max(estimate, 1) + 1
@@ -326,7 +318,7 @@ def test_warm_up_is_counted() -> None:
 
 
 budgets = st.builds(
-    lambda least, more, most, low, high: instrument._Budget(
+    lambda least, more, most, low, high: sampling.Budget(
         min_samples=least + more,
         least_samples=least,
         max_samples=least + more + most,
@@ -342,25 +334,25 @@ budgets = st.builds(
 
 
 @given(budgets, st.integers(0, 10**9), st.integers(0, 10**9))
-def test_the_first_batch_is_within_the_budget(budget: instrument._Budget, estimate: int, barrier: int) -> None:
-    batch = instrument.first_batch(budget, estimate, estimate + barrier)
+def test_the_first_batch_is_within_the_budget(budget: sampling.Budget, estimate: int, barrier: int) -> None:
+    batch = sampling.first_batch(budget, estimate, estimate + barrier)
     assert 1 <= batch <= budget.max_samples
     if batch > budget.least_samples:
         assert (batch - 1) * (estimate + barrier) <= budget.max_ns
 
 
 def test_the_time_of_the_barriers_is_part_of_the_budget() -> None:
-    budget = instrument._Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
-    assert instrument.first_batch(budget, 10**6, 10**6) == 100
-    assert instrument.first_batch(budget, 10**6, 10**7) == 50
+    budget = sampling.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
+    assert sampling.first_batch(budget, 10**6, 10**6) == 100
+    assert sampling.first_batch(budget, 10**6, 10**7) == 50
 
 
 @given(budgets, st.lists(st.integers(1, 10**5), min_size=2, max_size=80), st.integers(0, 10**7), st.floats(0.001, 0.5))
 @settings(deadline=None)
-def test_reasons_to_stop(budget: instrument._Budget, samples: list[int], elapsed: int, precision: float) -> None:
+def test_reasons_to_stop(budget: sampling.Budget, samples: list[int], elapsed: int, precision: float) -> None:
     vector = np.asarray(samples, dtype=np.int64)
-    reason = instrument.stop_reason(budget, [vector], elapsed, precision)
-    exact = instrument._half_width(vector) <= precision
+    reason = sampling.stop_reason(budget, [vector], elapsed, precision)
+    exact = sampling._half_width(vector) <= precision
     if reason == "converged":
         assert exact
         assert len(samples) >= budget.min_samples
@@ -379,16 +371,16 @@ def test_reasons_to_stop(budget: instrument._Budget, samples: list[int], elapsed
 def test_all_groups_of_a_round_must_have_converged() -> None:
     steady = np.full(40, 1_000, dtype=np.int64)
     wild = np.asarray([10, 100_000] * 20, dtype=np.int64)
-    budget = instrument._Budget(30, 20, 1000, 0, 1e12)
-    assert instrument.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
-    assert instrument.stop_reason(budget, [steady, wild], 1, 0.05) is None
+    budget = sampling.Budget(30, 20, 1000, 0, 1e12)
+    assert sampling.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
+    assert sampling.stop_reason(budget, [steady, wild], 1, 0.05) is None
 
 
 def test_all_groups_of_a_round_must_have_filled_the_minimum_time() -> None:
     fast, slow = np.full(40, 1_000, dtype=np.int64), np.full(40, 9_000, dtype=np.int64)
-    budget = instrument._Budget(30, 20, 1000, 300_000, 1e12)
-    assert instrument.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
-    assert instrument.stop_reason(budget, [fast, slow], 1, 0.05) is None
+    budget = sampling.Budget(30, 20, 1000, 300_000, 1e12)
+    assert sampling.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
+    assert sampling.stop_reason(budget, [fast, slow], 1, 0.05) is None
 
 
 @given(
@@ -425,7 +417,7 @@ def test_control_traffic_does_not_grow_with_the_samples_of_a_batch() -> None:
 
 
 def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
-    for most, kept in ((instrument._KEPT_VALUES // 2, True), (instrument._KEPT_VALUES // 2 + 1, False)):
+    for most, kept in ((sampling._KEPT_VALUES // 2, True), (sampling._KEPT_VALUES // 2 + 1, False)):
         pace = timing(min_samples=most, max_samples=most)
         (group,) = agreed(FakeWorld(2), case("barrier", 0, 2), pace).groups
         assert len(group.slowest_ns) == most

@@ -14,7 +14,7 @@ from busbw.ops import OPS, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
 from busbw.ops.data import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.records import DTYPE_BYTES, REDOPS
-from busbw.testing.fakes import MEANINGS, Exchange
+from busbw.testing.meanings import MEANINGS, Exchange
 
 RANKS = (1, 2, 3, 4, 7)
 SIZED = [op for op in OPS.values() if op.sized]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
+from busbw import cases as planned
 from busbw import plan
 from busbw.errors import UsageError
 from busbw.ops import OPS, traffic
@@ -28,7 +29,7 @@ def refused(text: str, folder: Path = HERE) -> str:
 
 
 def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
-    return plan.expand(Plan(sweep=(sweep,)), ranks, 1).cases
+    return planned.expand(Plan(sweep=(sweep,)), ranks, 1).cases
 
 
 # --- what is refused -------------------------------------------------------------------------------------------
@@ -104,11 +105,11 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
 def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
     suite = plan.read_suite(name)
     assert suite.name == name
-    cases = plan.expand(suite, ranks, 1).cases
+    cases = planned.expand(suite, ranks, 1).cases
     assert cases
     assert len(set(cases)) == len(cases)
     assert all(case.ranks == ranks for case in cases)
-    assert plan.estimated_seconds(suite, cases) > 0
+    assert planned.estimated_seconds(suite, cases) > 0
 
 
 @given(
@@ -121,7 +122,7 @@ def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
 @hypothesis_settings(deadline=None)
 def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: str, size: int, split: str) -> None:
     sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split)
-    expanded = plan.expand(Plan(sweep=(sweep,)), ranks, 1)
+    expanded = planned.expand(Plan(sweep=(sweep,)), ranks, 1)
     (case,) = expanded.cases
     assert case.size_bytes % DTYPE_BYTES[dtype] == 0
     blocks = [OPS[op].multiple(len(group)) for group in split_world(split, ranks)]
@@ -132,7 +133,7 @@ def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: s
 
 
 def test_a_rounded_size_is_said_in_words() -> None:
-    expanded = plan.expand(Plan(sweep=(Sweep(ops=("all_gather",), sizes="1KiB,1"),)), 3, 1)
+    expanded = planned.expand(Plan(sweep=(Sweep(ops=("all_gather",), sizes="1KiB,1"),)), 3, 1)
     assert [case.size_bytes for case in expanded.cases] == [12, 1020]
     assert expanded.adjusted == (
         "all_gather float32: 1 B became 12 B, a multiple of 3 ranks × 4 B",
@@ -172,17 +173,17 @@ def test_a_placement_that_was_named_is_always_a_case(
 
 def test_sweeps_of_one_skew_over_different_groups_keep_their_own_traffic() -> None:
     sweeps = tuple(Sweep(ops=("all_to_all_v",), sizes="1KiB", groups=groups) for groups in ("all", "div:2"))
-    expanded = plan.expand(Plan(sweep=sweeps), 4, 1)
-    assert [len(plan.shares(case, expanded.weights)) for case in expanded.cases] == [4, 2]
+    expanded = planned.expand(Plan(sweep=sweeps), 4, 1)
+    assert [len(planned.shares(case, expanded.weights)) for case in expanded.cases] == [4, 2]
 
 
 def test_traffic_comes_from_a_csv_beside_the_plan(tmp_path: Path) -> None:
     (tmp_path / "moe.csv").write_text("0,3\n1,0\n", encoding="utf-8")
     text = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "300"\ndtypes = ["int8"]\ntraffic = "moe.csv"\n'
-    expanded = plan.expand(plan.parse_plan(text, "my.toml", tmp_path), 2, 1)
+    expanded = planned.expand(plan.parse_plan(text, "my.toml", tmp_path), 2, 1)
     (case,) = expanded.cases
     assert case.variant == f"matrix:{traffic.fingerprint(((0.0, 3.0), (1.0, 0.0)))}"
-    assert plan.shares(case, expanded.weights) == ((0, 300), (100, 0))
+    assert planned.shares(case, expanded.weights) == ((0, 300), (100, 0))
 
 
 def test_traffic_for_another_number_of_ranks_is_refused() -> None:
@@ -193,7 +194,7 @@ def test_traffic_for_another_number_of_ranks_is_refused() -> None:
 
 def test_an_even_case_has_no_traffic() -> None:
     (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
-    assert plan.shares(case, {}) == ()
+    assert planned.shares(case, {}) == ()
 
 
 # --- options on top of a plan ----------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import pytest
 
+from busbw import cases as planned
 from busbw import plan
 from busbw.backends.torch_dist import CALLS
 from busbw.ops import OPS
@@ -33,7 +34,7 @@ def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_every_suite_is_a_plan_under_its_own_name(name: str, ranks: int) -> None:
     suite = plan.read_suite(name)
-    cases = plan.expand(suite, ranks, 1).cases
+    cases = planned.expand(suite, ranks, 1).cases
     assert suite.name == name
     assert len(set(cases)) == len(cases) > 0
-    assert plan.estimated_seconds(suite, cases) > 0
+    assert planned.estimated_seconds(suite, cases) > 0

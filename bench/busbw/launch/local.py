@@ -108,6 +108,7 @@ class _Watch:
     now: _Begins | None = None
     trouble_since: float | None = None
     stopped_since: float | None = None
+    done_since: float | None = None
 
 
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -184,7 +185,7 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
 
 def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
     """Wait until every rank has ended well; raise LaunchFailed once it is clear that they will not."""
-    while not all(rank.gone for rank in watch.ranks):
+    while not all(rank.gone or rank.outcome is not None for rank in watch.ranks):
         _listen(watch)
         now = time.monotonic()
         if any(rank.broke or (rank.gone and rank.outcome is None) for rank in watch.ranks):
@@ -196,6 +197,11 @@ def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
         everyone_stopped = all(rank.gone or rank.state() == "T" for rank in watch.ranks)
         watch.stopped_since = (watch.stopped_since or now) if everyone_stopped else None
         if watch.stopped_since is not None and now - watch.stopped_since > timeout_seconds:
+            break
+        # One rank has finished, so all have measured everything; another one may still hang on its way out.
+        if any(rank.outcome is not None for rank in watch.ranks):
+            watch.done_since = watch.done_since or now
+        if watch.done_since is not None and now - watch.done_since > timeout_seconds:
             break
     _listen(watch)
     if all(rank.outcome is not None for rank in watch.ranks):
@@ -277,6 +283,8 @@ def _as_error(word: _Broke) -> BusbwError:
 def _end(ranks: list[_Rank]) -> None:
     """Nobody is left behind, whatever happened. SIGKILL also ends a stopped process."""
     for rank in ranks:
+        if rank.outcome is not None:
+            rank.process.join(_LAST_WORDS_SECONDS)
         if not rank.gone:
             rank.process.kill()
     for rank in ranks:

@@ -1,5 +1,5 @@
-"""Stand-ins for machines, shipped so that your tests need none: ``busbw.testing.fakes`` plays clocks, ranks and faults,
-``busbw.testing.synthetic`` writes runs whose truth is known.
+"""Stand-ins for machines, shipped so that your tests need none.
 
-Nothing is imported here: the fakes load torch, the synthetic runs do not.
+``busbw.testing.fakes`` plays clocks and ranks, ``faults`` breaks what works, ``meanings`` says what every operation
+means, and ``synthetic`` writes runs whose truth is known. Nothing is imported here: only the last does without torch.
 """

@@ -1,32 +1,30 @@
-"""Ranks without processes: a clock that is told the time, a world of threads that really moves the data, and faults.
+"""Ranks without processes: a clock that is told the time, and a world of threads that really moves the data.
 
 ``FakeWorld`` plays P ranks as threads of one process. Every call moves its data by a reference implementation that is
 written from the meaning of the operation, not from the layouts of ``busbw.ops``, so that the two can be held against
 each other. Time is scripted: it passes only on the clocks of the ranks, by as many nanoseconds as the script says, so
-everything that is measured is known beforehand. ``CorruptingBackend`` and ``DelayingBackend`` put faults into any
-backend, real ones included.
+everything that is measured is known beforehand.
 """
 
-import dataclasses
 import itertools
-import math
 import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Vector, World
+from busbw.backends.base import Backend, BackendRow, Call, Vector
 from busbw.errors import BackendError, BusbwError
-from busbw.measure import Bench, measure
+from busbw.measure import measure
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
 from busbw.plan import Timing
 from busbw.records import Case, Failed, Measurement
+from busbw.sampling import Bench
+from busbw.testing.meanings import MEANINGS, Exchange
 
 T = TypeVar("T")
 
@@ -68,88 +66,6 @@ class FakeClock:
     def advance(self, ns: int) -> None:
         """Let ``ns`` nanoseconds pass; a negative number is a broken clock."""
         self.ns += ns
-
-
-# --- what the operations mean ----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Exchange:
-    """One call as rank ``me`` of a group sees it: ``sent[r]`` is what rank r of the group put in."""
-
-    sent: Sequence[torch.Tensor]
-    me: int
-    root: int = 0
-    redop: str | None = None
-    traffic: Matrix = ()
-
-    @property
-    def ranks(self) -> int:
-        """Ranks of the group."""
-        return len(self.sent)
-
-    def reduced(self) -> torch.Tensor:
-        """The reduction, rank after rank in the type of the data, as a library that keeps no wider sum does it."""
-        total = self.sent[0].clone()
-        for part in self.sent[1:]:
-            total = _COMBINE[self.redop or "sum"](total, part)
-        if self.redop == "avg":
-            return torch.div(total, self.ranks, rounding_mode=None if total.is_floating_point() else "trunc")
-        return total
-
-    def block(self, buffer: torch.Tensor, number: int) -> torch.Tensor:
-        """Block ``number`` of a buffer that holds an equal one for each rank."""
-        length = len(buffer) // self.ranks
-        return buffer[number * length : (number + 1) * length]
-
-
-_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
-    "sum": torch.add,
-    "avg": torch.add,
-    "product": torch.mul,
-    "min": torch.minimum,
-    "max": torch.maximum,
-}
-
-
-def _exchanged_unevenly(exchange: Exchange) -> torch.Tensor:
-    starts = [sum(row[: exchange.me]) for row in exchange.traffic]
-    lengths = [row[exchange.me] for row in exchange.traffic]
-    parts = zip(exchange.sent, starts, lengths, strict=True)
-    return torch.cat([buffer[start : start + length] for buffer, start, length in parts])
-
-
-def _at_root(what: Callable[[Exchange], torch.Tensor]) -> Callable[[Exchange], torch.Tensor | None]:
-    return lambda exchange: what(exchange) if exchange.me == exchange.root else None
-
-
-def _of_the_other(exchange: Exchange) -> torch.Tensor:
-    return exchange.sent[1 - exchange.me]
-
-
-def _at_the_second(exchange: Exchange) -> torch.Tensor | None:
-    return exchange.sent[0] if exchange.me == 1 else None
-
-
-MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
-    "all_reduce": Exchange.reduced,
-    "all_gather": lambda exchange: torch.cat(list(exchange.sent)),
-    "reduce_scatter": lambda exchange: exchange.block(exchange.reduced(), exchange.me),
-    "all_to_all": lambda exchange: torch.cat([exchange.block(buffer, exchange.me) for buffer in exchange.sent]),
-    "all_to_all_v": _exchanged_unevenly,
-    "broadcast": lambda exchange: exchange.sent[exchange.root],
-    "reduce": _at_root(Exchange.reduced),
-    "gather": _at_root(lambda exchange: torch.cat(list(exchange.sent))),
-    "scatter": lambda exchange: exchange.block(exchange.sent[exchange.root], exchange.me),
-    "barrier": lambda _exchange: None,
-    "send_recv": lambda exchange: exchange.sent[exchange.me - 1],
-    "ping_pong": _of_the_other,
-    "pair_uni": _at_the_second,
-    "pair_bidir": _of_the_other,
-    "pair_matrix": _at_the_second,
-    "memory_copy": lambda exchange: exchange.sent[exchange.me],
-}
-"""Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing."""
 
 
 # --- ranks as threads ------------------------------------------------------------------------------------------
@@ -417,127 +333,3 @@ def measure_everywhere(
         return measure(bench, case, matrix, launch=0, block=0)
 
     return world.run(work)
-
-
-# --- faults ----------------------------------------------------------------------------------------------------
-
-
-class WrappingBackend:
-    """Passes everything on to ``inner``: what a fault is built on."""
-
-    def __init__(self, inner: Backend) -> None:
-        self.inner = inner
-        self.rank = inner.rank
-        self.size = inner.size
-
-    def refuse(self, op: Op, case: Case) -> str | None:
-        """Pass on."""
-        return self.inner.refuse(op, case)
-
-    def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """Pass on."""
-        return self.inner.allocate(count, dtype)
-
-    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Pass on."""
-        self.inner.use_groups(groups)
-
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
-        """Pass on."""
-        return self.inner.bind(op, case, group, send, receive, traffic)
-
-    def barrier(self) -> None:
-        """Pass on."""
-        self.inner.barrier()
-
-    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
-        """Pass on."""
-        return self.inner.reduce(values, how)
-
-    def share(self, text: str) -> list[str]:
-        """Pass on."""
-        return self.inner.share(text)
-
-    def moved_factor(self, op: Op) -> float:
-        """Pass on."""
-        return self.inner.moved_factor(op)
-
-    def fail(self, text: str) -> dict[int, str]:
-        """Pass on."""
-        return self.inner.fail(text)
-
-    def close(self) -> None:
-        """Pass on."""
-        self.inner.close()
-
-
-def _always(_case: Case, _index: int) -> bool:
-    return True
-
-
-class CorruptingBackend(WrappingBackend):
-    """Flips the lowest bit of the last ``elements`` elements that this rank receives, in the calls that ``when`` names
-    (case, number of the call since its buffers were bound). A rank that receives nothing has nothing to corrupt.
-    """
-
-    def __init__(self, inner: Backend, when: Callable[[Case, int], bool] = _always, *, elements: int = 1) -> None:
-        super().__init__(inner)
-        self._when = when
-        self._elements = elements
-
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
-        """The call of ``inner``, and the fault after it."""
-        call = self.inner.bind(op, case, group, send, receive, traffic)
-        numbers = itertools.count()
-        # Little-endian: the first byte of an element holds its lowest bit.
-        lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
-
-        def corrupted() -> None:
-            call()
-            if self._when(case, next(numbers)) and lowest is not None:
-                lowest[-self._elements :] ^= 1
-
-        return corrupted
-
-
-class DelayingBackend(WrappingBackend):
-    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, evenly spread, ``seconds`` after the others.
-
-    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
-    """
-
-    def __init__(
-        self,
-        inner: Backend,
-        rank: int,
-        seconds: float,
-        share: float = 1.0,
-        *,
-        wait: Callable[[float], None] = time.sleep,
-    ) -> None:
-        super().__init__(inner)
-        self._late = inner.rank == rank
-        self._seconds = seconds
-        self._share = share
-        self._wait = wait
-        self._barriers = 0
-
-    def barrier(self) -> None:
-        """The barrier of ``inner``, and the delay after it."""
-        self.inner.barrier()
-        before, self._barriers = self._barriers, self._barriers + 1
-        if self._late and math.floor(self._barriers * self._share) > math.floor(before * self._share):
-            self._wait(self._seconds)
-
-
-def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:
-    """``row`` with ``wrap`` around every backend that it opens, to be put in its place in the table of backends."""
-
-    def opened(world: World) -> Backend:
-        return wrap(row.open(world))
-
-    return dataclasses.replace(row, open=opened)

@@ -15,7 +15,7 @@ from busbw.backends.base import Backend
 from busbw.ops import OPS
 from busbw.ops.data import TORCH_DTYPES
 from busbw.records import DTYPE_BYTES, REDOPS, Case
-from busbw.testing.fakes import wrapped
+from busbw.testing.faults import wrapped
 
 
 def _hold(promise: bool, words: str) -> None:  # noqa: FBT001 - reads like an assertion, which it is, even under -O

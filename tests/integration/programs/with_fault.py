@@ -17,7 +17,7 @@ from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import Case
-from busbw.testing.fakes import CorruptingBackend, WrappingBackend, wrapped
+from busbw.testing.faults import CorruptingBackend, WrappingBackend, wrapped
 
 BAD_OP = "broadcast"
 _BAD_RANK = 1

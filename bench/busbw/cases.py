@@ -1,0 +1,142 @@
+"""What a plan means on a world: the ordered list of its cases, and about how long they take."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+
+from busbw import units
+from busbw.errors import UsageError
+from busbw.ops import OPS, traffic
+from busbw.ops.base import Matrix, Op, Placement
+from busbw.ops.groups import Round, split_world
+from busbw.plan import PlacementChoice, Plan, Sweep
+from busbw.records import DTYPE_BYTES, Case
+
+_BLOCK_OVERHEAD_SECONDS = 0.15
+"""Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cases:
+    """What a plan means on a world: ``cases`` in order and without repeats, ``adjusted`` which sizes were rounded (in
+    words), ``weights`` the traffic behind each split of the world and variant.
+    """
+
+    cases: tuple[Case, ...]
+    adjusted: tuple[str, ...]
+    weights: dict[tuple[str, str], traffic.Weights]
+
+
+def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
+    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts.
+
+    A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
+    possible one, and said. Raises UsageError for groups that do not fit the world.
+    """
+    cases: dict[Case, None] = {}
+    adjusted: dict[str, None] = {}
+    weights: dict[tuple[str, str], traffic.Weights] = {}
+    for sweep in plan.sweep:
+        groups = split_world(sweep.groups, ranks)
+        for op in (OPS[name] for name in sweep.ops):
+            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes):
+                cases[case] = None
+                if note:
+                    adjusted[note] = None
+                if op.uneven and case.variant is not None:
+                    weights[case.group, case.variant] = _weights(sweep, len(groups[0]))
+    return Cases(tuple(cases), tuple(adjusted), weights)
+
+
+def _cases_of(
+    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int
+) -> Iterator[tuple[Case, str | None]]:
+    dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
+    redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
+    placements = _placements(op, sweep.placement)
+    sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
+    for dtype, redop, placement, wanted in product(dtypes, redops, placements, sizes):
+        size = _rounded(op, groups, dtype, wanted) if dtype is not None else 0
+        note = None
+        if size != wanted and dtype is not None:
+            given, taken = units.format_size(wanted), units.format_size(size)
+            note = f"{op.name} {dtype}: {given} became {taken}, a multiple of {_unit_in_words(op, groups, dtype)}"
+        case = Case(
+            op=op.name,
+            backend=plan.backend,
+            device="cpu",
+            dtype=dtype,
+            redop=redop,
+            size_bytes=size,
+            ranks=ranks,
+            nodes=nodes,
+            group=sweep.groups.replace(" ", ""),
+            in_place=placement == "in",
+            root=sweep.root if op.rooted else None,
+            variant=_variant(op, sweep),
+        )
+        yield case, note
+
+
+def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
+    if choice == "native" or not op.sized:
+        return op.placements[:1]
+    # One that was named and that the op lacks is still made a case: stored as skipped, not just missing.
+    return op.placements if choice == "both" else (choice,)
+
+
+def _variant(op: Op, sweep: Sweep) -> str | None:
+    if op.members == "pairs":
+        return sweep.pairs
+    if not op.uneven:
+        return None
+    if sweep.traffic is None:
+        return f"skew:{sweep.skew:g}"
+    return f"matrix:{traffic.fingerprint(sweep.traffic)}"
+
+
+def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
+    """The weights of a group of ``ranks``. Raises UsageError when the matrix is for another number of them."""
+    if sweep.traffic is None:
+        return traffic.skewed(ranks, sweep.skew)
+    if len(sweep.traffic) != ranks:
+        message = (
+            f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; make them agree"
+        )
+        raise UsageError(message)
+    return sweep.traffic
+
+
+def _rounded(op: Op, groups: Round, dtype: str, wanted: int) -> int:
+    itemsize = DTYPE_BYTES[dtype]
+    unit = _unit(op, groups) * itemsize
+    return max(unit, wanted // unit * unit)
+
+
+def _unit(op: Op, groups: Round) -> int:
+    return math.lcm(*(op.multiple(len(group)) for group in groups))
+
+
+def _unit_in_words(op: Op, groups: Round, dtype: str) -> str:
+    unit, itemsize = _unit(op, groups), DTYPE_BYTES[dtype]
+    return f"{itemsize} B" if unit == 1 else f"{unit} ranks × {itemsize} B"
+
+
+def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
+    """About how long a run takes: the time budget of every case that is sized, with start-up and warm-up.
+
+    An upper estimate for a backend that converges early, a lower one where a single call takes a large part of the
+    budget: it is a guide for the user, not a promise.
+    """
+    timing = plan.timing
+    per_case = timing.max_seconds + timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
+    rounds = sum(max(1, 2 * (case.ranks - 1)) if OPS[case.op].members == "pairs" else 1 for case in cases)
+    return plan.launches * (1.0 + timing.launch_warmup_seconds + rounds * per_case)
+
+
+def shares(case: Case, weights: Mapping[tuple[str, str], traffic.Weights]) -> Matrix:
+    """The traffic matrix of an uneven case in elements; empty for every other."""
+    if case.variant is None or (case.group, case.variant) not in weights:
+        return ()
+    return traffic.split(weights[case.group, case.variant], case.count)

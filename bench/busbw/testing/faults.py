@@ -1,0 +1,136 @@
+"""Faults on demand: wrong data and late ranks, put into any backend, real ones included."""
+
+import dataclasses
+import itertools
+import math
+import time
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+
+from busbw.backends.base import Backend, BackendRow, Call, Vector, World
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+
+class WrappingBackend:
+    """Passes everything on to ``inner``: what a fault is built on."""
+
+    def __init__(self, inner: Backend) -> None:
+        self.inner = inner
+        self.rank = inner.rank
+        self.size = inner.size
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Pass on."""
+        return self.inner.refuse(op, case)
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """Pass on."""
+        return self.inner.allocate(count, dtype)
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Pass on."""
+        self.inner.use_groups(groups)
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """Pass on."""
+        return self.inner.bind(op, case, group, send, receive, traffic)
+
+    def barrier(self) -> None:
+        """Pass on."""
+        self.inner.barrier()
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+        """Pass on."""
+        return self.inner.reduce(values, how)
+
+    def share(self, text: str) -> list[str]:
+        """Pass on."""
+        return self.inner.share(text)
+
+    def moved_factor(self, op: Op) -> float:
+        """Pass on."""
+        return self.inner.moved_factor(op)
+
+    def fail(self, text: str) -> dict[int, str]:
+        """Pass on."""
+        return self.inner.fail(text)
+
+    def close(self) -> None:
+        """Pass on."""
+        self.inner.close()
+
+
+def _always(_case: Case, _index: int) -> bool:
+    return True
+
+
+class CorruptingBackend(WrappingBackend):
+    """Flips the lowest bit of the last ``elements`` elements that this rank receives, in the calls that ``when`` names
+    (case, number of the call since its buffers were bound). A rank that receives nothing has nothing to corrupt.
+    """
+
+    def __init__(self, inner: Backend, when: Callable[[Case, int], bool] = _always, *, elements: int = 1) -> None:
+        super().__init__(inner)
+        self._when = when
+        self._elements = elements
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Call:
+        """The call of ``inner``, and the fault after it."""
+        call = self.inner.bind(op, case, group, send, receive, traffic)
+        numbers = itertools.count()
+        # Little-endian: the first byte of an element holds its lowest bit.
+        lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
+
+        def corrupted() -> None:
+            call()
+            if self._when(case, next(numbers)) and lowest is not None:
+                lowest[-self._elements :] ^= 1
+
+        return corrupted
+
+
+class DelayingBackend(WrappingBackend):
+    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, evenly spread, ``seconds`` after the others.
+
+    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
+    """
+
+    def __init__(
+        self,
+        inner: Backend,
+        rank: int,
+        seconds: float,
+        share: float = 1.0,
+        *,
+        wait: Callable[[float], None] = time.sleep,
+    ) -> None:
+        super().__init__(inner)
+        self._late = inner.rank == rank
+        self._seconds = seconds
+        self._share = share
+        self._wait = wait
+        self._barriers = 0
+
+    def barrier(self) -> None:
+        """The barrier of ``inner``, and the delay after it."""
+        self.inner.barrier()
+        before, self._barriers = self._barriers, self._barriers + 1
+        if self._late and math.floor(self._barriers * self._share) > math.floor(before * self._share):
+            self._wait(self._seconds)
+
+
+def wrapped(row: BackendRow, wrap: Callable[[Backend], Backend]) -> BackendRow:
+    """``row`` with ``wrap`` around every backend that it opens, to be put in its place in the table of backends."""
+
+    def opened(world: World) -> Backend:
+        return wrap(row.open(world))
+
+    return dataclasses.replace(row, open=opened)

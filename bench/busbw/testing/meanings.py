@@ -1,0 +1,87 @@
+"""What every operation means, written down a second time: the reference that layouts and backends are held against."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from busbw.ops.base import Matrix
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One call as rank ``me`` of a group sees it: ``sent[r]`` is what rank r of the group put in."""
+
+    sent: Sequence[torch.Tensor]
+    me: int
+    root: int = 0
+    redop: str | None = None
+    traffic: Matrix = ()
+
+    @property
+    def ranks(self) -> int:
+        """Ranks of the group."""
+        return len(self.sent)
+
+    def reduced(self) -> torch.Tensor:
+        """The reduction, rank after rank in the type of the data, as a library that keeps no wider sum does it."""
+        total = self.sent[0].clone()
+        for part in self.sent[1:]:
+            total = _COMBINE[self.redop or "sum"](total, part)
+        if self.redop == "avg":
+            return torch.div(total, self.ranks, rounding_mode=None if total.is_floating_point() else "trunc")
+        return total
+
+    def block(self, buffer: torch.Tensor, number: int) -> torch.Tensor:
+        """Block ``number`` of a buffer that holds an equal one for each rank."""
+        length = len(buffer) // self.ranks
+        return buffer[number * length : (number + 1) * length]
+
+
+_COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
+    "sum": torch.add,
+    "avg": torch.add,
+    "product": torch.mul,
+    "min": torch.minimum,
+    "max": torch.maximum,
+}
+
+
+def _exchanged_unevenly(exchange: Exchange) -> torch.Tensor:
+    starts = [sum(row[: exchange.me]) for row in exchange.traffic]
+    lengths = [row[exchange.me] for row in exchange.traffic]
+    parts = zip(exchange.sent, starts, lengths, strict=True)
+    return torch.cat([buffer[start : start + length] for buffer, start, length in parts])
+
+
+def _at_root(what: Callable[[Exchange], torch.Tensor]) -> Callable[[Exchange], torch.Tensor | None]:
+    return lambda exchange: what(exchange) if exchange.me == exchange.root else None
+
+
+def _of_the_other(exchange: Exchange) -> torch.Tensor:
+    return exchange.sent[1 - exchange.me]
+
+
+def _at_the_second(exchange: Exchange) -> torch.Tensor | None:
+    return exchange.sent[0] if exchange.me == 1 else None
+
+
+MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
+    "all_reduce": Exchange.reduced,
+    "all_gather": lambda exchange: torch.cat(list(exchange.sent)),
+    "reduce_scatter": lambda exchange: exchange.block(exchange.reduced(), exchange.me),
+    "all_to_all": lambda exchange: torch.cat([exchange.block(buffer, exchange.me) for buffer in exchange.sent]),
+    "all_to_all_v": _exchanged_unevenly,
+    "broadcast": lambda exchange: exchange.sent[exchange.root],
+    "reduce": _at_root(Exchange.reduced),
+    "gather": _at_root(lambda exchange: torch.cat(list(exchange.sent))),
+    "scatter": lambda exchange: exchange.block(exchange.sent[exchange.root], exchange.me),
+    "barrier": lambda _exchange: None,
+    "send_recv": lambda exchange: exchange.sent[exchange.me - 1],
+    "ping_pong": _of_the_other,
+    "pair_uni": _at_the_second,
+    "pair_bidir": _of_the_other,
+    "pair_matrix": _at_the_second,
+    "memory_copy": lambda exchange: exchange.sent[exchange.me],
+}
+"""Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing."""
