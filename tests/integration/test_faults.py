@@ -72,7 +72,7 @@ def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
     ranks = (0, 2)
     started = [
         commands.start(
-            "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5", results=commands.folder / str(rank)
+            "run", "--plan", commands.long(), "--ranks", "3", "--timeout", "12", results=commands.folder / str(rank)
         )
         for rank in ranks
     ]
@@ -111,7 +111,7 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
 )
 def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: str) -> None:
     plan = commands.sweep("broadcast,all_reduce")
-    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "5")
+    finished = _with_fault(commands, fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "12")
     run = commands.read()
     _assert_failed(finished, run, f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}")
     assert finished.err.count("(host ") == 1, finished.told
@@ -119,7 +119,7 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
 
 def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:
     plan = commands.sweep("broadcast,all_reduce")
-    finished = _with_fault(commands, "raise-alone", "run", "--plan", plan, "--ranks", "3", "--timeout", "5")
+    finished = _with_fault(commands, "raise-alone", "run", "--plan", plan, "--ranks", "3", "--timeout", "12")
     _assert_failed(finished, commands.read(), "broadcast at 1 KiB (float32)", "this rank does not like it")
 
 

@@ -45,7 +45,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
     ranks = (0, 2)
     started = [
         commands.start(
-            *("run", "--plan", commands.long(), "--timeout", "5"),
+            *("run", "--plan", commands.long(), "--timeout", "12"),
             program=commands.torchrun(3),
             results=commands.folder / str(rank),
         )
