@@ -1,4 +1,4 @@
-"""How time grows with size: the segmented α–β fit of one curve, its error, and what it predicts.
+"""How time grows with size: the segmented α–β fit of one curve and its error.
 
 Relative errors and non-negative coefficients, because ordinary least squares let the largest size decide α; one to
 four pieces with jumps between them, because protocols and algorithms change with size. The number of pieces is the
@@ -86,14 +86,6 @@ class Validation:
 
 
 @dataclass(frozen=True, slots=True)
-class Predicted:
-    """Time of one size in ns: by a segment, by interpolation, or beyond the largest size (``extrapolated``)."""
-
-    time_ns: float
-    how: Literal["segment", "interpolated", "extrapolated"]
-
-
-@dataclass(frozen=True, slots=True)
 class Fit:
     """A curve in a few numbers. ``alpha_seconds`` is the intercept of the first segment; ``algbw`` and ``busbw`` (B/s)
     the rates that the last segment tends to (None where it has no slope or there is no wire); ``half_size_bytes`` the
@@ -112,28 +104,10 @@ class Fit:
     mean_residual: float
     max_residual: float
     candidates: tuple[Candidate, ...]
-    interpolates: bool
     intervals: FitIntervals | None
     interval_note: str
     validation: Validation | None
     validation_note: str
-
-    def predict(self, size_bytes: float) -> Predicted:
-        """The time of ``size_bytes``.
-
-        Inside the measured range by the segment or by interpolation in log–log, whichever erred less on left-out
-        sizes; beyond it by the outermost segment, and called extrapolated. Raises AnalysisError for a size ≤ 0.
-        """
-        if size_bytes <= 0:
-            message = f"size {size_bytes} B cannot be predicted; a size is above 0"
-            raise AnalysisError(message)
-        if self.interpolates and self.sizes_bytes[0] <= size_bytes <= self.sizes_bytes[-1]:
-            sizes, times = np.asarray(self.sizes_bytes, dtype=np.float64), np.asarray(self.times_ns)
-            return Predicted(float(_interpolated(sizes, times, np.asarray([size_bytes]))[0]), "interpolated")
-        segment = self.segments[sum(size_bytes >= edge for edge in self.breaks_bytes)]
-        time_ns = (segment.alpha_seconds + segment.beta_seconds_per_byte * size_bytes) * 1e9
-        inside = self.sizes_bytes[0] <= size_bytes <= self.sizes_bytes[-1]
-        return Predicted(time_ns, "segment" if inside else "extrapolated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +168,6 @@ def fit_points(
         mean_residual=float(residuals.mean()),
         max_residual=float(residuals.max()),
         candidates=core.candidates,
-        interpolates=core.interpolates,
         intervals=intervals,
         interval_note=note,
         validation=validation,
@@ -254,12 +227,9 @@ def _noise(launches: Floats) -> float:
 class _Core:
     """A fit without what is said about it."""
 
-    sizes: Floats
-    times: Floats
     segments: tuple[Segment, ...]
     breaks_bytes: tuple[float, ...]
     candidates: tuple[Candidate, ...]
-    interpolates: bool
 
     def by_segments(self, wanted: Floats) -> Floats:
         """Seconds, by the segment that each size falls in."""
@@ -268,10 +238,6 @@ class _Core:
         beta = np.asarray([segment.beta_seconds_per_byte for segment in self.segments])
         predicted: Floats = alpha[piece] + beta[piece] * wanted
         return predicted
-
-    def inside(self, wanted: Floats) -> Floats:
-        """Seconds for sizes within the measured range, by whichever way errs less on sizes that are left out."""
-        return _interpolated(self.sizes, self.times, wanted) if self.interpolates else self.by_segments(wanted)
 
 
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
@@ -295,10 +261,7 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     ends = [*starts[1:], count]
     segments = tuple(_segment(sizes[low:high], times[low:high]) for low, high in zip(starts, ends, strict=True))
     breaks = tuple(float(np.sqrt(sizes[start - 1] * sizes[start])) for start in starts[1:])
-    inner = slice(1, count - 1)
-    neighbours = _left_out_interpolation(sizes, times)
-    interpolates = float(neighbours.mean()) < float(errors[chosen][inner].mean())
-    return _Core(sizes, times, segments, breaks, tuple(candidates), interpolates)
+    return _Core(segments, breaks, tuple(candidates))
 
 
 def _as_good(errors: Floats, best: Floats) -> bool:
@@ -336,19 +299,6 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
     return error
 
 
-def _left_out_interpolation(sizes: Floats, times: Floats) -> Floats:
-    """|ln(T̂/T)| of every inner size by a straight line between its neighbours in log–log."""
-    x, y = np.log(sizes), np.log(times)
-    weight = (x[1:-1] - x[:-2]) / (x[2:] - x[:-2])
-    error: Floats = np.abs((1 - weight) * y[:-2] + weight * y[2:] - y[1:-1])
-    return error
-
-
-def _interpolated(sizes: Floats, times: Floats, wanted: Floats) -> Floats:
-    seconds: Floats = np.exp(np.interp(np.log(wanted), np.log(sizes), np.log(times)))
-    return seconds
-
-
 def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
     """Percentiles over resamples of whole launches; the cuts are searched anew in every resample."""
     count = len(launches)
@@ -370,14 +320,14 @@ def _bounds(values: Floats) -> Bounds:
 
 
 def _validate(sizes: Floats, times: Floats, noise: float) -> tuple[Validation | None, str]:
-    """Fit every second size, predict the ones between."""
+    """Fit every second size, predict the ones between by the pieces of that fit and by nothing else."""
     count = len(sizes)
     tested = np.arange(1, count - 1, 2)
     kept = np.setdiff1d(np.arange(count), tested)
     if len(kept) < LEAST_SIZES or len(tested) < 2:
         return None, f"not validated: {count} sizes leave too few when every second one is held out"
     core = _fit_core(sizes[kept], times[kept], noise)
-    errors = np.abs(core.inside(sizes[tested]) / times[tested] - 1)
+    errors = np.abs(core.by_segments(sizes[tested]) / times[tested] - 1)
     middle, worst = float(np.median(errors)), float(errors.max())
     validation = Validation(middle, worst, len(tested), middle <= _VALID_MEDIAN_ERROR)
     verdict = "validated" if validation.passed else "not validated"
