@@ -33,6 +33,7 @@ from busbw_analysis.report_curves import operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_ranks import pair_matrices, rank_views
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
+from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
@@ -43,6 +44,7 @@ _WORD_TONES: Final[dict[Word, Tone]] = {
     "above the roof": "caution",
     "below the model": "caution",
     "below the roof": "caution",
+    "undecided": "caution",
     "not judged": "quiet",
 }
 _REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
@@ -53,6 +55,13 @@ _ROOF_COLUMNS: Final = (
     Column("What it is", numeric=False),
 )
 _SLOW: Final = ("below the model", "below the roof")
+_NOT_COMPARED: Final = ("not judged", "latency-bound")
+_HOW: Final = (
+    "The words are rules of thumb, not tests, however many launches there are: they compare medians with fixed "
+    f"limits, {NEAR_ROOF:.0%} of the roof for near the roof and {MODEL_TOLERANCE:g} times the model's time for below "
+    "the model. "
+    "Where the interval or the range of the launches lies on both sides of a limit, the word is undecided."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +172,6 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     sentences = [ran[0].upper() + ran[1:], *_best(judgement.verdicts)]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
     cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
-    judged = [verdict for verdict in judgement.verdicts if verdict.word != "not judged"]
-    slow = [verdict for verdict in judged if verdict.word in _SLOW]
     tone: Tone = "good"
     if not states["measured"]:
         tone = "bad" if states["failed"] or bad else "caution"
@@ -174,22 +181,37 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         first = _clause(bad[0].text.partition(". ")[0])
         more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
         sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
-    elif slow:
-        tone = "caution"
-        sentences.append(
-            f"{len(slow)} of {len(judged)} verdicts say slower than expected, the first of them {slow[0].label} "
-            f"at {format_size(slow[0].size_bytes)}: {slow[0].word}."
-        )
-        sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
-    elif cautions:
-        tone = "caution"
-        sentences.append(f"The rates are what one may expect, but read {_count(len(cautions), 'caution')} below first.")
-    elif judged:
-        sentences.append("The rates are what one may expect of this machine.")
-    else:
-        tone = "plain"
-        sentences.append("There was nothing to hold the numbers against, so they are shown and not judged.")
+    if states["measured"]:
+        compared, expected = _compared(judgement.verdicts)
+        sentences.append(compared)
+        if tone != "bad":
+            sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
+            tone = "caution" if cautions or expected == "caution" else expected
     return " ".join(sentences), tone
+
+
+def _compared(verdicts: Sequence[Verdict]) -> tuple[str, Tone]:
+    """What holding the numbers against model and roof came to, with the count of what was slow or held against none."""
+    compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
+    slow = [verdict for verdict in compared if verdict.word in _SLOW]
+    undecided = sum(verdict.word == "undecided" for verdict in compared)
+    if not compared:
+        return "There was nothing to hold the numbers against, so they are shown and not judged.", "plain"
+    rest = f"; {len(verdicts) - len(compared)} more could not be compared" if len(verdicts) > len(compared) else ""
+    open_ones = f"; {undecided} undecided" if undecided else ""
+    if slow:
+        worst = max(slow, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.roof_share or 0.0)))
+        by = f" ({worst.model_ratio:.2g} times its time)" if worst.model_ratio else ""
+        return (
+            f"{len(slow)} of {len(compared)} verdicts say slower than expected, the worst of them {worst.label} "
+            f"at {format_size(worst.size_bytes)}: {worst.word}{by}{open_ones}{rest}."
+        ), "caution"
+    if undecided:
+        return (
+            f"None of {len(compared)} verdicts says slower than expected, but {undecided} undecided{rest}.",
+            "caution",
+        )
+    return f"The times and rates are what one may expect in all {len(compared)} verdicts{rest}.", "good"
 
 
 def _count(number: int, noun: str) -> str:
@@ -237,7 +259,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     for verdict in verdicts:
         if (roof := _roof(verdict)) is not None:
             roofs.setdefault(roof, []).append(verdict.op)
-    letters = {roof: _letter(number) for number, roof in enumerate(roofs)}
+    letters = {roof: letter(number) for number, roof in enumerate(roofs)}
     rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
     columns = (
         Column("Curve", numeric=False),
@@ -262,6 +284,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     )
     if reasons:
         blocks.append(Table("Why, verdict by verdict", _REASON_COLUMNS, reasons, row_headers=2, folded=True))
+    blocks.insert(0, Paragraph(_HOW))
     if any(verdict.indicative for verdict in verdicts):
         few = "Indicative only: with fewer than 4 launches, another start of the same program may say something else."
         blocks.insert(0, Paragraph(few))
@@ -276,8 +299,10 @@ def _roof(verdict: Verdict) -> tuple[str, str] | None:
     return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
 
 
-def _letter(number: int) -> str:
-    return chr(ord("A") + number) if number < 26 else f"A{number}"
+def letter(number: int) -> str:
+    """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
+    first, last = divmod(number, 26)
+    return (letter(first - 1) if first else "") + chr(ord("A") + last)
 
 
 def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:

@@ -18,6 +18,7 @@ Word = Literal[
     "below the model",
     "faster than the model",
     "below the roof",
+    "undecided",
     "not judged",
 ]
 
@@ -27,8 +28,11 @@ LAUNCHES_FOR_A_VERDICT = 4
 BANDS = (("up to 4 KiB", 4 << 10), ("up to 1 MiB", 1 << 20), ("above 1 MiB", None))
 """Names of the bands and the largest size in each."""
 
-_NEAR_ROOF = 0.8
-_MODEL_TOLERANCE = 1.25
+NEAR_ROOF = 0.8
+"""Share of the roof from which on a rate is called near it."""
+
+MODEL_TOLERANCE = 1.25
+"""So many times the model's time is still as the model says. Both limits are rules of thumb, not tests."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +50,9 @@ class Verdict:
     """One op in one band of sizes: measured against roof and model, at the largest size of the band.
 
     Times in ns per call, rates in B/s. ``roof_share`` is busbw over the roof (above 1 it is explained in ``why``),
-    ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``indicative``: fewer than
-    4 launches, so nothing here is statistical.
+    ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``word`` compares medians
+    with fixed limits; it is ``undecided`` where the interval or range of the launches lies on both sides of one.
+    ``indicative``: fewer than 4 launches, so another start of the program may well say something else.
     """
 
     label: str
@@ -87,10 +92,28 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
     roof_share = None if roof is None or point.busbw is None else point.busbw / roof
     prediction = None if isinstance(curve.model, NoModel) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
-    word = _word(curve, point, roof_share, model_ratio)
+    latent = bool(point.size_bytes) and latency_bound(curve, point)
+    word = _word(roof_share, model_ratio, latent=latent)
     reasons = [*_roof_words(curve, point, roof_share), *_model_words(curve, prediction, point, model_ratio)]
+    if latent:
+        reasons.append("latency-bound: at least half of the time does not depend on the size")
     if oversubscribed:
-        reasons.append("more ranks than cores: waiting for a core is part of every number")
+        unknown = ", of which the model does not know" if model_ratio is not None else ""
+        reasons.append(f"more ranks than cores: waiting for a core is part of every number{unknown}")
+    best, worst = (
+        _word(
+            None if roof_share is None else roof_share * point.time_ns / end,
+            None if model_ratio is None else model_ratio * end / point.time_ns,
+            latent=latent,
+        )
+        for end in (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+    )
+    if not best == word == worst:
+        ends = (
+            f"{format_time(point.interval.low_ns or 0)} is {best}, {format_time(point.interval.high_ns or 0)} {worst}"
+        )
+        reasons.insert(0, f"the {point.interval.kind} lies on both sides of a limit: {ends}")
+        word = "undecided"
     return Verdict(
         label=curve.series.key.label,
         op=curve.series.key.op,
@@ -107,18 +130,19 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
     )
 
 
-def _word(curve: Curve, point: Point, roof_share: float | None, model_ratio: float | None) -> Word:
+def _word(roof_share: float | None, model_ratio: float | None, *, latent: bool) -> Word:
+    """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
     if roof_share is not None and roof_share > 1:
         return "above the roof"
-    if roof_share is not None and roof_share >= _NEAR_ROOF:
+    if roof_share is not None and roof_share >= NEAR_ROOF:
         return "near the roof"
-    if point.size_bytes and latency_bound(curve, point):
+    if model_ratio is not None:
+        if model_ratio > MODEL_TOLERANCE:
+            return "below the model"
+        return "faster than the model" if model_ratio < 1 / MODEL_TOLERANCE else "as the model says"
+    if latent:
         return "latency-bound"
-    if model_ratio is None:
-        return "not judged" if roof_share is None else "below the roof"
-    if model_ratio > _MODEL_TOLERANCE:
-        return "below the model"
-    return "faster than the model" if model_ratio < 1 / _MODEL_TOLERANCE else "as the model says"
+    return "not judged" if roof_share is None else "below the roof"
 
 
 def latency_bound(curve: Curve, point: Point) -> bool:

@@ -174,6 +174,34 @@ def test_a_small_message_is_bound_by_latency() -> None:
 
 
 @pytest.mark.parametrize(
+    ("factor", "word"), [(1.0, "as the model says"), (4.0, "below the model"), (0.5, "faster than the model")]
+)
+def test_latency_is_no_excuse_for_being_slower_than_the_model(factor: float, word: str) -> None:
+    # 4 ranks, small messages: 4 * 3 message times by the model.
+    world = World(
+        by_op={"ping_pong": (Piece(1e-6, 1e-10),), "all_reduce": (Piece(factor * 12e-6, 1e-12),)}, sample_noise=0.0
+    )
+    cases = [case(op, size) for op in ("all_reduce", "ping_pong") for size in SIZES]
+    found = verdict(judged(cases, world, machine=Machine(usable_cores=2)), "all_reduce", 4096)
+    assert found.model_ratio == pytest.approx(factor, rel=0.1)
+    assert found.word == word
+    assert "latency-bound" in found.why
+    assert "more ranks than cores" in found.why
+
+
+def test_launches_on_both_sides_of_a_limit_leave_the_verdict_undecided() -> None:
+    world = World(
+        by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(0.0, 1.8e-9),)},
+        sample_noise=0.0,
+        launch_noise=0.1,
+    )
+    cases = [case("all_reduce", 16 * MIB), *(case("ping_pong", size) for size in SIZES)]
+    found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
+    assert found.word == "undecided"
+    assert "both sides of a limit" in found.why
+
+
+@pytest.mark.parametrize(
     ("factor", "word"), [(1.0, "as the model says"), (3.0, "below the model"), (0.4, "faster than the model")]
 )
 def test_words_about_the_model(factor: float, word: str) -> None:

@@ -193,6 +193,26 @@ def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
     assert re.search(r"\| A \| [\d.]+ GB/s \| all\\_reduce \| Memory copy of node0", written.text)
 
 
+def test_slow_small_messages_are_counted_in_the_answer() -> None:
+    world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(100e-6, 1e-9),)}, sample_noise=0.0)
+    cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
+    answer = report.compose(judged(synthetic_run(cases, world, launches=6))).answer
+    assert "verdicts say slower than expected, the worst of them all_reduce" in answer
+    assert "may expect" not in answer
+
+
+def test_what_was_held_against_nothing_is_not_called_expected() -> None:
+    made = report.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
+    assert "nothing to hold the numbers against" in made.answer
+    assert "may expect" not in made.answer
+    assert "rules of thumb" in made.html
+
+
+@pytest.mark.parametrize(("number", "letter"), [(0, "A"), (25, "Z"), (26, "AA"), (27, "AB"), (52, "BA"), (702, "AAA")])
+def test_roofs_are_lettered_like_columns(number: int, letter: str) -> None:
+    assert report.letter(number) == letter
+
+
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
     written = report.compose(judged(synthetic_run(sweep(ranks=1), WORLD)))
     assert "there is no wire, so there is no busbw" in written.html
