@@ -9,7 +9,7 @@ from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Matrix, Op, Placement
-from busbw.ops.groups import Round, split_world
+from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.plan import PlacementChoice, Plan, Sweep
 from busbw.records import DTYPE_BYTES, Case
 
@@ -130,9 +130,18 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
     budget: it is a guide for the user, not a promise.
     """
     timing = plan.timing
-    per_case = timing.max_seconds + timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
-    rounds = sum(max(1, 2 * (case.ranks - 1)) if OPS[case.op].members == "pairs" else 1 for case in cases)
-    return plan.launches * (1.0 + timing.launch_warmup_seconds + rounds * per_case)
+    per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
+    sampled = len(cases) * timing.max_seconds + sum(map(_rounds, cases)) * per_round
+    return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled)
+
+
+def _rounds(case: Case) -> int:
+    """How many times a block of ``case`` warms up and samples: once, but for every round of pairs of the matrix."""
+    if OPS[case.op].members != "pairs":
+        return 1
+    groups = split_world(case.group, case.ranks)
+    by_group = [len(pair_rounds(group, together=case.variant != "alone")) for group in groups]
+    return sum(by_group) if case.variant == "alone" else max(by_group)
 
 
 def shares(case: Case, weights: Mapping[tuple[str, str], traffic.Weights]) -> Matrix:

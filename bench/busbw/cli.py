@@ -211,7 +211,7 @@ def _conclude(folder: Path, failed: int, *, as_json: bool) -> None:
     click.echo(f"results: {folder}", err=True)
     click.echo(f"next:    busbw report {folder}", err=True)
     if failed:
-        click.echo(f"busbw: {failed} case(s) failed; the reasons are in the table above and in the report", err=True)
+        click.echo(f"busbw: {failed} case(s) failed; busbw show {folder} says which and why", err=True)
 
 
 @main.command("list")

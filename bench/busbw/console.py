@@ -103,6 +103,8 @@ class LiveTable:
             return
         self._done += 1
         if isinstance(row, Failed):
+            # The other blocks of a failed case are not measured any more.
+            self._done += self._plan.timing.blocks - len(self._pending.pop(row.case, [])) - 1
             self._print(f"{_first_columns(row.case)}  FAILED: {row.error}")
             return
         blocks = self._pending[row.case]

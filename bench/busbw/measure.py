@@ -77,17 +77,19 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     budget = budget_of(bench.timing, len(rounds))
     results: list[RoundResult] = []
     checks: list[Check] = []
+    first_calls: list[int] = []
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix)
         if isinstance(part, str):
             return Failed(case=case, launch=launch, block=block, error=part)
-        check = _check(bench, op, case, part)
+        check, call_ns = _check(bench, op, case, part)
+        first_calls.append(call_ns)
         if isinstance(check, str) or check.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(check, "before timing"))
         if part is not None and op.reduces and case.in_place:
             settle(part.send, case.redop or "sum")
         results.append(sample(bench, op, case, groups, part, matrix, budget))
-        after = _check(bench, op, case, part)
+        after, _ = _check(bench, op, case, part)
         if isinstance(after, str) or after.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(after, "after timing"))
         checks.append(check)
@@ -96,7 +98,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         launch=launch,
         block=block,
         calls=op.trips,
-        first_call_ns=max(result.first_call_ns for result in results),
+        first_call_ns=int(agreed(bench, [max(first_calls)])[0]),
         warmup_calls=max(result.warmup_calls for result in results),
         stop_reason=least_good([result.stop_reason for result in results]),
         check=checks[0],
@@ -167,22 +169,46 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
     return backend.allocate(layout.send_count, dtype), receive
 
 
-def _check(bench: Bench, op: Op, case: Case, part: Part | None) -> Check | str:
-    """One untimed call on fresh data. Returns what was found, or the error when the op raised on every rank."""
+def _check(bench: Bench, op: Op, case: Case, part: Part | None) -> tuple[Check | str, int]:
+    """One call on fresh data that no sample is taken of, and how long it took on this rank, in ns.
+
+    Returns what was found, or the error when the op raised on every rank.
+    """
     reason = _unverifiable(op, case)
-    error = ""
-    wrong = 0
     if part is not None:
         poison(part.receive, case.redop)
         if part.made_of is not None:
             fill(part.send, part.layout.send, part.made_of)
-        try:
-            part.call()
-        except BackendError as raised:
-            error = str(raised)
-        if not error and reason is None and part.made_of is not None:
-            wrong = count_wrong(part.receive, part.layout.expect, part.made_of)
-    counts = np.asarray([bool(error), part is not None, wrong], dtype=np.int64)
+    bench.backend.barrier()
+    before = bench.clock.now_ns()
+    error = "" if part is None else _attempt(part)
+    call_ns = bench.clock.now_ns() - before
+    wrong = 0
+    if part is not None and part.made_of is not None and reason is None and not error:
+        wrong = count_wrong(part.receive, part.layout.expect, part.made_of)
+    found = _found_everywhere(bench, error, wrong, took_part=part is not None)
+    if isinstance(found, str):
+        return found, call_ns
+    if reason is not None:
+        return Check(state="not checked", reason=reason), call_ns
+    return (Check(state="wrong", wrong_elements=found) if found else Check(state="verified")), call_ns
+
+
+def _attempt(part: Part) -> str:
+    """Call once; the error of the backend, or nothing."""
+    try:
+        part.call()
+    except BackendError as raised:
+        return str(raised)
+    return ""
+
+
+def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) -> str | int:
+    """Wrong elements over all ranks, or what was raised when every rank that took part raised.
+
+    Raises BackendError when only some did: the others may still be in the operation.
+    """
+    counts = np.asarray([bool(error), took_part, wrong], dtype=np.int64)
     try:
         raised_on, taking_part, wrong_everywhere = bench.backend.reduce(counts, "sum")
     except BackendError as broken:
@@ -197,9 +223,7 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None) -> Check | str:
     if raised_on:
         first = next(text for text in bench.backend.share(error) if text)
         return f"the operation raised on every rank: {first}"
-    if reason is not None:
-        return Check(state="not checked", reason=reason)
-    return Check(state="wrong", wrong_elements=int(wrong_everywhere)) if wrong_everywhere else Check(state="verified")
+    return int(wrong_everywhere)
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:

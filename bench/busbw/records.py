@@ -96,8 +96,9 @@ class GroupSamples(Record, frozen=True, kw_only=True):
 
     For the pair ops a group is the pair (source, destination). ``slowest_ns[i]`` is the maximum over the ranks of the
     duration of sample i (which is ``Measurement.calls`` calls), ``fastest_ns[i]`` the minimum, ``late_rank[i]`` the
-    rank (global number) that holds the minimum: in a synchronising op it came last. ``arrival_skew_ns[i]`` is last
-    entry minus first entry, ``exit_span_ns[i]`` last exit minus last entry; both None unless the ranks share a clock.
+    rank (global number) that holds the minimum: in a synchronising op usually the one that came last. ``last_rank[i]``
+    is the rank that truly entered last, ``arrival_skew_ns[i]`` last entry minus first entry, ``exit_span_ns[i]`` last
+    exit minus last entry; all three None unless the ranks share a clock.
     ``bus_factor`` turns algbw into busbw (None where there is no wire, one rank). ``wire_bytes`` is what all ranks of
     the group together must send for one call by the best algorithm; ``moved_factor`` how many times that the backend
     is known to move.
@@ -110,13 +111,15 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     slowest_ns: tuple[int, ...]
     fastest_ns: tuple[int, ...]
     late_rank: tuple[int, ...]
+    last_rank: tuple[int, ...] | None = None
     arrival_skew_ns: tuple[int, ...] | None
     exit_span_ns: tuple[int, ...] | None
     per_rank: tuple[RankSamples, ...]
 
     def __post_init__(self) -> None:
         lengths = {len(self.slowest_ns), len(self.fastest_ns), len(self.late_rank)}
-        lengths |= {len(vector) for vector in (self.arrival_skew_ns, self.exit_span_ns) if vector is not None}
+        optional = (self.last_rank, self.arrival_skew_ns, self.exit_span_ns)
+        lengths |= {len(vector) for vector in optional if vector is not None}
         if len(lengths) != 1:
             message = f"the vectors of one group differ in length: {sorted(lengths)}"
             raise ValueError(message)

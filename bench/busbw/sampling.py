@@ -80,7 +80,6 @@ class RoundResult:
     """What all ranks saw in one round of groups; the same on every rank."""
 
     groups: tuple[GroupSamples, ...]
-    first_call_ns: int
     warmup_calls: int
     stop_reason: StopReason
 
@@ -109,38 +108,37 @@ def sample(
 
     Raises BackendError when a rank is lost and ClockError when a sample did not take time.
     """
-    first = run(bench, part, 1)
-    first_call_ns = int(agreed(bench, [int((first.exits - first.entries)[0])])[0])
-    second = run(bench, part, 1)
-    estimate = int(agreed(bench, [int((second.exits - second.entries)[0])])[0])
+    once = run(bench, part, 1)
+    estimate = int(agreed(bench, [int((once.exits - once.entries)[0])])[0])
     warmup = warmup_calls(bench.timing, estimate)
     began = bench.clock.now_ns()
     warm = run(bench, part, warmup)
     spent = bench.clock.now_ns() - began
     estimate, pace = map(int, agreed(bench, [int(np.median(warm.exits - warm.entries)), spent // warmup]))
-    entries: list[Vector] = []
-    exits: list[Vector] = []
+    batches: list[Samples] = []
+    seen: list[Vector] = []
+    # Where the clock is one, all ranks count from the start of the first of them; elsewhere each from its own.
     began = bench.clock.now_ns()
+    origin = -int(agreed(bench, [-began])[0]) if bench.shared_clock else began
     count = 0
     more = first_batch(budget, estimate, pace)
     while True:
-        batch = run(bench, part, more)
-        entries.append(batch.entries)
-        exits.append(batch.exits)
+        batches.append(run(bench, part, more))
+        seen.append(_reduce(bench, groups, batches[-1], origin))
         count += more
-        samples = Samples(np.concatenate(entries), np.concatenate(exits))
-        reduced = _reduce(bench, groups, samples)
+        everything = np.concatenate(seen, axis=2)
         elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
-        reason = stop_reason(budget, [slowest for slowest, *_ in reduced], elapsed, bench.timing.precision)
+        reason = stop_reason(budget, everything[0], elapsed, bench.timing.precision)
         if reason is not None:
             break
         affordable = int((budget.max_ns - elapsed) / (elapsed / count))
         more = min(count, budget.max_samples - count, max(affordable, budget.least_samples - count, 1))
-    quantiles = _per_rank(bench, samples, took_part=part is not None)
+    durations = np.concatenate([batch.exits - batch.entries for batch in batches])
+    quantiles = _per_rank(bench, durations, took_part=part is not None)
     recorded = tuple(
-        _group(bench, op, case, matrix, group, row, quantiles) for group, row in zip(groups, reduced, strict=True)
+        _group(bench, op, case, matrix, group, everything[:, number], quantiles) for number, group in enumerate(groups)
     )
-    return RoundResult(recorded, first_call_ns, warmup, reason)
+    return RoundResult(recorded, warmup, reason)
 
 
 def run(bench: Bench, part: Part | None, count: int) -> Samples:
@@ -185,7 +183,9 @@ def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
     return max(1, min(wanted, affordable, budget.max_samples))
 
 
-def stop_reason(budget: Budget, slowest: Sequence[Vector], elapsed_ns: int, precision: float) -> StopReason | None:
+def stop_reason(
+    budget: Budget, slowest: Sequence[Vector] | Vector, elapsed_ns: int, precision: float
+) -> StopReason | None:
     """Whether these samples are enough; None to go on. All groups of a round must have converged.
 
     The interval of the median is that of as many free samples as the autocorrelation leaves.
@@ -209,37 +209,34 @@ def _half_width(vector: Vector) -> float:
 
 # --- over the ranks --------------------------------------------------------------------------------------------
 
-_Reduced = tuple[Vector, Vector, Vector, Vector, Vector]
 
+def _reduce(bench: Bench, groups: Round, batch: Samples, origin_ns: int) -> Vector:
+    """What all ranks saw of a batch, as 6 × groups × samples, the same on all ranks: slowest, fastest, late rank,
+    last rank, arrival skew, exit span.
 
-def _reduce(bench: Bench, groups: Round, samples: Samples) -> list[_Reduced]:
-    """Per group: slowest, fastest, late rank, arrival skew and exit span of every sample, the same on all ranks.
-
-    One max-reduction: durations; negated durations with the rank packed below them (so that the minimum comes with
-    its owner); entries, exits and negated entries for what only a shared clock can tell.
+    One max-reduction: durations; negated durations with the rank packed below them, so that the minimum brings its
+    owner along; entries, likewise packed; exits; and negated entries. Times are since ``origin_ns``, so that packing
+    cannot overflow; what compares clocks means something only where they are one.
     """
-    count = len(samples.entries)
     size = bench.backend.size
-    mine = np.full((5, len(groups), count), _ABSENT, dtype=np.int64)
+    entries, exits = batch.entries - origin_ns, batch.exits - origin_ns
+    mine = np.full((5, len(groups), len(entries)), _ABSENT, dtype=np.int64)
     for number, group in enumerate(groups):
         if bench.backend.rank in group:
-            durations = samples.exits - samples.entries
-            mine[0, number] = durations
-            mine[1, number] = -(durations * size + bench.backend.rank)
-            mine[2, number] = samples.entries
-            mine[3, number] = samples.exits
-            mine[4, number] = -samples.entries
-    slowest, packed, last_in, last_out, first_in = bench.backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
-    fastest, late = -packed // size, -packed % size
-    return [
-        (slowest[g], fastest[g], late[g], last_in[g] + first_in[g], last_out[g] - last_in[g])
-        for g in range(len(groups))
-    ]
+            mine[0, number] = exits - entries
+            mine[1, number] = -((exits - entries) * size + bench.backend.rank)
+            mine[2, number] = entries * size + bench.backend.rank
+            mine[3, number] = exits
+            mine[4, number] = -entries
+    slowest, shortest, latest, last_out, first_in = bench.backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
+    last_in = latest // size
+    return np.stack(
+        (slowest, -shortest // size, -shortest % size, latest % size, last_in + first_in, last_out - last_in)
+    )
 
 
-def _per_rank(bench: Bench, samples: Samples, *, took_part: bool) -> tuple[Vector, Vector | None]:
+def _per_rank(bench: Bench, durations: Vector, *, took_part: bool) -> tuple[Vector, Vector | None]:
     """Quantiles of every rank (ranks × quantiles), and every rank's samples (ranks × samples) when they are few."""
-    durations = samples.exits - samples.entries
     size, rank, count = bench.backend.size, bench.backend.rank, len(durations)
     own = np.quantile(durations, QUANTILES) if took_part else np.zeros(len(QUANTILES))
     keep = size * count <= _KEPT_VALUES
@@ -258,10 +255,10 @@ def _group(
     case: Case,
     matrix: Matrix,
     group: Ranks,
-    reduced: _Reduced,
+    seen: Vector,
     per_rank: tuple[Vector, Vector | None],
 ) -> GroupSamples:
-    slowest, fastest, late, skew, span = reduced
+    slowest, fastest, late, last, skew, span = seen
     quantiles, kept = per_rank
     wire = (
         float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1))
@@ -276,6 +273,7 @@ def _group(
         slowest_ns=_integers(slowest),
         fastest_ns=_integers(fastest),
         late_rank=_integers(late),
+        last_rank=_integers(last) if bench.shared_clock else None,
         arrival_skew_ns=_integers(skew) if bench.shared_clock else None,
         exit_span_ns=_integers(span) if bench.shared_clock else None,
         per_rank=tuple(

@@ -56,9 +56,10 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     place = _Place("the start of the launch", None)
     try:
         outcome = _work(job, backend, clock, listener, place)
+        place.words = "the end of the launch"
+        backend.close()
     except BackendError as error:
         raise _blame(backend, place, error) from error
-    backend.close()
     return outcome
 
 
@@ -124,6 +125,7 @@ def _measure_all(
         listener.block_begins(case, job.launch, block)
         row = measure(bench, case, shares(case, cases.weights), job.launch, block)
         record(row)
+        place.words = f"the pause after {in_words(case)}"
         if isinstance(row, Failed):
             void.add(case)
         else:

@@ -112,6 +112,20 @@ def test_no_element_of_a_buffer_that_was_never_written_passes_for_a_result(dtype
         assert all(count_wrong(untouched, (Span(PERIOD, source),), one) == PERIOD for source in sources)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("dtype", DTYPE_BYTES)
+def test_no_reduction_passes_for_another_and_none_is_the_same_everywhere(dtype: str, ranks: int) -> None:
+    for redop in REDOPS:
+        one = made(ranks, dtype, redop)
+        if one is None or one.reduced is None:
+            continue
+        assert len(set(one.reduced.tolist())) > 1
+        for other in REDOPS:
+            if other == redop or (other == "avg" and bool((one.table.to(torch.int64).sum(0) % ranks).any())):
+                continue
+            assert bool((truth(one.table, other) != one.reduced.to(torch.int64)).any()), (redop, other)
+
+
 @pytest.mark.parametrize("redop", [None, *REDOPS])
 def test_all_ranks_differ_and_so_do_all_phases(redop: str | None) -> None:
     one = pattern(7, "int8" if redop is None else "float32", redop, 1)

@@ -23,7 +23,7 @@ from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script, measure_e
 from busbw.testing.faults import CorruptingBackend, DelayingBackend, WrappingBackend
 from busbw.testing.synthetic import case
 
-WARM = 1 + 2 + QUICK.warmup_calls  # the check, the first and the second call, and the warm-up come before sample 0
+WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 
 
 def timing(**changes: float) -> Timing:
@@ -106,7 +106,7 @@ def test_durations_are_recorded_to_the_nanosecond() -> None:
         assert group.exit_span_ns is not None
         assert group.exit_span_ns[sample] == max(durations)
     assert set(group.arrival_skew_ns or ()) == {0}
-    assert made.first_call_ns == max(scripted(rank, 1, made.case) for rank in range(4))
+    assert made.first_call_ns == max(scripted(rank, 0, made.case) for rank in range(4))
     assert made.warmup_calls == QUICK.warmup_calls
 
 
@@ -126,11 +126,24 @@ def test_the_rank_that_comes_late_is_named_in_a_synchronising_op(late: int) -> N
     made = agreed(FakeWorld(4, Script(lateness=lateness)), case("all_reduce", 64))
     (group,) = made.groups
     first = min(lateness(rank, 0) for rank in range(4))
-    assert set(group.late_rank) == {late}
+    assert set(group.late_rank) == set(group.last_rank or ()) == {late}
     assert set(group.fastest_ns) == {1_000}, "the late one does not wait: its time is the cost without skew"
     assert set(group.slowest_ns) == {1_000 + lateness(late, 0) - first}
     assert set(group.arrival_skew_ns or ()) == {lateness(late, 0) - first}
     assert set(group.exit_span_ns or ()) == {1_000}
+
+
+def test_the_rank_that_enters_last_is_told_from_the_one_that_leaves_soonest() -> None:
+    script = Script(
+        durations=lambda rank, _index, _case: 1 if rank == 0 else 10_000,
+        lateness=lambda rank, _number: 500 if rank == 2 else 0,
+    )
+    (group,) = agreed(FakeWorld(4, script), case("all_reduce", 64)).groups
+    assert set(group.late_rank) == {0}
+    assert set(group.last_rank or ()) == {2}
+    apart = everywhere(FakeWorld(4, script), case("all_reduce", 64), shared_clock=False)[0]
+    assert isinstance(apart, Measurement)
+    assert apart.groups[0].last_rank is None
 
 
 def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> None:
@@ -314,7 +327,7 @@ def test_warm_up_is_counted() -> None:
     world = FakeWorld(2)
     made = agreed(world, case("all_reduce", 64, 2), timing(warmup_seconds=20e-6))
     assert made.warmup_calls == 20
-    assert world.backends[0].calls == 2 + 2 + 20 + samples_of(made)
+    assert world.backends[0].calls == 2 + 1 + 20 + samples_of(made)
 
 
 budgets = st.builds(
@@ -412,7 +425,7 @@ def test_control_traffic_does_not_grow_with_the_samples_of_a_batch() -> None:
         made = agreed(world, case("all_reduce", 64, 2), timing(min_samples=samples))
         assert samples_of(made) == samples
         counts.append(world.backends[0].reductions)
-        assert world.backends[0].barriers == 2 + QUICK.warmup_calls + samples
+        assert world.backends[0].barriers == 2 + 1 + QUICK.warmup_calls + samples
     assert counts[0] == counts[1]
 
 

@@ -239,8 +239,12 @@ class GlooBackend:
     def use_groups(self, groups: tuple[Ranks, ...]) -> None:
         """Make the process groups that are not there yet; torch wants every rank of the world in this."""
         for group in groups:
-            if group not in self._groups:
+            if group in self._groups:
+                continue
+            try:
                 self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend="gloo")
+            except RuntimeError as error:
+                raise BackendError(_first_line(error)) from error
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
@@ -276,12 +280,16 @@ class GlooBackend:
 
     def share(self, text: str) -> list[str]:
         """All-gather of one text a rank over the control group."""
-        texts: list[str | None] = [None] * self.size
+        mine = text.encode()
+        longest = int(self.reduce(np.asarray([len(mine)], dtype=np.int64), "max")[0])
+        # Not all_gather_object, which pickles. A zero byte ends a text; JSON and messages hold none.
+        padded = torch.frombuffer(bytearray(mine.ljust(longest + 1, b"\0")), dtype=torch.uint8)
+        texts = [torch.empty_like(padded) for _ in range(self.size)]
         try:
-            dist.all_gather_object(texts, text, group=self._control)
+            dist.all_gather(texts, padded, group=self._control)
         except RuntimeError as error:
             raise BackendError(_first_line(error)) from error
-        return [given or "" for given in texts]
+        return [bytes(given.tolist()).rstrip(b"\0").decode(errors="replace") for given in texts]
 
     def moved_factor(self, op: Op) -> float:
         """ProcessGroupGloo's reduce_scatter clones the input, all-reduces all of it and keeps a slice."""
@@ -293,7 +301,10 @@ class GlooBackend:
 
     def close(self) -> None:
         """Drop the process groups."""
-        dist.destroy_process_group()
+        try:
+            dist.destroy_process_group()
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
 
 
 def _store(world: World) -> dist.Store:

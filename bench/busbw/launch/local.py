@@ -27,7 +27,7 @@ from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_
 from busbw.launch.promises import default_ranks
 from busbw.listeners import Several, Silent, in_words
 from busbw.plan import Plan
-from busbw.records import Case, Failed
+from busbw.records import Case, Failed, Measurement, Skipped
 from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"
@@ -40,6 +40,11 @@ _LAST_WORDS_SECONDS = 5.0
 class _Begins:
     case: Case
     block: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """The block that had begun is on the disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,10 @@ class _Reporting(Silent):
         """Tell the parent."""
         self._parent.send(_Begins(case, block))
 
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - it is the one that began
+        """Tell the parent that nothing is lost any more."""
+        self._parent.send(_Written())
+
 
 @dataclass(slots=True)
 class _Rank:
@@ -106,6 +115,7 @@ class _Watch:
 
     ranks: list[_Rank]
     now: _Begins | None = None
+    during: str = "the start of the launch"
     trouble_since: float | None = None
     stopped_since: float | None = None
     done_since: float | None = None
@@ -152,14 +162,20 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
     try:
         with _held_back(signal.SIGINT):
             for number in range(size):
-                ours, theirs = context.Pipe()
-                process = context.Process(
-                    target=_be_rank,
-                    args=(job, number, size, theirs, began, quiet),
-                    name=f"busbw-rank-{number}",
-                    daemon=True,
-                )
-                process.start()
+                try:
+                    ours, theirs = context.Pipe()
+                    process = context.Process(
+                        target=_be_rank,
+                        args=(job, number, size, theirs, began, quiet),
+                        name=f"busbw-rank-{number}",
+                        daemon=True,
+                    )
+                    process.start()
+                except OSError as error:
+                    message = (
+                        f"cannot start rank {number} of {size}: {error.strerror}; ask for fewer, or raise the limit"
+                    )
+                    raise LaunchFailed(LaunchError(message), None, 0) from error
                 theirs.close()
                 ranks.append(_Rank(number, process, ours))
         try:
@@ -220,16 +236,21 @@ def _listen(watch: _Watch) -> None:
         if rank is None:
             continue
         try:
-            word = rank.pipe.recv()
+            while rank.pipe.poll():
+                _take_in(watch, rank, rank.pipe.recv())
         except (EOFError, OSError):
             rank.pipe.close()
-            continue
-        if isinstance(word, _Begins):
-            watch.now = word
-        elif isinstance(word, _Broke):
-            rank.broke = word
-        elif isinstance(word, Outcome):
-            rank.outcome = word
+
+
+def _take_in(watch: _Watch, rank: _Rank, word: object) -> None:
+    if isinstance(word, _Begins):
+        watch.now, watch.during = word, in_words(word.case)
+    elif isinstance(word, _Written) and watch.now is not None:
+        watch.now, watch.during = None, f"the pause after {watch.during}"
+    elif isinstance(word, _Broke):
+        rank.broke = word
+    elif isinstance(word, Outcome):
+        rank.outcome = word
 
 
 def _may_speak(rank: _Rank) -> bool:
@@ -242,7 +263,7 @@ def _verdict(watch: _Watch) -> LaunchFailed:
 
     A rank that died or is stopped is to blame before one that merely does not answer: that one may be waiting for it.
     """
-    during = in_words(watch.now.case) if watch.now else "the start of the launch"
+    during = watch.during
     case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
     words = [rank.broke for rank in watch.ranks if rank.broke is not None]
     roots = [word for word in words if word.kind != RankFailure.__name__]

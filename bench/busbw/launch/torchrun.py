@@ -16,8 +16,11 @@ from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_
 from busbw.launch.promises import promised, torchrun_size
 from busbw.listeners import Listener, Several, Silent
 from busbw.plan import Plan
-from busbw.records import Case, Failed
+from busbw.records import Case, Failed, Measurement, Skipped
 from busbw.worker import Job, run
+
+_LAST_WORDS_SECONDS = 2.0
+"""How long rank 0 lets the backend tell why torchrun ends the world; the other ranks wait longer, to be heard."""
 
 
 class _Tracking(Silent):
@@ -30,6 +33,10 @@ class _Tracking(Silent):
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - there is one launch
         """Remember."""
         self.case, self.block = case, block
+
+    def row_written(self, row: Measurement | Skipped | Failed) -> None:  # noqa: ARG002 - it is the one that began
+        """Nothing of it can be lost any more."""
+        self.case = None
 
 
 def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -48,7 +55,8 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     folder = store.create(settings.results_dir, environment.machine_name()) if lead else settings.results_dir
     tracking = _Tracking()
     table: Listener = LiveTable(plan, 0, time.monotonic()) if lead and not settings.quiet else Silent()
-    signal.signal(signal.SIGTERM, _raise_interrupt)
+    signal.signal(signal.SIGTERM, _wait_for_the_reason)
+    signal.signal(signal.SIGALRM, _raise_interrupt)
     try:
         outcome = run(Job(plan, folder, 0, "torchrun", row), world, Several(table, tracking))
     except BusbwError as error:
@@ -71,6 +79,16 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     return Result(folder, outcome.failed, speaks=lead)
 
 
-def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
-    """torchrun ends its ranks with SIGTERM: end as on Ctrl-C, with the run folder closed."""
-    raise KeyboardInterrupt(signal.Signals(number).name)
+def _wait_for_the_reason(_number: int, _frame: FrameType | None) -> None:
+    """torchrun ends its ranks with SIGTERM, also when one of them has died: then the backend is about to say so.
+
+    The end itself comes by SIGALRM, a moment later. Rank 0 goes first, so that a world that is ended on purpose is not
+    taken for one that broke.
+    """
+    lead = os.environ.get("RANK") == "0"
+    signal.setitimer(signal.ITIMER_REAL, _LAST_WORDS_SECONDS if lead else 3 * _LAST_WORDS_SECONDS)
+
+
+def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
+    """End as on Ctrl-C, with the run folder closed."""
+    raise KeyboardInterrupt(signal.Signals.SIGTERM.name)

@@ -107,9 +107,10 @@ def _averaged(ranks: int, dtype: str, generator: torch.Generator) -> tuple[torch
 
 def _multiplied(ranks: int, dtype: str, _generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     # Powers of two are exact far beyond EXACT_UP_TO in floats, but the rule that holds for integers is enough.
-    most = min(max(1, ranks - 1), EXACT_UP_TO[dtype].bit_length() - 1, 10)
+    # From none to all of the ranks double an element, so that the product is neither their sum nor their largest.
+    most = min(ranks, EXACT_UP_TO[dtype].bit_length() - 1, 10)
     columns = torch.arange(PERIOD)
-    doubled = (torch.arange(ranks)[:, None] - columns[None, :]) % ranks < 1 + columns[None, :] % most
+    doubled = (torch.arange(ranks)[:, None] - columns[None, :]) % ranks < columns[None, :] % (most + 1)
     table = torch.where(doubled, 2, 1)
     return table, table.prod(0)
 
