@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 import numpy as np
 import pandas as pd
 
 from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.records import JSON, Case, GroupSamples, Measurement, Run
+from busbw_analysis.outside import plain_run
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
 
@@ -65,15 +65,6 @@ class Dataset:
     blocks: tuple[Block, ...]
     samples: pd.DataFrame
     notices: tuple[str, ...]
-
-    @property
-    def case_table(self) -> pd.DataFrame:
-        """The cases as a frame keyed by the integer of ``samples["case"]``: every field of Case, state and reasons."""
-        rows = [
-            {**msgspec.structs.asdict(row.case), "state": row.state, "reasons": "; ".join(row.reasons)}
-            for row in self.cases
-        ]
-        return pd.DataFrame(rows, index=pd.RangeIndex(len(rows), name="case"))
 
     def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """The distinct hosts that ``ranks`` ran on, in rank order (of the first run; like runs are placed alike)."""
@@ -178,7 +169,8 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
 
 
 def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
-    """As ``load``, for runs that have been read already."""
+    """As ``load``, for runs that have been read already. Their text is made harmless here, for all that follows."""
+    runs = tuple(plain_run(stored) for stored in runs)
     notices = [warning for stored in runs for warning in stored.warnings]
     identifiers = [stored.run.id for stored in runs]
     twice = sorted({identifier for identifier in identifiers if identifiers.count(identifier) > 1})

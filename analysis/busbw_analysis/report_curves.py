@@ -313,8 +313,6 @@ def _numbers(
 
 
 def _check_tone(case: CaseSummary) -> Tone:
-    if case.check.startswith("wrong"):
-        return "bad"
     return "plain" if case.check == "verified" else "quiet"
 
 

@@ -122,9 +122,10 @@ class Total:
 class CaseSummary:
     """One case of the plan: what became of it and, where it was measured, one summary per group of ranks.
 
-    ``groups`` is empty unless something was measured. A failed case keeps the numbers of the launches that went well,
-    for looking at; nothing is judged by them. ``total`` is there for concurrent groups only (not for the pair matrix,
-    whose pairs take turns). ``check`` is ``verified``, ``wrong (N elements)`` or ``not checked (reason)``.
+    ``groups`` is empty unless the case was measured and never failed: wrong data are no fast result, and the launches
+    that went well stay in the run folder. ``total`` is there for concurrent groups only (not for the pair matrix,
+    whose pairs take turns). ``check`` is ``verified``, ``wrong (what)``, ``not checked (reason)``
+    or, when the case failed for another reason, ``failed (reason)``.
     """
 
     index: int
@@ -173,7 +174,7 @@ def _case(
     index: int, case: Case, state: CaseState, reasons: tuple[str, ...], blocks: Sequence[Block], columns: _Columns
 ) -> CaseSummary:
     by_group: dict[tuple[int, ...], list[Block]] = {}
-    for block in blocks:
+    for block in blocks if state == "measured" else ():
         by_group.setdefault(block.samples.ranks, []).append(block)
     groups = tuple(_group(case, ranks, members, columns) for ranks, members in by_group.items())
     return CaseSummary(
@@ -181,19 +182,23 @@ def _case(
         case=case,
         state=state,
         reasons=reasons,
-        check=_check(blocks),
+        check=_failure(reasons) if state == "failed" else _check(blocks),
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
-        flags=_flags(case, blocks, groups),
+        flags=_flags(case, blocks, groups) if groups else (),
     )
+
+
+def _failure(reasons: Sequence[str]) -> str:
+    wrong = next((reason for reason in reasons if reason.startswith("wrong data")), None)
+    if wrong is not None:
+        return f"wrong ({wrong.removeprefix('wrong data').lstrip(': ') or 'no number given'})"
+    return f"failed ({'; '.join(reasons)})"
 
 
 def _check(blocks: Sequence[Block]) -> str:
     checks = [block.measurement.check for block in blocks]
-    wrong = max((check.wrong_elements for check in checks if check.state == "wrong"), default=None)
-    if wrong is not None:
-        return f"wrong ({wrong} elements)"
     reasons = list(dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked"))
     if reasons:
         return f"not checked ({'; '.join(reasons)})"

@@ -33,6 +33,9 @@ _SHOW_COLUMNS: Final = (
     ("roof", "(%)"),
     ("flags", ""),
 )
+_CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
+"""The first word of a check, and what a narrow column says for it."""
+
 _LEFT: Final = frozenset({"op", "flags", "curve", "note"})
 
 _SHOW_NOTES: Final = (
@@ -155,7 +158,7 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
         share = row[f"{name}_share"]
         return _NONE if share is None else f"{share * 100:.1f}"
     if name == "check":
-        return {"verified": "ok", "–": _NONE}.get(row["check"], "WRONG" if row["check"].startswith("wrong") else _NONE)
+        return _CHECKS.get(row["check"].partition(" ")[0], _NONE)
     if name == "flags":
         return _flag_words(row)
     value = row[name]

@@ -11,7 +11,7 @@ from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
 from busbw_analysis.judge import Judgement, Verdict, judge
-from busbw_analysis.load import pool
+from busbw_analysis.load import load, pool
 from busbw_analysis.matrices import odd_ones
 from busbw_analysis.models import NoModel
 
@@ -309,6 +309,25 @@ def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, Stor
     assert total["roof_share"] == pytest.approx(np.mean([row["roof_share"] for row in groups]))
     assert document["runs"] == ["synthetic-0"]
     assert any(remark["subject"] == "failed" for remark in document["remarks"])
+
+
+def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path) -> None:
+    wrong, died = case("all_reduce", 64), case("broadcast", 64)
+    fates = (None, Fate(failed={wrong: "wrong data: 3 elements differ", died: "rank 1 died"}))
+    names = []
+    for seed, fate in enumerate(fates):
+        names.append(str(write_synthetic(tmp_path, synthetic_run([wrong, died], launches=2, seed=seed, fate=fate))))
+    document = json.loads(CliRunner().invoke(commands.show, [*names, "--json"]).stdout)
+    assert [row["check"] for row in document["cases"]] == ["wrong (3 elements differ)", "failed (rank 1 died)"]
+    for row in document["cases"]:
+        assert row["state"] == "failed"
+        assert {row[name] for name in ("time_ns", "low_ns", "high_ns", "fastest_ns", "algbw", "busbw")} == {None}
+    text = CliRunner().invoke(commands.show, names).stdout
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    assert [word in line for word, line in zip(("WRONG", "FAILED"), lines, strict=True)] == [True, True]
+    judgement = judge(load([Path(name) for name in names]))
+    assert [summary.groups for summary in judgement.cases] == [(), ()]
+    assert judgement.curves == ()
 
 
 def test_fit_prints_fits_and_refusals(stored: tuple[Path, StoredRun]) -> None:

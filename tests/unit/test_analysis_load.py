@@ -26,7 +26,7 @@ def test_one_row_per_sample_with_run_launch_and_case(tmp_path: Path) -> None:
     assert tuple(rows.slowest_ns) == block.groups[0].slowest_ns
     assert tuple(rows.late_rank) == block.groups[0].late_rank
     assert rows["calls"].unique().tolist() == [2]
-    assert dataset.case_table.loc[1, "op"] == "ping_pong"
+    assert dataset.cases[1].case.op == "ping_pong"
 
 
 def test_samples_without_a_shared_clock_have_no_skew() -> None:
@@ -92,7 +92,6 @@ def test_every_state_of_a_case_appears() -> None:
     dataset = pool((synthetic_run(cases, launches=1, samples=3, fate=fate),))
     assert [row.state for row in dataset.cases] == ["measured", "failed", "skipped", "not reached"]
     assert dataset.cases[1].reasons == ("rank 2 died",)
-    assert dataset.case_table["state"].tolist() == [row.state for row in dataset.cases]
 
 
 def test_one_failed_launch_outweighs_those_that_went_well() -> None:
@@ -111,6 +110,24 @@ def test_wrong_data_in_a_measurement_is_a_failure() -> None:
     dataset = pool((replace(stored, rows=tuple(broken)),))
     assert dataset.cases[0].state == "failed"
     assert "3 elements" in dataset.cases[0].reasons[0]
+
+
+def test_control_characters_from_outside_are_written_out_everywhere() -> None:
+    nasty = "a\x1b[31mb\x9b2J\u202ec\nd\x00"
+    one, lost = case("all_reduce", 64, variant=nasty), case("broadcast", 64)
+    machine = Machine(name=nasty, hosts=(nasty,), facts={nasty: {"kernel": [nasty, nasty]}})
+    fate = Fate(failed={lost: nasty})
+    dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, fate=fate),))
+    everything = repr(dataset.runs) + repr(dataset.cases)
+    shown = "a\\x1b[31mb\\x9b2J\\u202ec d\\x00"
+    assert dataset.runs[0].run.machine == shown
+    assert dataset.cases[1].reasons == (shown,)
+    assert dataset.blocks[0].case == 0
+    assert not any(
+        repr(sign)[1:-1] in everything.replace(repr(shown)[1:-1], "")
+        for sign in nasty
+        if ord(sign) != 0x0A and not sign.isprintable()
+    )
 
 
 def test_a_torn_last_line_is_a_notice_that_names_the_case(tmp_path: Path) -> None:
