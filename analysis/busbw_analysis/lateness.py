@@ -22,7 +22,8 @@ class LateRank:
     It was late in ``accused`` of ``cases`` synchronising cases. The numbers are of the case ``worst`` in which it
     cost most: ``share`` of ``samples`` samples, ``chance`` that each rank would have, ``cost`` the median share of
     the call's time that the others waited, ``p_value`` of the binomial test on as many free samples as the
-    autocorrelation leaves.
+    autocorrelation leaves. ``entry_known``: that it entered last was read from a shared clock in all those cases;
+    otherwise it held the shortest time.
     """
 
     rank: int
@@ -35,6 +36,7 @@ class LateRank:
     samples: int
     cost: float
     p_value: float
+    entry_known: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +47,26 @@ class _Evidence:
     samples: int
     cost: float
     p_value: float
+    entry_known: bool
     guilty: bool
 
 
 def late_ranks(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[LateRank, ...]:
     """The ranks to be named.
 
-    A rank is late in a case when it holds the shortest time of a synchronising op more often than chance
+    A rank is late in a case when it enters last into a synchronising op (without a shared clock: holds the shortest
+    time of it) more often than chance
     (p < 10⁻⁴ over the number of ranks), in at least half of the samples beyond its fair share, more often than chance
     in every launch, and costs 10 % of the time; it is named when that is so in most cases.
     """
     blocks: dict[tuple[int, tuple[int, ...]], list[Block]] = {}
     for block in dataset.blocks:
         blocks.setdefault((block.case, block.samples.ranks), []).append(block)
-    late = dataset.samples["late_rank"].to_numpy(dtype=np.int64)
+    late = dataset.samples["last_rank"].to_numpy(dtype=np.int64)
     slowest = dataset.samples["slowest_ns"].to_numpy(dtype=np.float64)
     fastest = dataset.samples["fastest_ns"].to_numpy(dtype=np.float64)
-    wait_share = 1 - fastest / slowest
+    skew = dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64)
+    wait_share = np.where(np.isnan(skew), 1 - fastest / slowest, np.minimum(skew / slowest, 1.0))
     by_group: dict[tuple[int, ...], list[_Evidence]] = {}
     for summary in summaries:
         if summary.state != "measured" or summary.case.op not in SYNCHRONISING:
@@ -92,6 +97,7 @@ def _named(rank: int, ranks: tuple[int, ...], guilty: list[_Evidence], cases: in
         samples=worst.samples,
         cost=worst.cost,
         p_value=worst.p_value,
+        entry_known=all(evidence.entry_known for evidence in guilty),
     )
 
 
@@ -121,7 +127,8 @@ def _evidence(
         and all(float((one == rank).mean()) > chance for one in series)
         and cost >= _COST_WORTH_NAMING
     )
-    return _Evidence(case, rank, share, len(everything), cost, p_value, guilty)
+    known = all(block.samples.last_rank is not None for block in blocks)
+    return _Evidence(case, rank, share, len(everything), cost, p_value, known, guilty)
 
 
 def _autocorrelation(was_late: npt.NDArray[np.bool_]) -> float:

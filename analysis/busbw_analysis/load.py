@@ -55,7 +55,8 @@ class Dataset:
 
     ``samples`` has one row per run, launch, block, case, group and sample: ``run``, ``launch``, ``block``, ``case``
     (index into ``cases``), ``group`` (categorical, the ranks as text), ``sample``, ``calls``, ``slowest_ns``,
-    ``fastest_ns``, ``late_rank``, ``arrival_skew_ns`` and ``exit_span_ns`` (float, NaN where the ranks share no clock).
+    ``fastest_ns``, ``late_rank``, ``last_rank`` (who entered last; where that was not recorded, ``late_rank`` again),
+    ``arrival_skew_ns`` and ``exit_span_ns`` (float, NaN where the ranks share no clock).
     Durations are ns per sample, which is ``calls`` calls. ``notices`` is what the reader has to say: torn lines, facts
     that only some of the runs recorded, differences that were overruled.
     """
@@ -304,6 +305,9 @@ def _table(blocks: Sequence[Block]) -> pd.DataFrame:
             "slowest_ns": joined(block.samples.slowest_ns for block in blocks),
             "fastest_ns": joined(block.samples.fastest_ns for block in blocks),
             "late_rank": joined(block.samples.late_rank for block in blocks).astype(np.int32),
+            "last_rank": joined(block.samples.last_rank or block.samples.late_rank for block in blocks).astype(
+                np.int32
+            ),
             "arrival_skew_ns": optional(block.samples.arrival_skew_ns for block in blocks),
             "exit_span_ns": optional(block.samples.exit_span_ns for block in blocks),
         }

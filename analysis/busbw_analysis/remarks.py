@@ -152,11 +152,13 @@ def _late(found: Iterable[LateRank], summaries: Sequence[CaseSummary]) -> Iterat
     names = {summary.index: case_name(summary) for summary in summaries}
     for late in found:
         tiny = "p < 10⁻¹²" if late.p_value < 1e-12 else f"p = {late.p_value:.1g}"
+        usual = "is the last to come" if late.entry_known else "has the shortest time (usually the one that came last)"
+        how = "last" if late.entry_known else "shortest"
         yield Remark(
             "caution",
             "late rank",
-            f"Rank {late.rank} keeps the others waiting: among ranks {rank_list(late.ranks)} it is the last to come in "
-            f"{late.accused} of {_cases(late.cases)}. Worst is {names[late.worst]}: last in {late.share:.0%} "
+            f"Rank {late.rank} keeps the others waiting: among ranks {rank_list(late.ranks)} it {usual} in "
+            f"{late.accused} of {_cases(late.cases)}. Worst is {names[late.worst]}: {how} in {late.share:.0%} "
             f"of {late.samples} samples where chance is {late.chance:.0%} ({tiny}), "
             f"and the others waited {late.cost:.0%} of the time of the call.",
         )

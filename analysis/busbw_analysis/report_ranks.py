@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean, median
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,12 @@ from busbw_analysis.page import (
 from busbw_analysis.summary import SYNCHRONISING, CaseSummary, GroupSummary
 
 _MOST_RANK_COLUMNS = 32
+SHORTEST: Final = "Shortest time (usually the one that came last)"
+_ENTRY: Final = "Who came last is read from a clock that the ranks share; the others wait for it."
+_NO_ENTRY: Final = (
+    "The order of arrival was not recorded. The rank with the shortest time is usually the one that the others waited "
+    "for, but not always where ranks share cores or the algorithm treats them differently."
+)
 _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
 
@@ -147,25 +154,30 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
         )
         for rank in everyone
     )
+    waiting = [group for summary, group in whole if summary.case.op in SYNCHRONISING]
+    known = all(group.entry_known for group in waiting)
+    name = "Came last" if known else SHORTEST
     columns = (
         Column("Rank"),
         Column("Host", numeric=False),
         Column("Own time", "% of the slowest rank's"),
-        Column("Came last", "% of samples"),
+        Column(name, "% of samples"),
     )
-    synchronising = sum(1 for summary, _ in whole if summary.case.op in SYNCHRONISING)
     note = (
-        f"Own time: median over {len(whole)} cases. Came last: mean over the {synchronising} cases of operations that "
-        "synchronise; chance alone gives each of n ranks 1/n. The rank that comes last has the shortest time: the "
-        "others wait for it."
+        f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
+        f"cases of operations that synchronise; chance alone gives each of n ranks 1/n. "
+        f"{_ENTRY if known else _NO_ENTRY}"
     )
     table = Table("Each rank over all cases that all ranks ran together", columns, rows, note=note)
-    blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone))
+    blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone, known=known))
     return Section("ranks", "Single ranks", blocks)
 
 
-def _late_by_op(whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Sequence[int]) -> list[Table]:
+def _late_by_op(
+    whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Sequence[int], *, known: bool
+) -> list[Table]:
     shown = everyone[:_MOST_RANK_COLUMNS]
+    what = "came last" if known else "had the shortest time"
     shares: dict[str, dict[int, list[float]]] = {}
     for summary, group in whole:
         if summary.case.op in SYNCHRONISING:
@@ -190,4 +202,11 @@ def _late_by_op(whole: Sequence[tuple[CaseSummary, GroupSummary]], everyone: Seq
     )
     columns = (Column("Operation", numeric=False), *(Column(f"rank {rank}") for rank in shown))
     cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
-    return [Table(f"How often each rank came last, in % of samples, by operation{cut}", columns, rows, folded=True)]
+    return [
+        Table(
+            f"How often each rank {what}, in % of samples, by operation{cut}",
+            columns,
+            rows,
+            folded=True,
+        )
+    ]

@@ -21,7 +21,7 @@ IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % wi
 Flag = Literal["bimodal", "slow mode", "skew>10%", "drift", "oversubscribed", "moved>1", "cap", "not checked"]
 
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
-"""Ops that no rank can leave before the last one has come: in them the shortest time belongs to the late rank."""
+"""Ops that no rank can leave before the last one has come: in them the shortest time is usually the late rank's."""
 
 LAUNCHES_FOR_AN_INTERVAL = 6
 """Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
@@ -57,7 +57,8 @@ class Modes:
 class RankView:
     """One rank: median over launches of its own median (ns per call), and how often it was the last to come.
 
-    ``late_count`` of ``samples`` samples had this rank as the late one (only meaningful for synchronising ops).
+    ``late_count`` of ``samples`` samples had this rank enter last or, where ``GroupSummary.entry_known`` is false, hold
+    the shortest time (which in a synchronising op is usually the same, and says nothing in another).
     """
 
     rank: int
@@ -75,7 +76,8 @@ class GroupSummary:
     (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
     time from the first entry to the last exit; both None without a shared clock. ``busbw`` is None where there is no
     wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median, 1 ms) and the time they took.
-    ``launch_medians_ns`` are in the order of the launches.
+    ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every sample which
+    rank entered last.
     """
 
     ranks: tuple[int, ...]
@@ -101,6 +103,7 @@ class GroupSummary:
     modes: Modes | None
     drift: bool
     views: tuple[RankView, ...]
+    entry_known: bool
 
     @property
     def launches(self) -> int:
@@ -152,7 +155,7 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     columns = _Columns(
         slowest=dataset.samples["slowest_ns"].to_numpy(dtype=np.float64),
         fastest=dataset.samples["fastest_ns"].to_numpy(dtype=np.float64),
-        late=dataset.samples["late_rank"].to_numpy(dtype=np.int64),
+        late=dataset.samples["last_rank"].to_numpy(dtype=np.int64),
         skew=dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
         exit_span=dataset.samples["exit_span_ns"].to_numpy(dtype=np.float64),
     )
@@ -274,6 +277,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         modes=find_modes(slowest),
         drift=2 * sum(_drifts(columns.slowest[block.rows]) for block in blocks) > len(blocks),
         views=_views(ranks, by_launch, columns),
+        entry_known=all(block.samples.last_rank is not None for block in blocks),
     )
 
 

@@ -2,11 +2,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.records import Case
+from busbw.records import Case, Measurement, Row
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
@@ -14,6 +15,7 @@ from busbw_analysis.judge import Judgement, Verdict, judge
 from busbw_analysis.load import load, pool
 from busbw_analysis.matrices import odd_ones
 from busbw_analysis.models import NoModel
+from busbw_analysis.report import compose
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]
@@ -86,6 +88,40 @@ def test_the_late_rank_is_named_with_numbers(rank: int) -> None:
     assert "3 of 3 cases" in text
     assert "chance is 25%" in text
     assert f"Rank {3 - rank}" not in text
+
+
+def swapped_late_ranks(run: StoredRun, last: int | None) -> StoredRun:
+    """``run`` with rank 3 holding every shortest time, and rank ``last`` entering last by the clock if there is one."""
+    rows: list[Row] = []
+    for row in run.rows:
+        if isinstance(row, Measurement):
+            groups = [
+                msgspec.structs.replace(
+                    group,
+                    late_rank=(3,) * len(group.late_rank),
+                    last_rank=None if last is None else (last,) * len(group.late_rank),
+                )
+                for group in row.groups
+            ]
+            rows.append(msgspec.structs.replace(row, groups=tuple(groups)))
+        else:
+            rows.append(row)
+    return replace(run, rows=tuple(rows))
+
+
+@pytest.mark.parametrize(("last", "named"), [(1, 1), (None, 3)])
+def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last: int | None, named: int) -> None:
+    world = World(late_rank=1, late_seconds=60e-6)
+    run = synthetic_run([case("all_reduce", size) for size in SIZES[:2]], world, launches=4)
+    judgement = judge(pool((swapped_late_ranks(run, last),)))
+    assert f"Rank {named} keeps the others waiting" in said(judgement, "late rank")
+    assert ("shortest time (usually the one that came last)" in said(judgement, "late rank")) == (last is None)
+    group = judgement.cases[0].only
+    assert group is not None
+    assert group.entry_known == (last is not None)
+    assert group.views[named].late_count == group.samples
+    text = compose(judgement).text
+    assert ("Came last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
 
 
 def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() -> None:

@@ -282,6 +282,7 @@ def _group(
         slowest_ns=_integers(durations.max(axis=0)),
         fastest_ns=_integers(durations.min(axis=0)),
         late_rank=tuple(members[index] for index in durations.argmin(axis=0).tolist()),
+        last_rank=tuple(members[index] for index in arrival.argmax(axis=0).tolist()) if world.shared_clock else None,
         arrival_skew_ns=_integers((last - arrival.min(axis=0)) * 1e9) if world.shared_clock else None,
         exit_span_ns=_integers((leave.max(axis=0) - last) * 1e9) if world.shared_clock else None,
         per_rank=tuple(
