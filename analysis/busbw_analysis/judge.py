@@ -7,7 +7,7 @@ from busbw_analysis.fit import fit_series
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.models import predict
-from busbw_analysis.parameters import parameters_for
+from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, host_copies, roof_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.series import Series, series_of
@@ -58,6 +58,15 @@ def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, 
     return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(crowded) else summary
 
 
+def _sharing(dataset: Dataset, series: Series, summary: CaseSummary) -> float:
+    """How many times the bytes of this group all groups move that run at the same time on one of its hosts."""
+    own = series.points[-1].wire_bytes
+    if summary.total is None or not own:
+        return 1.0
+    hosts = set(dataset.hosts_of(series.key.ranks))
+    return sum(group.wire_bytes for group in summary.groups if hosts & set(dataset.hosts_of(group.ranks))) / own
+
+
 def _curve(
     dataset: Dataset,
     series: Series,
@@ -66,9 +75,10 @@ def _curve(
     copies: Mapping[str, HostCopy],
 ) -> Curve:
     point = series.points[-1]
-    total = summaries[point.case].total
-    sharing = total.wire_bytes / point.wire_bytes if total is not None and point.wire_bytes else 1.0
-    parameters = parameters_for(dataset, series, everything, summaries, copies)
+    sharing = _sharing(dataset, series, summaries[point.case])
+    parameters = shared(
+        parameters_for(dataset, series, everything, summaries, copies), sharing, far=series.key.hosts > 1
+    )
     return Curve(
         series=series,
         fit=fit_series(series),

@@ -1,6 +1,7 @@
 """From the messages of a run to the α, β and R that its cost models are fed with."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from statistics import median
 
 from busbw_analysis.load import Dataset
@@ -46,6 +47,24 @@ def parameters_for(
     if len(points) > 1:
         return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
     return NoModel("no message between two ranks was measured in this run; add ping_pong to the plan to have a model")
+
+
+def shared(parameters: Parameters | NoModel, sharing: float, *, far: bool) -> Parameters | NoModel:
+    """``parameters`` for one of several groups that run at the same time and together move ``sharing`` times its bytes.
+
+    They have one R between them. Where it is not known (``far``: what the network carries in all never is), a
+    prediction would be that of a group that runs alone.
+    """
+    if isinstance(parameters, NoModel) or sharing <= 1:
+        return parameters
+    if parameters.host_bytes_per_second is None:
+        what = "network between the hosts" if far else "host"
+        return NoModel(f"other groups run at the same time, and what the {what} carries for all of them is not known")
+    return replace(
+        parameters,
+        host_bytes_per_second=parameters.host_bytes_per_second / sharing,
+        origin=f"{parameters.origin}, 1/{sharing:.3g} of it for this one of the groups that run at the same time",
+    )
 
 
 def _matrix_points(dataset: Dataset, summaries: Sequence[CaseSummary], *, far: bool) -> list[tuple[int, float]]:

@@ -45,9 +45,9 @@ GLOSSARY: Final = (
     (
         "Skew",
         (
-            "The slowest rank's time less the fastest one's, of the same call. In an operation that "
-            "synchronises, the rank with the shortest time is the one that came last: the others waited for "
-            "it."
+            "Arrival skew: the time from the first rank's entry into a call to the last one's, by a clock that the "
+            "ranks share; without one it is not known. In an operation that synchronises, the others wait for the "
+            "rank that enters last, and the rank with the shortest time is usually that one."
         ),
     ),
     (
@@ -91,9 +91,9 @@ GLOSSARY: Final = (
         "Fit",
         (
             "time = α0 + S/B∞ through the measured points, in pieces where the backend changes its way of "
-            "sending. α0 is the time that an empty call would cost, B∞ the rate of an endless one, S½ = α0 · "
-            "B∞ the size at which half of that rate is reached. Held out: each size is predicted by a fit "
-            "that did not see it."
+            "sending. α0 is the time that an empty call would cost, by the first piece; B∞ the rate of an endless "
+            "one, by the last piece; S½ = α · B∞, with the α of that last piece, the size at which half of that rate "
+            "is reached. Held out: every second size is predicted by a fit of the others that did not see it."
         ),
     ),
     (

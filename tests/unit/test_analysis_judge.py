@@ -253,6 +253,25 @@ def test_words_about_the_model(factor: float, word: str) -> None:
     assert found.model_ratio == pytest.approx(factor, rel=0.01)
 
 
+def test_groups_that_run_at_once_share_the_rate_of_the_host() -> None:
+    ring, pingpong = case("send_recv", 16 * MIB), [case("ping_pong", size) for size in SIZES]
+    pieces: dict[str, tuple[Piece, ...]] = {"ping_pong": (Piece(1e-6, 1e-10),), "send_recv": (Piece(0.0, 4 / 8e9),)}
+    world = World(by_op=pieces, sample_noise=0.0)
+    cases = [case("all_gather", 16 * MIB, group=group) for group in ("all", "div:2")]
+    judgement = judged([*cases, ring, *pingpong], world)
+    models = {curve.series.key.group: curve.model for curve in judgement.curves if curve.series.key.op == "all_gather"}
+    alone, split = models["all"], models["div:2"]
+    assert not isinstance(alone, NoModel)
+    assert not isinstance(split, NoModel)
+    # (n−1) S bytes at 8 GB/s on four ranks; two pairs at once move 2 (n−1) S.
+    assert alone[0].time_ns == pytest.approx(3 * 16 * MIB / 8, rel=0.01)
+    assert split[0].time_ns == pytest.approx(2 * 16 * MIB / 8, rel=0.01)
+    assert "groups that run at the same time" in split[0].parameters
+    unknown = judged([cases[1], *pingpong], world).curves[0].model
+    assert isinstance(unknown, NoModel)
+    assert "other groups run at the same time" in unknown.reason
+
+
 def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
     judgement = judged([case("ping_pong", size) for size in SIZES])
     model = judgement.curves[0].model

@@ -19,6 +19,7 @@ from busbw_analysis import report
 from busbw_analysis.judge import Judgement, Remark, judge
 from busbw_analysis.load import pool
 from busbw_analysis.report_json import plain
+from busbw_analysis.report_run import GLOSSARY
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))
@@ -211,6 +212,13 @@ def test_what_was_held_against_nothing_is_not_called_expected() -> None:
 @pytest.mark.parametrize(("number", "letter"), [(0, "A"), (25, "Z"), (26, "AA"), (27, "AB"), (52, "BA"), (702, "AAA")])
 def test_roofs_are_lettered_like_columns(number: int, letter: str) -> None:
     assert report.letter(number) == letter
+
+
+def test_the_words_mean_what_is_computed() -> None:
+    meaning = dict(GLOSSARY)
+    assert "first rank's entry into a call to the last one's" in meaning["Skew"]
+    assert "every second size" in meaning["Fit"]
+    assert "α of that last piece" in meaning["Fit"]
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
