@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -149,8 +150,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         return
     result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
     if result.speaks:
-        _conclude(result.folder, result.failed, as_json=as_json)
-    if result.failed:
+        _conclude(result, as_json=as_json)
+    if result.failed or not result.measured:
         click.get_current_context().exit(1)
 
 
@@ -198,20 +199,23 @@ def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa
     for note in planned.adjusted:
         click.echo(f"size rounded: {note}", err=True)
     click.echo(
-        f"{len(planned.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}; "
-        "nothing was measured",
+        f"{len(planned.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}, "
+        "more where one call takes seconds; what cannot run here is found out when it runs; nothing was measured",
         err=True,
     )
 
 
-def _conclude(folder: Path, failed: int, *, as_json: bool) -> None:
+def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
     if as_json:
-        click.echo(json.dumps({"run": str(folder), "failed": failed}))
+        click.echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
         return
+    folder = shlex.quote(str(result.folder))
     click.echo(f"results: {folder}", err=True)
     click.echo(f"next:    busbw report {folder}", err=True)
-    if failed:
-        click.echo(f"busbw: {failed} case(s) failed; busbw show {folder} says which and why", err=True)
+    if result.failed:
+        click.echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
+    elif not result.measured:
+        click.echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
 
 
 @main.command("list")

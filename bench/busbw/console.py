@@ -1,6 +1,7 @@
 """What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
 
 import math
+import os
 import statistics
 import sys
 import time
@@ -50,7 +51,7 @@ class LiveTable:
         self._plan = plan
         self._launch = launch
         self._began = began
-        self._out = out or sys.stdout
+        self._out: TextIO | None = out or sys.stdout
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
@@ -119,6 +120,19 @@ class LiveTable:
         self._progress.stop()
 
     def _print(self, line: str) -> None:
+        try:
+            self._show(line)
+        except BrokenPipeError:
+            # Whoever read the table has seen enough (| head). The run goes on: it does not depend on an audience.
+            if self._out is sys.stdout:
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, sys.stdout.fileno())  # what is still in its buffer is flushed at exit
+                os.close(nowhere)
+            self._out = None
+
+    def _show(self, line: str) -> None:
+        if self._out is None:
+            return
         if self._progress.live.is_started:
             self._progress.stop()
             print(line, file=self._out, flush=True)

@@ -3,7 +3,7 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -13,6 +13,7 @@ import msgspec
 from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
+from busbw.ops.copies import COPIES
 from busbw.ops.groups import ALL
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Record
 
@@ -247,13 +248,11 @@ def _line_of(text: str, steps: tuple[str | int, ...], key: str) -> int:
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
     """``plan`` with options on top: ``ops`` selects among its sweeps, each setting goes to the plan or to every sweep.
 
-    Raises UsageError when an op is not in the plan.
+    Sizes leave the copies alone that a plan measures beside other ops: the roof of large messages is no roof when it
+    is taken with small ones. Raises UsageError when an op is not in the plan.
     """
     given = {key: value for key, value in settings.items() if value is not None}
-    sweeps = [
-        msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in Sweep.__struct_fields__})
-        for sweep in plan.sweep
-    ]
+    sweeps = list(plan.sweep)
     if ops:
         here = {name for sweep in sweeps for name in sweep.ops}
         missing = [name for name in ops if op_named(name).name not in here]
@@ -265,6 +264,8 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
             msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps
         ]
         sweeps = [sweep for sweep in chosen if sweep.ops]
+    others = any(not _is_roof(sweep) for sweep in sweeps)
+    sweeps = [_with(sweep, given, keep_sizes=others and _is_roof(sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         # A budget below the plan's minimum means "less than that", not a contradiction.
@@ -272,3 +273,12 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed"}}
     return msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
+
+
+def _is_roof(sweep: Sweep) -> bool:
+    return set(sweep.ops) <= {op.name for op in COPIES}
+
+
+def _with(sweep: Sweep, given: Mapping[str, Any], *, keep_sizes: bool) -> Sweep:
+    fields = {key for key in Sweep.__struct_fields__ if not (key == "sizes" and keep_sizes)}
+    return msgspec.structs.replace(sweep, **{key: value for key, value in given.items() if key in fields})

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import random
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -115,6 +116,38 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
     run = commands.read()
     _assert_failed(finished, run, f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}")
     assert finished.err.count("(host ") == 1, finished.told
+
+
+def test_a_rank_that_hangs_while_groups_are_made_is_named(commands: Commands) -> None:
+    arguments = ("run", "--plan", commands.sweep("broadcast"), "--ranks", "4", "--groups", "div:2", "--timeout", "12")
+    finished = _with_fault(commands, "hang-over-groups", *arguments)
+    run = commands.read()
+    words = "hangs: it does not answer during broadcast at 1 KiB in groups div:2 (float32)"
+    _assert_failed(finished, run, f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}")
+
+
+def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands) -> None:
+    finished = _with_fault(commands, "leave-at-the-end", "run", "--plan", commands.sweep("broadcast"), "--ranks", "3")
+    run = commands.read()
+    assert finished.code == 1, finished.told
+    assert "exited with status 7 without a word during the pause after broadcast" in finished.err
+    assert not run.failed
+    assert not run.not_reached
+    assert run.end is not None
+    assert run.end.status == "failed"
+
+
+def test_more_ranks_than_the_system_allows_are_refused_in_words(commands: Commands) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, hard))
+    try:
+        started = commands.start("run", "--plan", commands.sweep("broadcast"), "--ranks", "30")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    finished = started.wait()
+    assert finished.code == 1, finished.told
+    assert re.search(r"busbw: cannot start rank \d+ of 30: Too many open files", finished.err), finished.told
+    assert not list(commands.results.glob("*/*"))
 
 
 def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:

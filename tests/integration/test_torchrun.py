@@ -72,7 +72,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
             assert run.end.status == "failed"
 
 
-def test_a_killed_rank_ends_the_run_and_loses_nothing(commands: Commands) -> None:
+def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:
     ranks = (0, 2)
     started = [
         commands.start(
@@ -85,11 +85,16 @@ def test_a_killed_rank_ends_the_run_and_loses_nothing(commands: Commands) -> Non
     before = [one.rows(atleast=2) for one in started]
     for rank, one in zip(ranks, started, strict=True):
         os.kill(one.pids()[rank], signal.SIGKILL)
-    for one, rows in zip(started, before, strict=True):
-        assert one.wait().code != 0
+    for rank, one, rows in zip(ranks, started, before, strict=True):
+        finished = one.wait()
+        assert finished.code != 0
+        assert f"busbw: rank {rank} (host {socket.gethostname()}) did not answer during " in finished.err, finished.told
         run = commands.read(one.results)
         assert run.rows[: len(rows)] == rows
-        assert run.end is None or run.end.status in {"failed", "interrupted"}
+        if rank != 0:
+            assert run.end is not None
+            assert run.end.status == "failed"
+            assert f"rank {rank} " in str(run.end.reason)
 
 
 def test_ctrl_c_ends_in_order(commands: Commands) -> None:

@@ -202,7 +202,7 @@ Ending = Callable[[RunResult | BaseException], list[tuple[Plan, Settings]]]
 
 
 def test_a_run_is_told_everything_and_says_where_it_is(executed: Ending, tmp_path: Path) -> None:
-    asked = executed(RunResult(tmp_path / "run", 0, speaks=True))
+    asked = executed(RunResult(tmp_path / "run", 3, 0, speaks=True))
     result = busbw("run", "--op", "all_reduce", "--max-seconds", "0.01", "--port", "5", "--results-dir", str(tmp_path))
     assert result.exit_code == 0
     ((wanted, given),) = asked
@@ -213,21 +213,28 @@ def test_a_run_is_told_everything_and_says_where_it_is(executed: Ending, tmp_pat
 
 
 def test_a_run_in_json_is_quiet_and_prints_one_object(executed: Ending, tmp_path: Path) -> None:
-    asked = executed(RunResult(tmp_path / "run", 0, speaks=True))
+    asked = executed(RunResult(tmp_path / "run", 3, 0, speaks=True))
     result = busbw("run", "--op", "barrier", "--json")
-    assert json.loads(result.stdout) == {"run": str(tmp_path / "run"), "failed": 0}
+    assert json.loads(result.stdout) == {"run": str(tmp_path / "run"), "measured": 3, "failed": 0}
     assert asked[0][1].quiet
 
 
 def test_failed_cases_exit_1(executed: Ending, tmp_path: Path) -> None:
-    executed(RunResult(tmp_path, 2, speaks=True))
+    executed(RunResult(tmp_path, 3, 2, speaks=True))
     result = busbw("run", "--op", "barrier")
     assert result.exit_code == 1
     assert "2 case(s) failed" in result.stderr
 
 
+def test_a_run_that_skipped_everything_exits_1(executed: Ending, tmp_path: Path) -> None:
+    executed(RunResult(tmp_path, 0, 0, speaks=True))
+    result = busbw("run", "--op", "barrier")
+    assert result.exit_code == 1
+    assert "nothing was measured, every case was skipped" in result.stderr
+
+
 def test_a_rank_that_does_not_speak_is_silent(executed: Ending, tmp_path: Path) -> None:
-    executed(RunResult(tmp_path, 0, speaks=False))
+    executed(RunResult(tmp_path, 3, 0, speaks=False))
     assert busbw("run", "--op", "barrier").output == ""
 
 

@@ -185,3 +185,13 @@ def test_a_ping_pong_is_half_a_round_trip() -> None:
     assert float(cells(only_line(case("ping_pong", 1000), world))[5]) == pytest.approx(
         group.slowest_ns[0] / 2 / 1000, rel=0.01
     )
+
+
+class Closed(io.StringIO):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError(text)
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run() -> None:
+    rows = [measurement(BARE, case("all_reduce", 1024))]
+    run_through(table(Closed(), io.StringIO()), rows)

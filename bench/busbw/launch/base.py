@@ -28,9 +28,10 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run that came to its end. ``speaks``: this process is the one that talks to the user."""
+    """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user."""
 
     folder: Path
+    measured: int
     failed: int
     speaks: bool
 

@@ -126,13 +126,15 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     size = plan.ranks or default_ranks()
     folder = store.create(settings.results_dir, environment.machine_name())
     began = time.monotonic()
-    failed = launch = 0
+    measured = failed = launch = 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_interrupt)
     try:
         for launch in range(plan.launches):
             job = Job(plan, folder, launch, "local", row)
-            failed += launch_ranks(job, size, began, settings.port, quiet=settings.quiet).failed
+            outcome = launch_ranks(job, size, began, settings.port, quiet=settings.quiet)
+            measured += outcome.measured
+            failed += outcome.failed
     except LaunchFailed as broken:
         finish(folder, "failed", str(broken.error), broken.as_row(launch))
         raise broken.error from broken
@@ -140,7 +142,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
         finish(folder, "interrupted", "interrupted by a signal")
         raise
     finish_well(folder, failed)
-    return Result(folder, failed, speaks=True)
+    return Result(folder, measured, failed, speaks=True)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:

@@ -19,8 +19,8 @@ from busbw.plan import Plan
 from busbw.records import Case, Failed, Measurement, Skipped
 from busbw.worker import Job, run
 
-_LAST_WORDS_SECONDS = 2.0
-"""How long rank 0 lets the backend tell why torchrun ends the world; the other ranks wait longer, to be heard."""
+_LAST_WORDS_SECONDS = 5.0
+"""How long rank 0 lets the backend tell why torchrun ends the world, and hears the others out; they wait longer."""
 
 
 class _Tracking(Silent):
@@ -69,14 +69,14 @@ def run_joined(plan: Plan, row: BackendRow, settings: Settings) -> Result:
             finish(folder, "failed", str(error), failure)
         if lead or not isinstance(error, RankFailure) or 0 in error.lost:
             raise
-        return Result(folder, 1, speaks=False)
+        return Result(folder, 0, 1, speaks=False)
     except KeyboardInterrupt:
         if lead:
             finish(folder, "interrupted", "interrupted by a signal")
         raise
     if lead:
         finish_well(folder, outcome.failed)
-    return Result(folder, outcome.failed, speaks=lead)
+    return Result(folder, outcome.measured, outcome.failed, speaks=lead)
 
 
 def _wait_for_the_reason(_number: int, _frame: FrameType | None) -> None:
@@ -86,7 +86,7 @@ def _wait_for_the_reason(_number: int, _frame: FrameType | None) -> None:
     taken for one that broke.
     """
     lead = os.environ.get("RANK") == "0"
-    signal.setitimer(signal.ITIMER_REAL, _LAST_WORDS_SECONDS if lead else 3 * _LAST_WORDS_SECONDS)
+    signal.setitimer(signal.ITIMER_REAL, _LAST_WORDS_SECONDS if lead else 2 * _LAST_WORDS_SECONDS)
 
 
 def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:

@@ -99,6 +99,24 @@ def _corrupt_later(inner: Backend) -> Backend:
     return CorruptingBackend(inner, lambda case, index: case.op == BAD_OP and index > 0)
 
 
+class _LeavingAtTheEnd(WrappingBackend):
+    """One rank dies when everything is measured."""
+
+    def close(self) -> None:
+        """Not on the bad rank."""
+        _leave(self.rank)
+        self.inner.close()
+
+
+class _HangingOverGroups(WrappingBackend):
+    """One rank never makes the groups that the others make."""
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Not on the bad rank."""
+        _hang(self.rank)
+        self.inner.use_groups(groups)
+
+
 FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "corrupt": _corrupt(1),
     "corrupt-later": _corrupt_later,
@@ -108,6 +126,8 @@ FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "crash": _disturbed(_crash),
     "leave": _disturbed(_leave),
     "bug": _disturbed(_bug),
+    "leave-at-the-end": _LeavingAtTheEnd,
+    "hang-over-groups": _HangingOverGroups,
 }
 
 
