@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from busbw_analysis.fit import fit_series
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
-from busbw_analysis.models import predict
+from busbw_analysis.models import predict, predict_alternatives
 from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, host_copies, roof_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
@@ -84,4 +84,5 @@ def _curve(
         fit=fit_series(series),
         model=predict(series.key, series.bus_factor, [point.size_bytes for point in series.points], parameters),
         roof=roof_of(dataset, series, copies, sharing),
+        alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
     )

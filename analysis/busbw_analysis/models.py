@@ -10,13 +10,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.series import SeriesKey
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"
-_LARGEST_LATENCY_MESSAGE = 1024
-_SMALLEST_RATE_MESSAGE = 1 << 20
 
 Amount = Callable[[int, float], float]
 """n ranks and S bytes → messages or bytes."""
@@ -348,29 +345,6 @@ def alternatives(op: str, ranks: int) -> tuple[CostModel, ...]:
     return tuple(model for model in MODELS if model.op == op and model.backend == "textbook" and model.possible(ranks))
 
 
-def parameters_from(
-    points: Sequence[tuple[int, float]], messages: int, host_bytes_per_second: float | None, origin: str
-) -> Parameters | NoModel:
-    """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
-    in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are.
-    """
-    (small, small_ns), (large, large_ns) = points[0], points[-1]
-    if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
-        return NoModel(
-            f"{origin} has {format_size(small)} to {format_size(large)}; α and β need a message of at most "
-            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}"
-        )
-    beta = (large_ns - small_ns) / (large - small) / 1e9
-    if beta <= 0:
-        return NoModel(f"in {origin} the largest message is no slower than the smallest, so there is no β")
-    alpha = small_ns / messages / 1e9
-    words = (
-        f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
-    )
-    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}")
-
-
 def predict(
     key: SeriesKey, bus_factor: float | None, sizes_bytes: Sequence[int], parameters: Parameters | NoModel
 ) -> tuple[Prediction, ...] | NoModel:
@@ -383,18 +357,29 @@ def predict(
         return NoModel("one rank sends nothing")
     if isinstance(parameters, NoModel):
         return parameters
-    predictions: list[Prediction] = []
-    for size in sizes_bytes:
-        seconds = model.seconds(ranks, size, parameters)
-        predictions.append(
-            Prediction(
-                size_bytes=size,
-                time_ns=seconds * 1e9,
-                busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
-                algorithm=model.algorithm,
-                formula=model.formula,
-                source=model.source,
-                parameters=parameters.origin,
-            )
-        )
-    return tuple(predictions)
+    return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size in sizes_bytes)
+
+
+def predict_alternatives(
+    key: SeriesKey, bus_factor: float | None, size_bytes: int, parameters: Parameters | NoModel
+) -> tuple[Prediction, ...]:
+    """What the textbook algorithms would take at ``size_bytes`` with the same α, β and R; empty without them."""
+    ranks = len(key.ranks)
+    if isinstance(parameters, NoModel) or ranks < 2:
+        return ()
+    return tuple(_prediction(model, ranks, bus_factor, size_bytes, parameters) for model in alternatives(key.op, ranks))
+
+
+def _prediction(
+    model: CostModel, ranks: int, bus_factor: float | None, size: int, parameters: Parameters
+) -> Prediction:
+    seconds = model.seconds(ranks, size, parameters)
+    return Prediction(
+        size_bytes=size,
+        time_ns=seconds * 1e9,
+        busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
+        algorithm=model.algorithm,
+        formula=model.formula,
+        source=model.source,
+        parameters=parameters.origin,
+    )

@@ -4,8 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.load import Dataset
-from busbw_analysis.models import NoModel, Parameters, parameters_from
+from busbw_analysis.models import NoModel, Parameters
 from busbw_analysis.peaks import HostCopy
 from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
@@ -14,6 +15,8 @@ _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that α and β are taken from, the best first: message times in one call."""
 
 _SMALLEST_HOST_RATE_MESSAGE = 1 << 20
+_LARGEST_LATENCY_MESSAGE = 1024
+_SMALLEST_RATE_MESSAGE = 1 << 20
 
 
 def parameters_for(
@@ -47,6 +50,29 @@ def parameters_for(
     if len(points) > 1:
         return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
     return NoModel("no message between two ranks was measured in this run; add ping_pong to the plan to have a model")
+
+
+def parameters_from(
+    points: Sequence[tuple[int, float]], messages: int, host_bytes_per_second: float | None, origin: str
+) -> Parameters | NoModel:
+    """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
+    in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
+    which measurement the points are.
+    """
+    (small, small_ns), (large, large_ns) = points[0], points[-1]
+    if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
+        return NoModel(
+            f"{origin} has {format_size(small)} to {format_size(large)}; α and β need a message of at most "
+            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}"
+        )
+    beta = (large_ns - small_ns) / (large - small) / 1e9
+    if beta <= 0:
+        return NoModel(f"in {origin} the largest message is no slower than the smallest, so there is no β")
+    alpha = small_ns / messages / 1e9
+    words = (
+        f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
+    )
+    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}")
 
 
 def shared(parameters: Parameters | NoModel, sharing: float, *, far: bool) -> Parameters | NoModel:

@@ -8,7 +8,7 @@ from busbw.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.lateness import LateRank, late_ranks
 from busbw_analysis.load import Dataset, fact, rank_list
-from busbw_analysis.matrices import PairMatrix
+from busbw_analysis.matrices import Odd, PairMatrix
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
@@ -43,11 +43,7 @@ def remarks_on(
         *_oversubscribed(dataset),
         *_busy(dataset),
         *_late(late_ranks(dataset, summaries), summaries),
-        *(
-            Remark("caution", f"slow {odd.kind}", f"Pair matrix: {odd.text}.")
-            for matrix in matrices
-            for odd in matrix.odd
-        ),
+        *_odd(matrices),
         *_launches(measured),
         *_flagged(measured),
         *_not_checked(measured),
@@ -162,6 +158,25 @@ def _late(found: Iterable[LateRank], summaries: Sequence[CaseSummary]) -> Iterat
             f"of {late.samples} samples where chance is {late.chance:.0%} ({tiny}), "
             f"and the others waited {late.cost:.0%} of the time of the call.",
         )
+
+
+def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
+    """One remark per kind of finding: whom it is about, the strongest with its numbers, and in how many matrices."""
+    found: dict[str, list[tuple[int, Odd]]] = {}
+    for number, matrix in enumerate(matrices):
+        for odd in matrix.odd:
+            found.setdefault(odd.kind, []).append((number, odd))
+    for kind, members in found.items():
+        worst = min((odd for _, odd in members), key=lambda odd: odd.ratio)
+        text = f"Pair matrix: {worst.text}"
+        if len(members) > 1:
+            by_name: dict[str, set[int]] = {}
+            for number, odd in sorted(members, key=lambda member: member[1].ratio):
+                by_name.setdefault(" → ".join(map(str, odd.ranks)), set()).add(number)
+            names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
+            what = "pair" if kind == "pair" else f"{kind} (rank)"
+            text += f"; that is the worst of {len(members)}. Slow by {what}, of {len(matrices)} matrices: {names}"
+        yield Remark("caution", f"slow {kind}", f"{text}.")
 
 
 def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:

@@ -336,6 +336,12 @@ def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
     )
     columns = tuple(Column(name, numeric=False) for name in ("Algorithm", "Sizes", "Time", "Parameters", "Source"))
     blocks: list[Block] = [Table("What the model assumes", columns, rows, folded=True)] if rows else []
+    several = len(curves) > 1
+    blocks += [
+        _alternatives(curve, curve_label(curve.series.key, varying) if several else "")
+        for curve in curves
+        if curve.alternatives
+    ]
     missing = [
         (curve.model.reason, curve_label(curve.series.key, varying))
         for curve in curves
@@ -343,5 +349,29 @@ def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
     ]
     for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
         which = ", ".join(label for _, label in group)
-        blocks.append(Paragraph(f"No model{f' for {which}' if len(curves) > 1 else ''}: {reason}", tone="quiet"))
+        blocks.append(Paragraph(f"No model{f' for {which}' if several else ''}: {reason}", tone="quiet"))
     return blocks
+
+
+def _alternatives(curve: Curve, label: str) -> Table:
+    """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
+    point = curve.series.points[-1]
+    own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
+    rows = tuple(
+        words((one.algorithm + mark, format_time(one.time_ns), format_rate(one.busbw), one.formula, one.source))
+        for mark, members in ((" (this backend)", own), ("", curve.alternatives))
+        for one in members
+    )
+    columns = (
+        Column("Algorithm", numeric=False),
+        Column("Predicted time"),
+        Column("busbw"),
+        Column("Formula", numeric=False),
+        Column("Source", numeric=False),
+    )
+    name = f"{label}: other" if label else "Other"
+    caption = (
+        f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
+        f"{format_time(point.time_ns)} was measured"
+    )
+    return Table(caption, columns, rows, folded=True)

@@ -8,7 +8,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   null for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
 - ``verdicts``: as ``judge.Verdict``
-- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``
+- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
+  ``alternatives``: what textbook algorithms would take at the largest size
 - ``pair_matrices``: ranks, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
 """
@@ -78,6 +79,7 @@ def _curve(curve: Curve) -> dict[str, JSON]:
         **plain(curve.series),
         "fit": {"none": curve.fit.reason} if isinstance(curve.fit, Refused) else plain(curve.fit),
         "model": {"none": curve.model.reason} if isinstance(curve.model, NoModel) else plain(curve.model),
+        "alternatives": plain(curve.alternatives),
         "roof": {"none": curve.roof.reason} if isinstance(curve.roof, NoRoof) else plain(curve.roof),
     }
 

@@ -37,12 +37,15 @@ MODEL_TOLERANCE = 1.25
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``."""
+    """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
+    ``alternatives`` are the textbook algorithms at the largest size, which nothing is judged by.
+    """
 
     series: Series
     fit: Fit | Refused
     model: tuple[Prediction, ...] | NoModel
     roof: Roof | NoRoof
+    alternatives: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

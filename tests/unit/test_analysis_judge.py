@@ -313,6 +313,16 @@ def test_a_slow_pair_is_named_alone() -> None:
     assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
 
 
+def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
+    world = World(slow_pairs=((2, 1),), sample_noise=0.01)
+    cases = [case("pair_matrix", size, variant=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
+    judgement = judged(cases, world)
+    assert sum(len(matrix.odd) for matrix in judgement.matrices) > 1
+    assert subjects(judgement).count("slow pair") == 1
+    assert "the pair 2 → 1 is slow" in said(judgement, "slow pair")
+    assert "of 4 matrices: 2 → 1 in 4" in said(judgement, "slow pair")
+
+
 def test_no_pair_is_named_in_plain_noise() -> None:
     generator = np.random.default_rng(3)
     for sigma in (0.02, 0.2, 0.5):

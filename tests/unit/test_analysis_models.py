@@ -12,8 +12,8 @@ from busbw_analysis.models import (
     alternatives,
     gloo_segments,
     model_for,
-    parameters_from,
 )
+from busbw_analysis.parameters import parameters_from
 
 MIB = 1 << 20
 ALPHA, BETA = 1e-4, 1e-9

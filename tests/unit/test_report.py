@@ -214,6 +214,18 @@ def test_roofs_are_lettered_like_columns(number: int, letter: str) -> None:
     assert report.letter(number) == letter
 
 
+def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
+    cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
+    written = report.compose(judged(synthetic_run(cases, WORLD, launches=3)))
+    assert "Other algorithms from the textbooks at 16 MiB" in written.html
+    for name in ("segmented ring (this backend)", "Rabenseifner", "recursive doubling", "double binary tree"):
+        assert name in written.text
+    curves = json.loads(written.json)["curves"]
+    (found,) = (curve["alternatives"] for curve in curves if curve["key"]["op"] == "all_reduce")
+    assert {one["size_bytes"] for one in found} == {16 << 20}
+    assert all(one["time_ns"] > 0 for one in found)
+
+
 def test_the_words_mean_what_is_computed() -> None:
     meaning = dict(GLOSSARY)
     assert "first rank's entry into a call to the last one's" in meaning["Skew"]
