@@ -34,6 +34,10 @@ from busbw_analysis.summary import CaseSummary
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
 """So many curves of a figure are told in its caption."""
+_LIMITED = (
+    "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
+    "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
+)
 _NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
 
 
@@ -374,4 +378,4 @@ def _alternatives(curve: Curve, label: str) -> Table:
         f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
         f"{format_time(point.time_ns)} was measured"
     )
-    return Table(caption, columns, rows, folded=True)
+    return Table(caption, columns, rows, folded=True, note=_LIMITED)
