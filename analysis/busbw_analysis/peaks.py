@@ -16,6 +16,9 @@ from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
 
 _COPY = "memory_copy"
+
+LEAST_COPY_BYTES = 1 << 20
+"""A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
 _LOOPBACK = "loopback"
 _CHOSEN_INTERFACE = "GLOO_SOCKET_IFNAME"
 
@@ -69,7 +72,7 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
             continue
         size = summary.case.size_bytes
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
-        if size:
+        if size >= LEAST_COPY_BYTES:
             for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks).items():
                 copied = HostCopy(host, ranks * size / time_ns * 1e9, ranks, size, whole=group.span_ns is not None)
                 best = found.get(host)
@@ -109,7 +112,8 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
     host = dataset.hosts_of(series.key.ranks)[0]
     copied = copies.get(host)
     if copied is None:
-        return NoRoof(f"no memory_copy was measured on {host}; add it to the plan to have a roof")
+        least = format_size(LEAST_COPY_BYTES)
+        return NoRoof(f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a roof")
     point = series.points[-1]
     algbw = point.size_bytes * copied.bytes_per_second / (point.wire_bytes * sharing)
     shared = "" if sharing == 1 else "; the groups that run at the same time share it by the bytes they move"

@@ -246,7 +246,7 @@ _FLAGS: Final[
     (
         "slow mode",
         "caution",
-        "have a few very slow samples (above 5 × the median and 1 ms) that take more than 10 % of the time",
+        "have very slow samples (above 5 × the median and 1 ms) that take more than 10 % of the time",
         lambda group: group.slow_time_share,
         _slow,
     ),

@@ -162,7 +162,8 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     dataset = judgement.dataset
     states = Counter(row.state for row in dataset.cases)
     hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
-    ops = list(dict.fromkeys(row.case.op for row in dataset.cases))
+    measured = [row.case.op for row in dataset.cases if row.state == "measured"]
+    ops = list(dict.fromkeys(measured or [row.case.op for row in dataset.cases]))
     launches = sum(len(stored.launches) for stored in dataset.runs)
     what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
     ran = (

@@ -140,8 +140,8 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
     own: dict[int, list[float]] = {rank: [] for rank in everyone}
     for summary, group in whole:
         for view in group.views:
-            if math.isfinite(view.median_ns):
-                own[view.rank].append(view.median_ns / group.time_ns)
+            if math.isfinite(view.own_share):
+                own[view.rank].append(view.own_share)
             if summary.case.op in SYNCHRONISING and view.samples:
                 late[view.rank].append(view.late_count / view.samples)
     hosts = dataset.runs[0].run.hosts

@@ -36,7 +36,7 @@ GLOSSARY: Final = (
         "busbw",
         (
             "algbw times the bus factor of the operation, which for n ranks is 2(n−1)/n for all_reduce, "
-            "(n−1)/n for all_gather, reduce_scatter, all_to_all, gather and scatter, and 1 for the rest: the "
+            "(n−1)/n for all_gather, reduce_scatter, all_to_all(_v), gather and scatter, and 1 for the rest: the "
             "rate that each rank's link must carry if the wire is used as well as possible. It can be "
             "compared between operations and with a link's speed. With one rank there is no wire and no "
             "busbw."

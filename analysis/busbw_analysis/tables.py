@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.records import JSON
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_rate, format_size, format_time, significant
 from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import Roof
@@ -13,6 +13,7 @@ from busbw_analysis.summary import CaseSummary, GroupSummary
 Row = dict[str, JSON]
 
 _NONE: Final = "–"
+_RATE_WIDTH = 8
 _IN_PLACE: Final = "*"
 
 _SHOW_COLUMNS: Final = (
@@ -151,12 +152,12 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
         value = row[f"{name}_ns"]
         return _NONE if value is None else f"{value / 1e3:.1f}"
     if name in {"algbw", "busbw"}:
-        return _NONE if row[name] is None else f"{row[name] / 1e9:.3f}"
+        return _NONE if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
     if name == "spread":
         return _NONE if row["spread"] is None else f"{row['spread'] * 50:.1f}"
     if name in {"skew", "roof"}:
         share = row[f"{name}_share"]
-        return _NONE if share is None else f"{share * 100:.1f}"
+        return _NONE if share is None else significant(share * 100, 1, _RATE_WIDTH)
     if name == "check":
         return _CHECKS.get(row["check"].partition(" ")[0], _NONE)
     if name == "flags":

@@ -1,6 +1,5 @@
 """What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
 
-import math
 import os
 import statistics
 import sys
@@ -18,7 +17,7 @@ from busbw.environment import usable_cores
 from busbw.listeners import in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
-from busbw.units import format_span
+from busbw.units import format_span, significant
 
 _COLUMNS = (
     ("op", "", 15),
@@ -124,7 +123,7 @@ class LiveTable:
             self._show(line)
         except BrokenPipeError:
             # Whoever read the table has seen enough (| head). The run goes on: it does not depend on an audience.
-            if self._out is sys.stdout:
+            if self._out is sys.stdout and sys.stdout is not None:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, sys.stdout.fileno())  # what is still in its buffer is flushed at exit
                 os.close(nowhere)
@@ -171,7 +170,7 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
     rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
     if len(rates) < 2:
         return shown  # a total of one group, or of none with a wire, says nothing new
-    total = f"total busbw over {len(rates)} groups at once: {_readable(sum(rates) / 1e9, 3, 8)} GB/s"
+    total = f"total busbw over {len(rates)} groups at once: {significant(sum(rates) / 1e9, 3, 8)} GB/s"
     return [*shown, f"{_first_columns(blocks[0].case)}  {total}"]
 
 
@@ -201,9 +200,9 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
     busbw = _busbw(block, parts)
     check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
     cells = (
-        _readable(median / 1e3, 1, _WIDTHS["time"]),
-        _readable(rate, 3, _WIDTHS["algbw"]) if rate else "–",
-        _readable(busbw / 1e9, 3, _WIDTHS["busbw"]) if busbw is not None else "–",
+        significant(median / 1e3, 1, _WIDTHS["time"]),
+        significant(rate, 3, _WIDTHS["algbw"]) if rate else "–",
+        significant(busbw / 1e9, 3, _WIDTHS["busbw"]) if busbw is not None else "–",
         check,
         f"{(high - low) / 2 / median * 100:.1f}",
         skew,
@@ -212,16 +211,6 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
     )
     widths = [width for _, _, width in _COLUMNS[5:]]
     return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}"
-
-
-def _readable(value: float, decimals: int, width: int) -> str:
-    """``value`` with three significant digits at least, and with ``decimals`` decimals where ``width`` has room."""
-    needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals
-    for digits in (max(decimals, needed), needed):
-        text = f"{value:.{digits}f}"
-        if len(text) <= width:
-            return text
-    return f"{value:.2e}"
 
 
 def _first_columns(case: Case) -> str:

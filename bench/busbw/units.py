@@ -4,6 +4,7 @@ Inside busbw everything is in base units: bytes, bytes per second, integer nanos
 (1 GB/s = 1e9 B/s); only buffer sizes are binary, and then they are spelled KiB, MiB, GiB.
 """
 
+import math
 import re
 from fractions import Fraction
 
@@ -141,3 +142,13 @@ def _in_unit(value: float, units: tuple[tuple[str, float], ...]) -> str:
 def _three_digits(value: float) -> str:
     text = f"{value:.3g}"
     return f"{float(text):.0f}" if "e+" in text else text
+
+
+def significant(value: float, decimals: int, width: int) -> str:
+    """``value`` with three significant digits at least, and with ``decimals`` decimals where ``width`` has room."""
+    needed = max(0, 2 - math.floor(math.log10(value))) if value > 0 else decimals
+    for digits in (max(decimals, needed), needed):
+        text = f"{value:.{digits}f}"
+        if len(text) <= width:
+            return text
+    return f"{value:.2e}"

@@ -67,7 +67,7 @@ def _impossible(commands: Commands) -> int:
         (_broken, 1, ["killed by SIGKILL"]),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
-        (_impossible, 0, []),
+        (_impossible, 1, []),
     ],
 )
 def test_every_run_can_be_shown_fitted_and_reported(

@@ -226,7 +226,7 @@ def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_skip
     assert not run.skipped
     assert {(row.case.root, row.check.state) for row in run.measurements} == {(2, "verified")}
     beyond = commands.run("run", "--plan", plan, "--ranks", "2", "--root", "2", "--results-dir", commands.folder / "b")
-    assert beyond.code == 0, beyond.told
+    assert beyond.code == 1, beyond.told
     assert {row.reason for row in commands.read(commands.folder / "b").skipped} == {
         "root 2 is not a rank of every group; the smallest has 2 ranks"
     }

@@ -76,7 +76,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_roof() -> None:
 def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
     found = roof("all_reduce", copies=())
     assert isinstance(found, NoRoof)
-    assert "no memory_copy was measured on node0" in found.reason
+    assert "no memory_copy of 1 MiB or more was measured on node0" in found.reason
 
 
 @pytest.mark.parametrize(
@@ -164,3 +164,8 @@ def test_groups_at_the_same_time_share_the_host() -> None:
     assert isinstance(alone, Roof)
     assert isinstance(shared, Roof)
     assert shared.algbw == pytest.approx(alone.algbw / 2)
+
+
+def test_a_small_copy_is_no_roof() -> None:
+    dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
+    assert not host_copies(dataset, summarise(dataset))

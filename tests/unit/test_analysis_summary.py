@@ -164,3 +164,10 @@ def test_busbw_is_the_bus_factor_times_algbw(size: int, ranks: int) -> None:
     assert group is not None
     assert group.algbw is not None
     assert group.busbw == pytest.approx(group.algbw * (ranks - 1) / ranks)
+
+
+def test_no_rank_takes_longer_than_the_slowest_however_unequal_the_blocks() -> None:
+    world = World(pieces=(Piece(1e-4, 0.0),), launch_noise=1.0, sample_noise=0.2)
+    for summary in summarise(pool((synthetic_run([case("all_reduce", 1024)], world, launches=5, blocks=3),))):
+        for group in summary.groups:
+            assert all(0 < view.own_share <= 1 for view in group.views)

@@ -13,6 +13,7 @@ from busbw.cases import Cases
 from busbw.plan import Plan, Sweep, Timing
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
+from busbw.units import significant
 
 BARE = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0)
 PLAN = Plan(launches=3, timing=Timing(blocks=1), sweep=(Sweep(ops=("all_reduce",)),))
@@ -44,7 +45,7 @@ def only_line(case_: Case, world: World = BARE) -> str:
 @given(st.floats(1e-9, 1e6), st.sampled_from([(1, 10), (3, 8)]))
 def test_a_number_keeps_three_digits_and_its_column(value: float, shape: tuple[int, int]) -> None:
     decimals, width = shape
-    text = console._readable(value, decimals, width)
+    text = significant(value, decimals, width)
     assert len(text) <= width
     assert float(text) == pytest.approx(value, rel=0.0051)
 
@@ -54,7 +55,7 @@ def test_a_number_keeps_three_digits_and_its_column(value: float, shape: tuple[i
     [(8e-5, "8.00e-05"), (0.000123, "0.000123"), (0.1074, "0.107"), (12.3456, "12.346"), (123456.7, "123457")],
 )
 def test_rates_as_they_are_shown(value: float, text: str) -> None:
-    assert console._readable(value, 3, 8) == text
+    assert significant(value, 3, 8) == text
 
 
 def test_a_small_size_shows_a_rate_and_not_zero() -> None:
