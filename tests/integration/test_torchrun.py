@@ -13,7 +13,9 @@ from busbw import store
 from busbw.records import Failed
 
 if TYPE_CHECKING:
-    from tests.integration.conftest import Commands
+    from collections.abc import Sequence
+
+    from tests.integration.conftest import Commands, Started
 
 pytestmark = pytest.mark.integration
 
@@ -33,17 +35,18 @@ def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     assert finished.out.count("# op ") == 1, "one rank prints the table"
 
 
-def test_ranks_that_are_promised_otherwise_are_refused(commands: Commands) -> None:
+@pytest.mark.parametrize("asked", [1, 4])
+def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, asked: int) -> None:
     plan = commands.sweep("all_reduce")
-    finished = commands.run("run", "--plan", plan, "--ranks", "4", program=commands.torchrun(2))
+    finished = commands.run("run", "--plan", plan, "--ranks", str(asked), program=commands.torchrun(2))
     assert finished.code != 0
-    assert "--ranks 4, but torchrun started 2; leave --ranks out or make them agree" in finished.err
+    assert f"--ranks {asked}, but torchrun started 2; leave --ranks out or make them agree" in finished.err
     assert not list(commands.results.glob("*/*"))
 
 
-def test_a_stopped_rank_is_named(commands: Commands) -> None:
-    ranks = (0, 2)
-    started = [
+def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:
+    """A long run below torchrun for each of ``ranks``, in a results folder of that name."""
+    return [
         commands.start(
             *("run", "--plan", commands.long(), "--timeout", "12"),
             program=commands.torchrun(3),
@@ -51,6 +54,11 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
         )
         for rank in ranks
     ]
+
+
+def test_a_stopped_rank_is_named(commands: Commands) -> None:
+    ranks = (0, 2)
+    started = _under_way(commands, ranks)
     before = [one.rows(atleast=2) for one in started]
     for rank, one in zip(ranks, started, strict=True):
         os.kill(one.pids()[rank], signal.SIGSTOP)
@@ -74,14 +82,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
 
 def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:
     ranks = (0, 2)
-    started = [
-        commands.start(
-            *("run", "--plan", commands.long(), "--timeout", "10"),
-            program=commands.torchrun(3),
-            results=commands.folder / str(rank),
-        )
-        for rank in ranks
-    ]
+    started = _under_way(commands, ranks)
     before = [one.rows(atleast=2) for one in started]
     for rank, one in zip(ranks, started, strict=True):
         os.kill(one.pids()[rank], signal.SIGKILL)
