@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from typing import TYPE_CHECKING
@@ -56,6 +57,17 @@ def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:
     ]
 
 
+def _blamed(told: str, rank: int) -> bool:
+    """Whether ``rank`` is named with its host.
+
+    Beside it may stand a rank that was still waiting for it when the others stopped listening: without a launcher of
+    our own above the ranks, the two cannot be told apart.
+    """
+    one = rf"rank \d+ \(host {re.escape(socket.gethostname())}\)"
+    said = re.search(rf"busbw: ({one}(?:, {one})*) did not answer during ", told)
+    return said is not None and f"rank {rank} (" in said[1]
+
+
 def test_a_stopped_rank_is_named(commands: Commands) -> None:
     ranks = (0, 2)
     started = _under_way(commands, ranks)
@@ -69,7 +81,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
         os.kill(pids[rank], signal.SIGKILL)
         finished = one.wait()
         assert finished.code != 0
-        assert f"busbw: rank {rank} (host {socket.gethostname()}) did not answer during " in finished.err
+        assert _blamed(finished.err, rank), finished.told
         assert any(f"during {op} at " in finished.err for op in ("all_reduce", "all_gather", "broadcast"))
         run = commands.read(one.results)
         assert run.rows[: len(rows)] == rows
@@ -89,7 +101,7 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:
     for rank, one, rows in zip(ranks, started, before, strict=True):
         finished = one.wait()
         assert finished.code != 0
-        assert f"busbw: rank {rank} (host {socket.gethostname()}) did not answer during " in finished.err, finished.told
+        assert _blamed(finished.err, rank), finished.told
         run = commands.read(one.results)
         assert run.rows[: len(rows)] == rows
         if rank != 0:
