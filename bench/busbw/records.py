@@ -5,6 +5,8 @@ was measured (integer nanoseconds per sample); every statistic, algbw and busbw 
 
 SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
 1 - first format.
+2 - how a sample is taken (``sync``, ``cache``, ``held``), entries and exits of every rank, exit skew, overlap, device
+    time, clocks and their error, conditions of the machine, the empty call, and which launch another one resumes.
 """
 
 import math
@@ -13,12 +15,22 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-SCHEMA = 1
+SCHEMA = 2
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
 
-Mode = Literal["isolated"]
+Mode = Literal["isolated", "pipelined", "graph", "overlap"]
+"""What a sample is: one call from a synchronised start; calls back to back; a replay of a captured graph of calls; or
+a call that is posted, computed beside, and waited for. Never compared with each other."""
+
+Sync = Literal["none", "barrier", "dissemination", "window"]
+"""How ranks start a sample together: not at all, by the library's barrier, by a dissemination barrier over
+point-to-point messages, or at an agreed time of the synchronised clock."""
+
+Cache = Literal["warm", "rotating", "flushed"]
+"""Where the data of a call are: in the buffers of the call before, in other ones in turn, or out of the caches."""
+
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
 EndStatus = Literal["complete", "failed", "interrupted"]
@@ -47,7 +59,9 @@ class Case(Record, frozen=True, kw_only=True):
     ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
     ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
     the op has none. ``variant`` tells apart what else an op can vary: ``skew:0.5`` or ``matrix:…`` for
-    all_to_all_v, ``together`` or ``alone`` for the pair matrix.
+    all_to_all_v, ``together`` or ``alone`` for the pair matrix. ``mode``, ``sync`` and ``cache`` say how it was timed: they
+    change the number as much as the library does, so they are part of what is measured. ``held``: the device's stream
+    was held while the calls were handed to it, so that launching them is not in the time.
     """
 
     op: str
@@ -60,6 +74,9 @@ class Case(Record, frozen=True, kw_only=True):
     nodes: int
     group: str = "all"
     mode: Mode = "isolated"
+    sync: Sync = "barrier"
+    cache: Cache = "warm"
+    held: bool = False
     in_place: bool = False
     root: int | None = None
     variant: str | None = None
@@ -83,12 +100,32 @@ class Case(Record, frozen=True, kw_only=True):
 
 class RankSamples(Record, frozen=True, kw_only=True):
     """What one rank of a group saw in one block: quantiles of its own durations (at ``QUANTILES``, in ns per
-    sample), and every duration where the block was small enough to keep them (else None).
+    sample), and every duration where the block was small enough to keep them (else None). ``entries_ns`` is when it
+    entered each of these samples, in ns since the first entry of its group in this block, on the common clock; None
+    where there is none.
     """
 
     rank: int
     quantiles_ns: tuple[int, ...]
     samples_ns: tuple[int, ...] | None
+    entries_ns: tuple[int, ...] | None = None
+
+
+class OverlapSamples(Record, frozen=True, kw_only=True):
+    """Communication beside computation, one entry a sample, each the maximum over the ranks of a group, in ns.
+
+    ``pure_ns`` is the call alone, posted and waited for at once, sampled in turns with the other; ``post_ns`` starting
+    it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait of
+    the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation takes
+    when nothing is under way (median of the slowest rank).
+    """
+
+    pure_ns: tuple[int, ...]
+    post_ns: tuple[int, ...]
+    compute_ns: tuple[int, ...]
+    wait_ns: tuple[int, ...]
+    exposed_ns: tuple[int, ...]
+    compute_alone_ns: int
 
 
 class GroupSamples(Record, frozen=True, kw_only=True):
@@ -98,7 +135,10 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     duration of sample i (which is ``Measurement.calls`` calls), ``fastest_ns[i]`` the minimum, ``late_rank[i]`` the
     rank (global number) that holds the minimum: in a synchronising op usually the one that came last. ``last_rank[i]``
     is the rank that truly entered last, ``arrival_skew_ns[i]`` last entry minus first entry, ``exit_span_ns[i]`` last
-    exit minus last entry; all three None unless the ranks share a clock.
+    exit minus last entry, ``exit_skew_ns[i]`` last exit minus first exit; all four None where the clocks cannot be
+    compared. ``disturbed`` numbers the samples in which a rank was switched out by the kernel, ``missed`` those for
+    which a rank was not there when its window opened; they are kept like all others. ``timed_by`` says which clock the
+    durations are from; where the ranks drive a device, ``beside_ns`` is the same by the other one (slowest rank).
     ``bus_factor`` turns algbw into busbw (None where there is no wire, one rank). ``wire_bytes`` is what all ranks of
     the group together must send for one call by the best algorithm; ``moved_factor`` how many times that the backend
     is known to move.
@@ -114,11 +154,20 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     last_rank: tuple[int, ...] | None = None
     arrival_skew_ns: tuple[int, ...] | None
     exit_span_ns: tuple[int, ...] | None
+    exit_skew_ns: tuple[int, ...] | None = None
+    disturbed: tuple[int, ...] = ()
+    missed: tuple[int, ...] = ()
+    timed_by: Literal["host", "device"] = "host"
+    beside_ns: tuple[int, ...] | None = None
+    overlap: OverlapSamples | None = None
     per_rank: tuple[RankSamples, ...]
 
     def __post_init__(self) -> None:
         lengths = {len(self.slowest_ns), len(self.fastest_ns), len(self.late_rank)}
-        optional = (self.last_rank, self.arrival_skew_ns, self.exit_span_ns)
+        optional = [self.last_rank, self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns, self.beside_ns]
+        if self.overlap is not None:
+            optional += [self.overlap.pure_ns, self.overlap.post_ns, self.overlap.compute_ns]
+            optional += [self.overlap.wait_ns, self.overlap.exposed_ns]
         lengths |= {len(vector) for vector in optional if vector is not None}
         if len(lengths) != 1:
             message = f"the vectors of one group differ in length: {sorted(lengths)}"
@@ -145,12 +194,73 @@ def least_good(reasons: Sequence[StopReason]) -> StopReason:
     return "converged"
 
 
+class RankClock(Record, frozen=True, kw_only=True):
+    """How the clock of one rank stands to that of rank 0, by an exchange of time stamps.
+
+    ``offset_ns`` is rank 0's clock minus this one, ``error_ns`` the bound within which that is certain (half of the
+    envelope, and those of the ranks in between), ``rtt_ns`` the shortest round trip, ``drift_ppm`` how many millionths
+    rank 0's clock runs faster (None: not watched for long enough to tell).
+    """
+
+    rank: int
+    offset_ns: int
+    error_ns: int
+    rtt_ns: int
+    drift_ppm: float | None = None
+
+    def __post_init__(self) -> None:
+        _require_finite(drift_ppm=self.drift_ppm)
+
+
+class GpuConditions(Record, frozen=True, kw_only=True):
+    """One GPU before and after a block: clock of its processors in MHz (None: not told), and why it ran slower."""
+
+    index: int
+    mhz_before: float | None = None
+    mhz_after: float | None = None
+    throttled: tuple[str, ...] = ()
+
+
+class HostConditions(Record, frozen=True, kw_only=True):
+    """What a host was doing during one block; None is what it does not tell.
+
+    ``load_before`` and ``load_after`` are runnable processes of the last minute. Shares are of the block's wall time
+    on all cores: ``busy_share`` in use by anybody, ``foreign_share`` by others than the ranks, ``steal_share`` taken
+    away by the hypervisor. ``switches`` counts, rank by rank in their order, how often the kernel took the core away.
+    ``mhz_before`` and ``mhz_after`` are mean core frequencies.
+    """
+
+    host: str
+    load_before: float
+    load_after: float
+    busy_share: float | None
+    foreign_share: float | None
+    steal_share: float | None
+    switches: tuple[int, ...]
+    mhz_before: float | None = None
+    mhz_after: float | None = None
+    gpus: tuple[GpuConditions, ...] = ()
+
+    def __post_init__(self) -> None:
+        _require_finite(
+            load_before=self.load_before,
+            load_after=self.load_after,
+            busy_share=self.busy_share,
+            foreign_share=self.foreign_share,
+            steal_share=self.steal_share,
+            mhz_before=self.mhz_before,
+            mhz_after=self.mhz_after,
+        )
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
     """One block: the raw samples of one case, with one set of buffers, in one launch.
 
     A sample is ``calls`` calls between two clock reads. ``first_call_ns`` is the very first call of the block
     (slowest rank), before the ``warmup_calls``. ``started`` is UTC, ISO 8601. ``elapsed_ns`` is the wall time of the
-    whole block: buffers, checks, warm-up and barriers included.
+    whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. Entries of different
+    ranks may be compared within ``clock_error_ns`` (0 on one clock, None: not at all); ``clocks`` says where that is
+    from when the clocks had to be synchronised. ``conditions`` has one entry a host.
     """
 
     case: Case
@@ -163,6 +273,10 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     check: Check
     started: str
     elapsed_ns: int
+    buffer_sets: int = 1
+    clock_error_ns: int | None = None
+    clocks: tuple[RankClock, ...] | None = None
+    conditions: tuple[HostConditions, ...] = ()
     groups: tuple[GroupSamples, ...]
 
 
@@ -186,7 +300,11 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     """A launch began: fresh processes. ``hosts[r]`` is the host of rank r, ``pids[r]`` its process.
 
     ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
-    many back-to-back reads), stored and never subtracted. ``shared_clock``: all ranks read the same clock.
+    many back-to-back reads), ``empty_call_ns`` and ``empty_loop_ns`` that of a call that does nothing, alone in a sample
+    and in a row of calls, through the very loop that takes the samples (median, per rank; empty in runs of before it
+    was measured). All are stored and never subtracted. ``shared_clock``: all ranks read the same clock. ``clocks`` is how
+    they stand to each other by an exchange of time stamps, also where the truth is known to be 0. ``resumes`` is the
+    launch whose missing blocks this one measures.
     """
 
     launch: int
@@ -197,6 +315,10 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     timer_ns: tuple[int, ...]
     shared_clock: bool
     load_average: float
+    empty_call_ns: tuple[int, ...] = ()
+    empty_loop_ns: tuple[int, ...] = ()
+    clocks: tuple[RankClock, ...] = ()
+    resumes: int | None = None
 
     def __post_init__(self) -> None:
         _require_finite(load_average=self.load_average)

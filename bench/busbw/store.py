@@ -24,7 +24,16 @@ RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
 
 Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
-UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {}
+
+
+def _as_it_is(document: dict[str, JSON]) -> dict[str, JSON]:
+    """For a step that only added fields: what an old run did not record takes the field's default, never a guess."""
+    return document
+
+
+UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
+    1: (lambda document: {**document, "schema": 2}, _as_it_is),
+}
 """Schema n → how its run.json and one line of its samples become those of n + 1. Schema 1 is the first."""
 
 _LATEST = "latest"
@@ -69,9 +78,9 @@ class StoredRun:
 
     @property
     def end(self) -> Ended | None:
-        """How the run ended; None when it was killed or is still going on."""
-        ends = [row for row in self.rows if isinstance(row, Ended)]
-        return ends[-1] if ends else None
+        """How the run ended; None when it was killed or is still going on. A run that was resumed has older ends."""
+        last = self.rows[-1] if self.rows else None
+        return last if isinstance(last, Ended) else None
 
     @property
     def not_reached(self) -> tuple[Case, ...]:
