@@ -218,7 +218,19 @@ def _bimodal(group: GroupSummary) -> str:
     modes = group.modes
     if modes is None:
         return "two humps"
-    return f"{format_time(modes.fast_ns)} and, in {modes.slow_share:.0%} of the samples, {format_time(modes.slow_ns)}"
+    return (
+        f"{format_time(modes.fast_ns)} in {1 - modes.slow_share:.0%} of the samples, "
+        f"{format_time(modes.slow_ns)} in {modes.slow_share:.0%}, and their mean is {format_time(group.mean.value)}"
+    )
+
+
+def _correlated(group: GroupSummary) -> str:
+    free = f"{group.samples} samples count as {group.effective_samples}"
+    return f"what one sample shows lasts for {group.tau:.0f} of them, so that {free}"
+
+
+def _outlying(group: GroupSummary) -> str:
+    return f"{group.outlier_share:.0%} of the samples"
 
 
 def _slow(group: GroupSummary) -> str:
@@ -239,7 +251,7 @@ _FLAGS: Final[
     (
         "bimodal",
         "caution",
-        "have two modes, so that their median may jump from one to the other",
+        "have two modes, so that their median may jump from one to the other; comparisons go by their mean",
         lambda group: 0.0 if group.modes is None else group.modes.slow_ns / group.modes.fast_ns,
         _bimodal,
     ),
@@ -256,6 +268,20 @@ _FLAGS: Final[
         "drift: within most blocks the first and the last third differ by more than their intervals allow",
         lambda group: group.spread,
         _spread,
+    ),
+    (
+        "outliers",
+        "note",
+        "have more than 5 % of their samples far from the rest of their launch: the median stands, a mean is theirs",
+        lambda group: group.outlier_share,
+        _outlying,
+    ),
+    (
+        "correlated",
+        "note",
+        "have samples that know of their neighbours, so that far fewer of them count",
+        lambda group: group.tau,
+        _correlated,
     ),
     (
         "skew>10%",

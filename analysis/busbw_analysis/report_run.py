@@ -72,8 +72,10 @@ GLOSSARY: Final = (
     (
         "Interval",
         (
-            "A distribution-free 95 % interval of the median over launches. It takes at least 6 launches; "
-            "with fewer, the smallest and largest launch median are shown and called a range."
+            "A distribution-free 95 % interval of the median over launches, its ends between the order statistics "
+            "that cover more and less. It takes at least 6 launches; "
+            "with fewer, the smallest and largest launch median are shown and called a range. A mean or a 99 % "
+            "quantile over launches has a bootstrap interval, for which whole launches are drawn again."
         ),
     ),
     (
@@ -99,9 +101,13 @@ GLOSSARY: Final = (
     (
         "Flags",
         (
-            "bimodal: the samples fall into two humps, and the median may jump from one to the other. slow mode: a few "
+            "bimodal: the samples fall into two humps, and the median may jump from one to the other, so that "
+            "comparisons go by the mean. slow mode: a few "
             "very slow samples take more than a tenth of the time. skew>10%: the ranks arrive further apart than a "
-            "tenth of the time. drift: the first and the last third of a block differ. oversubscribed: more ranks than "
+            "tenth of the time. drift: the first and the last third of a block differ. correlated: neighbouring "
+            "samples know of each other (autocorrelation time of 5 samples or more), so that they count as fewer. "
+            "outliers: more than 5 % of the samples are further from the quartiles of their launch than three times "
+            "the distance between these. oversubscribed: more ranks than "
             "cores. moved>1: the backend moves more bytes than the best algorithm needs. cap: the limit of time or "
             "samples came before the interval was narrow. not checked: the data were not compared."
         ),

@@ -4,8 +4,8 @@ The statistic of record is the median over the slowest rank's times within a lau
 computed over launch medians, because the launch is the experimental unit. All times here are ns per call.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Literal
 
@@ -14,11 +14,24 @@ import numpy.typing as npt
 
 from busbw.records import QUANTILES, Case
 from busbw.statistics import autocorrelation_time, median_interval
+from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.load import Block, CaseState, Dataset, rank_list
+from busbw_analysis.shape import Modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
 IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]
-Flag = Literal["bimodal", "slow mode", "skew>10%", "drift", "oversubscribed", "moved>1", "cap", "not checked"]
+Flag = Literal[
+    "bimodal",
+    "slow mode",
+    "skew>10%",
+    "drift",
+    "correlated",
+    "outliers",
+    "oversubscribed",
+    "moved>1",
+    "cap",
+    "not checked",
+]
 
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
 """Ops that no rank can leave before the last one has come: in them the shortest time is usually the late rank's."""
@@ -30,9 +43,8 @@ _SLOW_TIMES_MEDIAN = 5.0
 _SLOW_LEAST_NS = 1e6
 _SKEW_WORTH_A_FLAG = 0.1
 _SLOW_TIME_SHARE_WORTH_A_FLAG = 0.1
-_MODE_LEAST_SHARE = 0.2
-_MODE_DISTANCE = 4.0
-_MODE_RATIO = 2.0
+_TAU_WORTH_A_FLAG = 5.0
+_OUTLIERS_WORTH_A_FLAG = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +54,6 @@ class Interval:
     low_ns: float | None
     high_ns: float | None
     kind: IntervalKind
-
-
-@dataclass(frozen=True, slots=True)
-class Modes:
-    """Two humps of one distribution: their centres (ns per call) and the share of samples in the slower one."""
-
-    fast_ns: float
-    slow_ns: float
-    slow_share: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +101,14 @@ class GroupSummary:
     wire_bytes: float
     moved_factor: float
     launch_medians_ns: tuple[float, ...]
+    launch_means_ns: tuple[float, ...]
+    launch_keys: tuple[tuple[int, int], ...]
+    mean: Resampled
+    p99: Resampled
     samples: int
+    effective_samples: int
+    tau: float
+    outlier_share: float
     first_call_ratio: float
     slow_share: float
     slow_time_share: float
@@ -236,6 +246,8 @@ def _flags(case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary]) 
             case.op != "memory_copy" and any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups),
         ),
         ("drift", any(group.drift for group in groups)),
+        ("correlated", any(group.tau >= _TAU_WORTH_A_FLAG for group in groups)),
+        ("outliers", any(group.outlier_share > _OUTLIERS_WORTH_A_FLAG for group in groups)),
         ("moved>1", any(group.moved_factor > 1 for group in groups)),
         ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
     )
@@ -252,6 +264,9 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
     time_ns = median(medians)
     p5, p95 = (float(value) for value in np.quantile(slowest, (0.05, 0.95)))
     slow = slowest > max(_SLOW_TIMES_MEDIAN * float(np.median(slowest)), _SLOW_LEAST_NS)
+    taus = [autocorrelation_time(columns.slowest[block.rows]) for block in blocks]
+    lengths = [block.rows.stop - block.rows.start for block in blocks]
+    effective = sum(length / tau for length, tau in zip(lengths, taus, strict=True))
     samples = blocks[0].samples
     rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
     return GroupSummary(
@@ -271,13 +286,21 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         wire_bytes=samples.wire_bytes,
         moved_factor=samples.moved_factor,
         launch_medians_ns=medians,
+        launch_means_ns=tuple(float(launch.slowest.mean()) for launch in launches),
+        launch_keys=tuple(by_launch),
+        mean=_over_launches(launches, _mean),
+        p99=_over_launches(launches, _p99),
         samples=len(slowest),
+        effective_samples=max(1, int(effective)),
+        tau=len(slowest) / effective,
+        outlier_share=sum(outliers(launch.slowest) for launch in launches) / len(slowest),
         first_call_ratio=median([block.measurement.first_call_ns / block.measurement.calls for block in blocks])
         / time_ns,
         slow_share=float(slow.mean()),
         slow_time_share=float(slowest[slow].sum() / slowest.sum()),
         modes=find_modes(slowest),
-        drift=2 * sum(_drifts(columns.slowest[block.rows]) for block in blocks) > len(blocks),
+        drift=2 * sum(drifts(columns.slowest[block.rows], tau) for block, tau in zip(blocks, taus, strict=True))
+        > len(blocks),
         views=_views(ranks, by_launch, columns),
         entry_known=all(block.samples.last_rank is not None for block in blocks),
     )
@@ -304,7 +327,7 @@ def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:
     if len(medians) == 1:
         within = median_interval(samples_of_first, tau=autocorrelation_time(samples_of_first))
         return Interval(within.low, within.high, "none" if within.low is None else "95 % within this launch")
-    over = median_interval(medians)
+    over = median_over_launches(medians)
     if len(medians) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
         return Interval(over.low, over.high, "95 % over launches")
     return Interval(min(medians), max(medians), "range of launch medians")
@@ -320,38 +343,17 @@ def _median_span(launches: Sequence[_Launch]) -> float | None:
     return None if any(np.isnan(span) for span in spans) else median(spans)
 
 
-def _drifts(block: Floats) -> bool:
-    """Whether first and last third of a block differ by more than twice the half-width of its interval."""
-    third = len(block) // 3
-    interval = median_interval(block, tau=autocorrelation_time(block))
-    if third == 0 or interval.low is None or interval.high is None:
-        return False
-    change = abs(float(np.median(block[:third])) - float(np.median(block[-third:])))
-    return change > interval.high - interval.low
+def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], float]) -> Resampled:
+    found = cluster_bootstrap([launch.slowest for launch in launches], statistic)
+    return found if found.launches >= LAUNCHES_FOR_AN_INTERVAL else replace(found, low=None, high=None)
 
 
-def find_modes(samples: Floats) -> Modes | None:
-    """The two humps of ``samples`` (positive, any order), or None when one hump describes them.
+def _mean(samples: Floats) -> float:
+    return float(samples.mean())
 
-    The sorted logarithms are cut where the variance within the two sides is least (Otsu 1979). Two humps are believed
-    when each side holds 20–80 % of the samples, the centres differ by a factor of at least 2, and Ashman's D =
-    √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4: a normal distribution cut at its median has D = 2.65, a uniform one 3.46.
-    """
-    count = len(samples)
-    logs = np.log(np.sort(samples))
-    sizes = np.arange(1, count)
-    sums, squares = np.cumsum(logs), np.cumsum(logs**2)
-    within = squares[-1] - sums[:-1] ** 2 / sizes - (sums[-1] - sums[:-1]) ** 2 / (count - sizes)
-    allowed = (sizes >= _MODE_LEAST_SHARE * count) & (sizes <= (1 - _MODE_LEAST_SHARE) * count)
-    if not allowed.any() or count < 10:
-        return None
-    cut = int(np.argmin(np.where(allowed, within, np.inf))) + 1
-    low, high = logs[:cut], logs[cut:]
-    distance = float(np.median(high) - np.median(low))
-    width = float(np.hypot(low.std(), high.std()))
-    if distance < np.log(_MODE_RATIO) or np.sqrt(2) * distance <= _MODE_DISTANCE * width:
-        return None
-    return Modes(float(np.exp(np.median(low))), float(np.exp(np.median(high))), (count - cut) / count)
+
+def _p99(samples: Floats) -> float:
+    return float(np.quantile(samples, 0.99))
 
 
 def _views(

@@ -1,13 +1,17 @@
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS
-from busbw.records import JSON
+from busbw.records import JSON, Measurement, Row
 from busbw.testing.synthetic import Fate, Piece, World, case, synthetic_run
 from busbw_analysis.load import pool
-from busbw_analysis.summary import SYNCHRONISING, CaseSummary, find_modes, summarise
+from busbw_analysis.shape import drifts, find_modes, outliers
+from busbw_analysis.summary import SYNCHRONISING, CaseSummary, summarise
 
 
 def summary_of(
@@ -148,6 +152,60 @@ def test_one_hump_is_not_called_two(sigma: float) -> None:
 
 def test_constant_samples_have_one_mode() -> None:
     assert find_modes(np.full(50, 1000.0)) is None
+
+
+def test_outliers_are_counted_and_nothing_is_dropped() -> None:
+    samples = np.concatenate([np.linspace(90, 110, 95), [500.0] * 4, [1.0]])
+    assert outliers(samples) == 5
+    assert outliers(np.full(20, 7.0)) == 0
+    far = World(pieces=(Piece(1e-4, 0.0),), sample_noise=0.01, slow_share=0.1, slow_seconds=5e-5)
+    summary = summary_of("all_reduce", 64, far, samples=400)
+    group = summary.only
+    assert group is not None
+    assert group.outlier_share == pytest.approx(0.1, abs=0.03)
+    assert "outliers" in summary.flags
+    assert "outliers" not in summary_of("all_reduce", 64, samples=400).flags
+
+
+def test_a_level_that_moves_within_a_block_is_drift() -> None:
+    generator = np.random.default_rng(3)
+    steady = generator.lognormal(0, 0.02, 300)
+    assert not drifts(steady, 1.0)
+    assert drifts(steady * np.linspace(1, 1.2, 300), 1.0)
+
+
+def test_samples_that_know_of_their_neighbours_count_as_fewer() -> None:
+    run = synthetic_run([case("all_reduce", 64)], launches=2, samples=4000)
+    free = summarise(pool((run,)))[0]
+    rows: list[Row] = []
+    for row in run.rows:
+        if isinstance(row, Measurement):
+            # Each sample stands for twenty: runs of equal values have an autocorrelation time of their length.
+            repeated = tuple(np.repeat(row.groups[0].slowest_ns[::20], 20).tolist())
+            rows.append(
+                msgspec.structs.replace(row, groups=(msgspec.structs.replace(row.groups[0], slowest_ns=repeated),))
+            )
+        else:
+            rows.append(row)
+    tied = summarise(pool((replace(run, rows=tuple(rows)),)))[0]
+    assert free.only is not None
+    assert tied.only is not None
+    assert free.only.tau < 2
+    assert free.only.effective_samples > 4000
+    assert tied.only.tau == pytest.approx(20, rel=0.3)
+    assert tied.only.effective_samples == pytest.approx(400, rel=0.3)
+    assert ("correlated" in tied.flags, "correlated" in free.flags) == (True, False)
+
+
+@pytest.mark.parametrize(("launches", "sure"), [(1, False), (5, False), (6, True)])
+def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: int, sure: bool) -> None:  # noqa: FBT001
+    group = summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only
+    assert group is not None
+    assert group.mean.value == pytest.approx(np.mean(group.launch_means_ns))
+    assert group.launch_keys == tuple((0, launch) for launch in range(launches))
+    assert group.p99.value > group.mean.value
+    assert (group.mean.low is not None) == sure
+    assert (group.p99.low is not None) == sure
 
 
 def test_unmeasured_cases_are_summarised_without_numbers() -> None:

@@ -1,0 +1,103 @@
+"""What may be said over launches: an interval of the median of one number a launch, and a bootstrap for the rest.
+
+The launch is the experimental unit. A number that each launch has one of (its median) gets a distribution-free
+interval; a number that only all of them together have (a mean, a share of time, a far quantile) is resampled as it came
+about: by whole launches.
+
+Sources: interpolated order-statistic interval, Hettmansperger & Sheather 1986; resampling of clusters, Davison &
+Hinkley 1997, section 3.8; widened percentiles for few clusters, Hesterberg 2015, section 4.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import binom, norm, t
+
+from busbw.errors import AnalysisError
+from busbw.statistics import MedianInterval
+
+Floats = npt.NDArray[np.float64]
+
+FEWEST_TO_RESAMPLE = 2
+"""One launch has nothing to be resampled among."""
+
+_RESAMPLES = 5000
+
+
+def median_over_launches(values: npt.ArrayLike, confidence: float = 0.95) -> MedianInterval:
+    """The median of one number a launch, with an interval that covers the true median ``confidence`` of the time.
+
+    Order statistics alone can only cover what the binomial distribution offers (96.9 % with 6 launches, 97.9 % with
+    10), so the ends lie between the last pair of them that covers enough and the first that does not. Without a pair
+    that covers enough (fewer than 6 launches at 95 %) there is no interval.
+    """
+    ordered = np.sort(np.asarray(values, dtype=np.float64))
+    count = len(ordered)
+    median = float(np.median(ordered))
+    covers = [1 - 2 * float(binom.cdf(rank - 1, count, 0.5)) for rank in range(1, (count + 1) // 2 + 1)]
+    enough = [rank for rank, share in enumerate(covers, start=1) if share >= confidence]
+    if not enough:
+        return MedianInterval(median, None, None)
+    rank = enough[-1]
+    wide = covers[rank - 1]
+    narrow = covers[rank] if rank < len(covers) else 0.0
+    excess = (wide - confidence) / (wide - narrow)
+    inwards = (count - rank) * excess / (rank + (count - 2 * rank) * excess)
+    low = (1 - inwards) * ordered[rank - 1] + inwards * ordered[rank]
+    high = (1 - inwards) * ordered[count - rank] + inwards * ordered[count - rank - 1]
+    return MedianInterval(median, float(low), float(high))
+
+
+@dataclass(frozen=True, slots=True)
+class Resampled:
+    """A statistic over ``launches`` launches with its bootstrap interval; the ends are None for a single launch."""
+
+    value: float
+    low: float | None
+    high: float | None
+    launches: int
+
+
+def mean_of_launches(numbers: Floats) -> Floats:
+    """The plain way to bring launches together: … × launches × 1 → …, every launch counting alike."""
+    return np.asarray(numbers[..., 0].mean(axis=-1))
+
+
+def ratio_of_sums(numbers: Floats) -> Floats:
+    """… × launches × 2 → …: the first number summed over launches, over the second: a share of time, for example."""
+    sums = numbers.sum(axis=-2)
+    return np.asarray(sums[..., 0] / sums[..., 1])
+
+
+def cluster_bootstrap(
+    launches: Sequence[Floats],
+    of_launch: Callable[[Floats], float | Sequence[float]],
+    over_launches: Callable[[Floats], Floats] = mean_of_launches,
+    *,
+    confidence: float = 0.95,
+    seed: int = 0,
+) -> Resampled:
+    """A statistic and its interval, when ``launches[i]`` holds the samples of launch i along its first axis.
+
+    ``of_launch`` takes the samples of a launch and gives the one or more numbers that ``over_launches`` needs from it.
+    Launches are drawn with replacement, each with all its samples: they carry what differs within a launch with them,
+    and redrawing blocks as well would count that twice. The percentiles are those that make the interval of a mean as
+    wide as Student's, because plain ones are too narrow for few launches. Even so, measured coverage at 95 % is 72 to
+    81 % with 3 launches, 85 to 88 % with 4, 91 to 94 % with 6 and 91 to 97 % from 10 on: below 6 it is a range and no
+    interval. The same arguments give the same interval. Raises AnalysisError when there is no launch.
+    """
+    if not launches:
+        message = "no launch was given; a statistic over launches needs at least one"
+        raise AnalysisError(message)
+    count = len(launches)
+    whole = np.stack([np.atleast_1d(np.asarray(of_launch(samples), dtype=np.float64)) for samples in launches])
+    value = float(over_launches(whole))
+    if count < FEWEST_TO_RESAMPLE:
+        return Resampled(value, None, None, count)
+    chosen = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+    tail = float(norm.cdf(t.ppf((1 - confidence) / 2, count - 1) * math.sqrt(count / (count - 1))))
+    low, high = np.quantile(over_launches(whole[chosen]), (tail, 1 - tail))
+    return Resampled(value, float(low), float(high), count)
