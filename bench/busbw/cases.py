@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
+from typing import cast
 
 from busbw import units
 from busbw.errors import UsageError
@@ -11,7 +12,7 @@ from busbw.ops import OPS, traffic
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.plan import PlacementChoice, Plan, Sweep
-from busbw.records import DTYPE_BYTES, Case
+from busbw.records import DTYPE_BYTES, Case, Mode
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
@@ -56,7 +57,7 @@ def _cases_of(
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    for dtype, redop, placement, wanted in product(dtypes, redops, placements, sizes):
+    for mode, dtype, redop, placement, wanted in product(sweep.modes, dtypes, redops, placements, sizes):
         size = _rounded(op, groups, dtype, wanted) if dtype is not None else 0
         note = None
         if size != wanted and dtype is not None:
@@ -72,6 +73,10 @@ def _cases_of(
             ranks=ranks,
             nodes=nodes,
             group=sweep.groups.replace(" ", ""),
+            mode=cast("Mode", mode),
+            sync=sweep.sync,
+            cache=sweep.cache,
+            held=sweep.held,
             in_place=placement == "in",
             root=sweep.root if op.rooted else None,
             variant=_variant(op, sweep),

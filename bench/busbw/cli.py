@@ -86,6 +86,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--sizes", help="Sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.")
 @click.option("--dtype", help="Data types, separated by commas.  [default: float32]")
 @click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
+@click.option(
+    "--mode",
+    help="How calls are timed, separated by commas: isolated, pipelined, graph, overlap.  [default: isolated]",
+)
+@click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
+@click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
 @click.option("--placement", help="Buffers: native (what the op has), in, out, or both.  [default: native]")
 @click.option("--groups", help="all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3.  [default: all]")
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
@@ -123,6 +129,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     ops: str | None,
     dtype: str | None,
     redop: str | None,
+    mode: str | None,
     traffic: Path | None,
     suite: str | None,
     plan_file: Path | None,
@@ -138,7 +145,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.base import Settings  # noqa: PLC0415
 
-    asked = {"dtypes": _names(dtype), "redops": _names(redop), "traffic": None, **settings}
+    asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
     if traffic is not None:
         from busbw.ops.traffic import read_weights  # noqa: PLC0415
 

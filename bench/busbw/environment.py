@@ -50,6 +50,9 @@ VARIABLES = (
 
 LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil")
 
+_LEAST_CACHE_BYTES = 32 << 20
+_SUFFIX_BYTES = {"K": 1 << 10, "M": 1 << 20}
+
 
 def host_facts() -> dict[str, JSON]:
     """The facts of this host; what cannot be read is None."""
@@ -95,6 +98,13 @@ def usable_cores() -> int:
     return max(1, min(allowed, math.floor(quota))) if quota else allowed
 
 
+def last_level_cache_bytes() -> int:
+    """The largest cache that the kernel names, at least 32 MiB: virtual machines like to hide theirs."""
+    sizes = [_text(str(path)) or "" for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
+    known = [int(size[:-1]) * _SUFFIX_BYTES[size[-1]] for size in sizes if size[:-1].isdigit() and size[-1] in "KM"]
+    return max([_LEAST_CACHE_BYTES, *known])
+
+
 def nics() -> list[JSON]:
     """Network interfaces: name, kind, up, and link speed in bytes per second per direction (None: not told)."""
     found: list[JSON] = []
@@ -110,13 +120,17 @@ def nics() -> list[JSON]:
     return found
 
 
-def share_a_clock(facts: Sequence[dict[str, JSON]]) -> bool:
-    """Whether all hosts are one running kernel, so that CLOCK_MONOTONIC is the same clock for every rank.
+def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
+    """For every rank a name of the clock it reads (None: not known): one running kernel has one CLOCK_MONOTONIC.
 
     Containers and network namespaces of one machine have different names but one boot id.
     """
-    boots = {fact.get("boot_id") for fact in facts}
-    return len(boots) == 1 and None not in boots
+    return tuple(fact.get("boot_id") for fact in facts)
+
+
+def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:
+    """Whether some host has more ranks than cores that they may use, by the facts of every rank."""
+    return any(hosts.count(host) > fact["cpu"]["usable_cores"] for host, fact in zip(hosts, facts, strict=True))
 
 
 def load_average() -> float:

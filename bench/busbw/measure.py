@@ -4,25 +4,43 @@ What is sampled and when it is enough is ``sampling``'s; here stands what makes 
 own, data that are checked before and after, and a result only when both checks hold. Protocol: docs/method.md.
 """
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend
+from busbw.backends.base import Backend, Operation
+from busbw.environment import last_level_cache_bytes
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Round, pair_rounds, split_world
+from busbw.pacing import ROWED, budget_of
 from busbw.records import Case, Check, Failed, Measurement, least_good
-from busbw.sampling import Bench, Part, RoundResult, agreed, budget_of, sample
+from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, agreed, sample
 from busbw.store import utc_now
 
 if TYPE_CHECKING:
     import torch
 
+_MOST_SETS = 64
+_CACHES_TO_SWEEP = 2
+"""Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
 
-def refusal(case: Case, backend: Backend) -> str | None:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, and whether
+    clocks can be compared.
+    """
+
+    crowded: bool
+    comparable: bool
+
+
+def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     """Why ``case`` cannot run on this world; None when it can. The same on every rank."""
     op = OPS[case.op]
     wanted = "in" if case.in_place else "out"
@@ -36,7 +54,36 @@ def refusal(case: Case, backend: Backend) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return backend.refuse(op, case)
+    return _untimeable(op, case, place) or backend.refuse(op, case)
+
+
+def _untimeable(op: Op, case: Case, place: Place) -> str | None:
+    """Why ``case`` cannot be timed as it asks for."""
+    window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
+    obstacles = (
+        (
+            window and place.crowded,
+            "a window is waited for by spinning, which needs a core for every rank; a host here has fewer",
+        ),
+        (
+            window and not place.comparable,
+            "a window opens by a clock that all ranks read or are synchronised to; here they are not",
+        ),
+        (
+            case.sync == "none" and rowed,
+            f"mode {case.mode} is calls without a barrier between them already; sync none adds nothing to it",
+        ),
+        (case.mode == "graph" and cpu, "a graph is captured on a GPU; there is none on a CPU"),
+        (
+            case.held and cpu,
+            "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
+        ),
+        (
+            case.mode == "overlap" and op.name == "memory_copy",
+            "a copy by the processor is computation itself; it does not overlap with any",
+        ),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
 
 
 def _placement_words(op: Op) -> str:
@@ -74,22 +121,26 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     started, began = utc_now(), bench.clock.now_ns()
     if op.members == "all":
         bench.backend.use_groups(rounds[0])
-    budget = budget_of(bench.timing, len(rounds))
+    budget = budget_of(bench.timing, len(rounds), case.mode)
+    bench.common.renew()
+    sets = _sets(bench, case)
+    flush = Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()) if case.cache == "flushed" else None
     results: list[RoundResult] = []
     checks: list[Check] = []
     first_calls: list[int] = []
     for groups in rounds:
-        part = _take_part(bench, op, case, groups, matrix)
+        part = _take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
             return Failed(case=case, launch=launch, block=block, error=part)
-        check, call_ns = _check(bench, op, case, part)
+        check, call_ns = _check(bench, op, case, part, sets)
         first_calls.append(call_ns)
         if isinstance(check, str) or check.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(check, "before timing"))
         if part is not None and op.reduces and case.in_place:
-            settle(part.send, case.redop or "sum")
-        results.append(sample(bench, op, case, groups, part, matrix, budget))
-        after, _ = _check(bench, op, case, part)
+            for one in part.sets:
+                settle(one.send, case.redop or "sum")
+        results.append(sample(bench, op, case, groups, part, matrix, budget, flush))
+        after, _ = _check(bench, op, case, part, sets)
         if isinstance(after, str) or after.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(after, "after timing"))
         checks.append(check)
@@ -97,15 +148,32 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         case=case,
         launch=launch,
         block=block,
-        calls=op.trips,
+        calls=op.trips * max(result.calls for result in results),
         first_call_ns=int(agreed(bench, [max(first_calls)])[0]),
         warmup_calls=max(result.warmup_calls for result in results),
         stop_reason=least_good([result.stop_reason for result in results]),
         check=checks[0],
         started=started,
         elapsed_ns=int(agreed(bench, [bench.clock.now_ns() - began])[0]),
+        buffer_sets=sets,
+        clock_error_ns=_clock_error(bench),
+        clocks=bench.common.ranks,
         groups=tuple(group for result in results for group in result.groups),
     )
+
+
+def _clock_error(bench: Bench) -> int | None:
+    """The bound on the clock that is known worst; of two ranks each may be off by as much. None: cannot be compared."""
+    error = bench.common.error_ns()
+    return None if error is None else 2 * int(agreed(bench, [error])[0])
+
+
+def _sets(bench: Bench, case: Case) -> int:
+    """How many sets of buffers take turns: one, or as many as do not fit into the caches together."""
+    if case.cache != "rotating":
+        return 1
+    wanted = math.ceil(_CACHES_TO_SWEEP * last_level_cache_bytes() / max(case.size_bytes, 1))
+    return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])
 
 
 def _wrong(check: Check | str, when: str) -> str:
@@ -115,7 +183,7 @@ def _wrong(check: Check | str, when: str) -> str:
 # --- buffers and data ------------------------------------------------------------------------------------------
 
 
-def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> Part | str | None:
+def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int) -> Part | str | None:
     """This rank's part, or on every rank the error of the first one that could not make its buffers.
 
     The ranks agree before anybody calls: one without buffers would leave the others waiting in the operation.
@@ -123,7 +191,7 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) 
     error = ""
     part: Part | None = None
     try:
-        part = part_of(bench, op, case, groups, matrix)
+        part = part_of(bench, op, case, groups, matrix, sets)
     except BackendError as refused:
         error = str(refused)
     if not agreed(bench, [bool(error)])[0]:
@@ -133,8 +201,8 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) 
     return f"no buffers: rank {first} says: {told[first]}"
 
 
-def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> Part | None:
-    """This rank's group, buffers and call in one round; None when it sits the round out.
+def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
+    """This rank's group and ``sets`` sets of buffers with their calls in one round; None when it sits the round out.
 
     Raises BackendError when the buffers cannot be made.
     """
@@ -144,7 +212,6 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> 
     share = Share(group.index(bench.backend.rank), len(group), case.count, case.in_place, case.root or 0, matrix)
     layout = op.layout(share)
     dtype = case.dtype or "uint8"
-    send, receive = _buffers(bench.backend, layout, dtype)
     made_of: Pattern | None = None
     if case.dtype is not None:
         # Another seed for every group, so that data of a neighbouring group are seen as wrong, too.
@@ -153,7 +220,11 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix) -> 
             made_of = pattern(len(group), case.dtype, case.redop, seed)
         except Unverifiable:
             made_of = pattern(len(group), case.dtype, None, seed)
-    return Part(group, layout, send, receive, made_of, bench.backend.bind(op, case, group, send, receive, matrix))
+    bound: list[BufferSet] = []
+    for _ in range(sets):
+        send, receive = _buffers(bench.backend, layout, dtype)
+        bound.append(BufferSet(send, receive, bench.backend.bind(op, case, group, send, receive, matrix)))
+    return Part(group, layout, tuple(bound), made_of)
 
 
 def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tensor", "torch.Tensor"]:
@@ -169,38 +240,48 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
     return backend.allocate(layout.send_count, dtype), receive
 
 
-def _check(bench: Bench, op: Op, case: Case, part: Part | None) -> tuple[Check | str, int]:
-    """One call on fresh data that no sample is taken of, and how long it took on this rank, in ns.
+def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tuple[Check | str, int]:
+    """One call a set of buffers, on fresh data, that no sample is taken of; how long the first took here, in ns.
 
-    Returns what was found, or the error when the op raised on every rank.
+    Returns what was found, or the error when the op raised on every rank. A case that is to overlap is checked the way
+    it will run: posted, then waited for.
     """
     reason = _unverifiable(op, case)
-    if part is not None:
-        poison(part.receive, case.redop)
-        if part.made_of is not None:
-            fill(part.send, part.layout.send, part.made_of)
-    bench.backend.barrier()
-    before = bench.clock.now_ns()
-    error = "" if part is None else _attempt(part)
-    call_ns = bench.clock.now_ns() - before
-    wrong = 0
-    if part is not None and part.made_of is not None and reason is None and not error:
-        wrong = count_wrong(part.receive, part.layout.expect, part.made_of)
-    found = _found_everywhere(bench, error, wrong, took_part=part is not None)
-    if isinstance(found, str):
-        return found, call_ns
+    wrong = first_ns = 0
+    for number in range(sets):
+        error, call_ns, here = "", 0, 0
+        one = None if part is None else part.sets[number]
+        if part is not None and one is not None:
+            poison(one.receive, case.redop)
+            if part.made_of is not None:
+                fill(one.send, part.layout.send, part.made_of)
+        bench.backend.barrier()
+        if part is not None and one is not None:
+            error, call_ns = _attempt(bench, case, one.operation)
+            if part.made_of is not None and reason is None and not error:
+                here = count_wrong(one.receive, part.layout.expect, part.made_of)
+        first_ns = first_ns or call_ns
+        found = _found_everywhere(bench, error, here, took_part=part is not None)
+        if isinstance(found, str):
+            return found, first_ns
+        wrong += found
     if reason is not None:
-        return Check(state="not checked", reason=reason), call_ns
-    return (Check(state="wrong", wrong_elements=found) if found else Check(state="verified")), call_ns
+        return Check(state="not checked", reason=reason), first_ns
+    return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
 
 
-def _attempt(part: Part) -> str:
-    """Call once; the error of the backend, or nothing."""
+def _attempt(bench: Bench, case: Case, operation: Operation) -> tuple[str, int]:
+    """Call once: the error of the backend, or nothing, and how long it took, ns."""
+    before = bench.clock.now_ns()
     try:
-        part.call()
-    except BackendError as raised:
-        return str(raised)
-    return ""
+        if case.mode == "overlap" and operation.post is not None:
+            wait = operation.post()
+            wait()
+        else:
+            operation.call()
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised), bench.clock.now_ns() - before
+    return "", bench.clock.now_ns() - before
 
 
 def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) -> str | int:

@@ -15,7 +15,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
 from busbw.ops.copies import COPIES
 from busbw.ops.groups import ALL
-from busbw.records import DTYPE_BYTES, JSON, REDOPS, Record
+from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 
 _MOST_RANKS = 1 << 20
 _LONGEST_TIMEOUT_SECONDS = 10**6
@@ -77,12 +77,19 @@ class Timing(Record, frozen=True, kw_only=True):
 
 
 class Sweep(Record, frozen=True, kw_only=True):
-    """Ops × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``."""
+    """Ops × modes × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``.
+
+    ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``).
+    """
 
     ops: tuple[str, ...]
     sizes: str = "8..16MiB*2"
     dtypes: tuple[str, ...] = ("float32",)
     redops: tuple[str, ...] = ("sum",)
+    modes: tuple[str, ...] = ("isolated",)
+    sync: Sync = "barrier"
+    cache: Cache = "warm"
+    held: bool = False
     placement: PlacementChoice = "native"
     groups: str = ALL
     root: int = 0
@@ -96,6 +103,9 @@ class Sweep(Record, frozen=True, kw_only=True):
             "sizes": lambda: units.parse_sizes(self.sizes),
             "dtypes": lambda: _known("dtype", self.dtypes, DTYPE_BYTES),
             "redops": lambda: _known("redop", self.redops, REDOPS),
+            "modes": lambda: _known("mode", self.modes, get_args(Mode)),
+            "sync": lambda: _known("sync", (self.sync,), get_args(Sync)),
+            "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
             "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),

@@ -59,9 +59,9 @@ class Case(Record, frozen=True, kw_only=True):
     ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
     ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
     the op has none. ``variant`` tells apart what else an op can vary: ``skew:0.5`` or ``matrix:…`` for
-    all_to_all_v, ``together`` or ``alone`` for the pair matrix. ``mode``, ``sync`` and ``cache`` say how it was timed: they
-    change the number as much as the library does, so they are part of what is measured. ``held``: the device's stream
-    was held while the calls were handed to it, so that launching them is not in the time.
+    all_to_all_v, ``together`` or ``alone`` for the pair matrix. ``mode``, ``sync`` and ``cache`` say how it was timed:
+    they change the number as much as the library does, so they are part of what is measured. ``held``: the device's
+    stream was held while the calls were handed to it, so that launching them is not in the time.
     """
 
     op: str
@@ -115,9 +115,9 @@ class OverlapSamples(Record, frozen=True, kw_only=True):
     """Communication beside computation, one entry a sample, each the maximum over the ranks of a group, in ns.
 
     ``pure_ns`` is the call alone, posted and waited for at once, sampled in turns with the other; ``post_ns`` starting
-    it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait of
-    the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation takes
-    when nothing is under way (median of the slowest rank).
+    it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait
+    of the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation
+    takes when nothing is under way (median of the slowest rank).
     """
 
     pure_ns: tuple[int, ...]
@@ -300,11 +300,11 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     """A launch began: fresh processes. ``hosts[r]`` is the host of rank r, ``pids[r]`` its process.
 
     ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
-    many back-to-back reads), ``empty_call_ns`` and ``empty_loop_ns`` that of a call that does nothing, alone in a sample
-    and in a row of calls, through the very loop that takes the samples (median, per rank; empty in runs of before it
-    was measured). All are stored and never subtracted. ``shared_clock``: all ranks read the same clock. ``clocks`` is how
-    they stand to each other by an exchange of time stamps, also where the truth is known to be 0. ``resumes`` is the
-    launch whose missing blocks this one measures.
+    many back-to-back reads), ``empty_call_ns`` and ``empty_loop_ns`` that of a call that does nothing, alone in a
+    sample and in a row of calls, through the very loop that takes the samples (median, per rank; empty in runs of
+    before it was measured). All are stored and never subtracted. ``shared_clock``: all ranks read the same clock.
+    ``clocks`` is how they stand to each other by an exchange of time stamps, also where the truth is known to be 0.
+    ``resumes`` is the launch whose missing blocks this one measures.
     """
 
     launch: int

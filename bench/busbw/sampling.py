@@ -1,99 +1,82 @@
 """Sampling one round: warm up, take samples until they are enough, and bring together what all ranks saw.
 
-Every decision (how many warm-up calls, how many samples, when to stop) is a pure function of numbers that an
-all-reduce made the same on every rank, so all ranks decide alike without being told. Control traffic costs a fixed
-number of reductions per batch of samples, whatever the number of samples. Protocol: docs/method.md.
+Every decision (how many warm-up calls, calls per sample, samples, when to stop) is a pure function of ``pacing`` over
+numbers that an all-reduce made the same on every rank, so all ranks decide alike without being told. Control traffic
+is a fixed number of reductions per batch, and there are at most ``pacing.MOST_BATCHES`` of them.
+Protocol: docs/method.md.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from itertools import cycle, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend, Call, Vector
+from busbw.backends.base import Backend, Operation, Vector
 from busbw.clock import Clock
-from busbw.errors import ClockError
-from busbw.ops import traffic
+from busbw.loops import Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.data import Pattern
 from busbw.ops.groups import Ranks, Round
+from busbw.pacing import Budget, calls_per_sample, first_batch, next_batch, stop_reason, warmup_calls
 from busbw.plan import Timing
-from busbw.records import QUANTILES, Case, GroupSamples, RankSamples, StopReason
-from busbw.statistics import autocorrelation_time, median_interval
+from busbw.records import Case, GroupSamples, StopReason
+from busbw.reduction import Facts, Seen, Taken, gather_ranks, joined, record_group, reduce_batch
+from busbw.starts import Start, start_for
+from busbw.synchronise import CommonClock
+from busbw.work import Work
 
 if TYPE_CHECKING:
     import torch
 
-_SECOND_NS = 1_000_000_000
-_KEPT_VALUES = 4096
-"""All ranks' samples of a group are kept while a block has no more of them than this; above it, quantiles only."""
-
-_ABSENT = np.iinfo(np.int64).min
-
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """What a rank measures with: its backend and clock, the timing rules, and whether all ranks read one clock."""
+    """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
+
+    ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
+    communication.
+    """
 
     backend: Backend
     clock: Clock
     timing: Timing
-    shared_clock: bool
+    common: CommonClock
     seed: int
+    timer_ns: int = 0
+    work: Work = field(default_factory=Work)
+
+
+@dataclass(frozen=True, slots=True)
+class BufferSet:
+    """One pair of buffers and the operation that is bound to them."""
+
+    send: "torch.Tensor"
+    receive: "torch.Tensor"
+    operation: Operation
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part in one round: its group, its buffers and its call; None of them when it sits the round out."""
+    """This rank's part in one round: its group, its buffers with their operations, and what is done before a sample;
+    None of them when it sits the round out.
+    """
 
     group: Ranks
     layout: Layout
-    send: "torch.Tensor"
-    receive: "torch.Tensor"
+    sets: tuple[BufferSet, ...]
     made_of: Pattern | None
-    call: Call
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """What this rank saw: entry and exit of every sample, ns on its own clock."""
-
-    entries: Vector
-    exits: Vector
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """A block's and a round's share of the case's budget in this launch."""
-
-    min_samples: int
-    least_samples: int
-    max_samples: int
-    min_ns: float
-    max_ns: float
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What all ranks saw in one round of groups; the same on every rank."""
+    """What all ranks saw in one round of groups; the same on every rank. ``calls`` are those of one sample."""
 
     groups: tuple[GroupSamples, ...]
+    calls: int
     warmup_calls: int
     stop_reason: StopReason
-
-
-def budget_of(timing: Timing, rounds: int) -> Budget:
-    """A round's share of what a case may spend in one launch, when each of its blocks has ``rounds`` rounds."""
-    parts = timing.blocks * rounds
-    return Budget(
-        min_samples=max(timing.least_samples // timing.blocks, math.ceil(timing.min_samples / timing.blocks), 2),
-        least_samples=max(math.ceil(timing.least_samples / timing.blocks), 2),
-        max_samples=max(timing.max_samples // timing.blocks, 2),
-        min_ns=timing.min_seconds * _SECOND_NS / parts,
-        max_ns=timing.max_seconds * _SECOND_NS / parts,
-    )
 
 
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
@@ -101,191 +84,123 @@ def agreed(bench: Bench, values: Sequence[int]) -> Vector:
     return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
 
 
+@dataclass(slots=True)
+class _Sampler:
+    """One round on one rank: how it takes a batch, once that is settled."""
+
+    bench: Bench
+    case: Case
+    part: Part | None
+    start: Start
+    flush: "Sweep | None"
+    calls: int = 1
+    computes: bool = False
+    work_units: int = 0
+
+    def batch(self, count: int, pace_ns: int) -> Samples:
+        """``count`` samples."""
+        self.start.begin(count, pace_ns)
+        bench, part = self.bench, self.part
+        prepare = None if self.flush is None else self.flush.sweep
+        if part is None:
+            return idle(self.start, prepare, count * (2 if self.computes else 1))
+        operations = [one.operation for one in part.sets]
+        # A round over one call would cost more than repeating it.
+        calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
+        loop = Loop(bench.backend, bench.clock, calls, self.start, prepare, self.calls)
+        if self.computes:
+            posts = cycle([one.post for one in operations if one.post is not None])
+            samples = take_overlapped(loop, posts, lambda: bench.work.do(self.work_units), count)
+        else:
+            samples = take(loop, count)
+        require_time(samples, bench.backend.rank)
+        return samples
+
+
+class Sweep:
+    """Drives everything out of the caches: writes through ``size_bytes`` of memory of its own."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self._memory = np.zeros(max(size_bytes, 1), dtype=np.uint8)
+
+    def sweep(self) -> None:
+        """Write all of it."""
+        self._memory += 1
+
+
 def sample(
-    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, budget: Budget
+    bench: Bench,
+    op: Op,
+    case: Case,
+    groups: Round,
+    part: Part | None,
+    matrix: Matrix,
+    budget: Budget,
+    flush: Sweep | None = None,
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` at once; every rank calls it, with its own ``part`` (None: idle).
 
     Raises BackendError when a rank is lost and ClockError when a sample did not take time.
     """
-    once = run(bench, part, 1)
+    sampler = _Sampler(bench, case, part, start_for(case.sync, bench.backend, bench.common), flush)
+    once = sampler.batch(1, 0)
     estimate = int(agreed(bench, [int((once.exits - once.entries)[0])])[0])
     warmup = warmup_calls(bench.timing, estimate)
     began = bench.clock.now_ns()
-    warm = run(bench, part, warmup)
+    warm = sampler.batch(warmup, estimate)
     spent = bench.clock.now_ns() - began
     estimate, pace = map(int, agreed(bench, [int(np.median(warm.exits - warm.entries)), spent // warmup]))
-    batches: list[Samples] = []
-    seen: list[Vector] = []
-    # Where the clock is one, all ranks count from the start of the first of them; elsewhere each from its own.
-    began = bench.clock.now_ns()
-    origin = -int(agreed(bench, [-began])[0]) if bench.shared_clock else began
-    count = 0
-    more = first_batch(budget, estimate, pace)
-    while True:
-        batches.append(run(bench, part, more))
-        seen.append(_reduce(bench, groups, batches[-1], origin))
-        count += more
-        everything = np.concatenate(seen, axis=2)
-        elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
-        reason = stop_reason(budget, everything[0], elapsed, bench.timing.precision)
-        if reason is not None:
-            break
-        affordable = int((budget.max_ns - elapsed) / (elapsed / count))
-        more = min(count, budget.max_samples - count, max(affordable, budget.least_samples - count, 1))
-    durations = np.concatenate([batch.exits - batch.entries for batch in batches])
-    quantiles = _per_rank(bench, durations, took_part=part is not None)
+    sampler.calls = calls_per_sample(case.mode, estimate, bench.timer_ns, budget)
+    alone_ns: int | None = None
+    if case.mode == "overlap":
+        alone_ns = _prepare_work(bench, sampler, estimate)
+    # The barrier before a sample is paid for once, however many calls it has.
+    pace = pace - estimate + sampler.calls * estimate if case.mode != "overlap" else 2 * pace + (alone_ns or 0)
+    seen, batches, reason = _until_enough(bench, groups, sampler, budget, sampler.calls * estimate, pace)
+    per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
+    facts = Facts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
     recorded = tuple(
-        _group(bench, op, case, matrix, group, everything[:, number], quantiles) for number, group in enumerate(groups)
+        record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
     )
-    return RoundResult(recorded, warmup, reason)
+    return RoundResult(recorded, sampler.calls, warmup, reason)
 
 
-def run(bench: Bench, part: Part | None, count: int) -> Samples:
-    """``count`` samples of one call each, a barrier of the whole world before each."""
-    entries = np.zeros(count, dtype=np.int64)
-    exits = np.zeros(count, dtype=np.int64)
-    now, barrier = bench.clock.now_ns, bench.backend.barrier
-    if part is None:
-        for _ in range(count):
-            barrier()
-        return Samples(entries, exits)
-    call = part.call
-    for index in range(count):
-        barrier()
-        before = now()
-        call()
-        exits[index] = now()
-        entries[index] = before
-    if bool((exits <= entries).any()):
-        index = int(np.flatnonzero(exits <= entries)[0])
-        message = (
-            f"rank {bench.backend.rank}: a sample began at {entries[index]} ns and ended at {exits[index]} ns; "
-            "the clock is broken"
-        )
-        raise ClockError(message)
-    return Samples(entries, exits)
+def _prepare_work(bench: Bench, sampler: _Sampler, estimate_ns: int) -> int:
+    """As much computation as the communication takes (OSU's choice), the same on every rank; what it takes alone."""
+    work = bench.work
+    unit_ns = int(agreed(bench, [work.unit_ns(bench.clock)])[0])
+    sampler.work_units = max(1, round(estimate_ns / unit_ns))
+    bench.backend.barrier()
+    alone_ns = int(agreed(bench, [work.median_ns(bench.clock, lambda: work.do(sampler.work_units))])[0])
+    sampler.computes = True
+    return alone_ns
 
 
-def warmup_calls(timing: Timing, estimate_ns: int) -> int:
-    """Calls that fill the warm-up time at ``estimate_ns`` each, within the plan's limits."""
-    wanted = math.ceil(timing.warmup_seconds * _SECOND_NS / max(estimate_ns, 1))
-    return min(max(wanted, timing.warmup_calls), timing.warmup_calls_cap)
-
-
-def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:
-    """Samples of the first batch: enough for the minimum in count and time, as far as the maximum time allows.
-
-    A sample measures ``estimate_ns`` and takes ``pace_ns`` of the budget: the barrier before it is paid for, too.
-    """
-    wanted = max(budget.min_samples, math.ceil(budget.min_ns / max(estimate_ns, 1)))
-    affordable = max(budget.least_samples, int(budget.max_ns / max(pace_ns, estimate_ns, 1)))
-    return max(1, min(wanted, affordable, budget.max_samples))
-
-
-def stop_reason(
-    budget: Budget, slowest: Sequence[Vector] | Vector, elapsed_ns: int, precision: float
-) -> StopReason | None:
-    """Whether these samples are enough; None to go on. All groups of a round must have converged.
-
-    The interval of the median is that of as many free samples as the autocorrelation leaves.
-    """
-    count = len(slowest[0])
-    spent = min(int(vector.sum()) for vector in slowest)
-    if (
-        count >= budget.min_samples
-        and spent >= budget.min_ns
-        and all(_half_width(vector) <= precision for vector in slowest)
-    ):
-        return "converged"
-    if count >= budget.max_samples:
-        return "cap_samples"
-    return "cap_time" if elapsed_ns >= budget.max_ns and count >= budget.least_samples else None
-
-
-def _half_width(vector: Vector) -> float:
-    return median_interval(vector, tau=autocorrelation_time(vector)).relative_half_width
-
-
-# --- over the ranks --------------------------------------------------------------------------------------------
-
-
-def _reduce(bench: Bench, groups: Round, batch: Samples, origin_ns: int) -> Vector:
-    """What all ranks saw of a batch, as 6 × groups × samples, the same on all ranks: slowest, fastest, late rank,
-    last rank, arrival skew, exit span.
-
-    One max-reduction: durations; negated durations with the rank packed below them, so that the minimum brings its
-    owner along; entries, likewise packed; exits; and negated entries. Times are since ``origin_ns``, so that packing
-    cannot overflow; what compares clocks means something only where they are one.
-    """
-    size = bench.backend.size
-    entries, exits = batch.entries - origin_ns, batch.exits - origin_ns
-    mine = np.full((5, len(groups), len(entries)), _ABSENT, dtype=np.int64)
-    for number, group in enumerate(groups):
-        if bench.backend.rank in group:
-            mine[0, number] = exits - entries
-            mine[1, number] = -((exits - entries) * size + bench.backend.rank)
-            mine[2, number] = entries * size + bench.backend.rank
-            mine[3, number] = exits
-            mine[4, number] = -entries
-    slowest, shortest, latest, last_out, first_in = bench.backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
-    last_in = latest // size
-    return np.stack(
-        (slowest, -shortest // size, -shortest % size, latest % size, last_in + first_in, last_out - last_in)
-    )
-
-
-def _per_rank(bench: Bench, durations: Vector, *, took_part: bool) -> tuple[Vector, Vector | None]:
-    """Quantiles of every rank (ranks × quantiles), and every rank's samples (ranks × samples) when they are few."""
-    size, rank, count = bench.backend.size, bench.backend.rank, len(durations)
-    own = np.quantile(durations, QUANTILES) if took_part else np.zeros(len(QUANTILES))
-    keep = size * count <= _KEPT_VALUES
-    width = len(QUANTILES) + (count if keep else 0)
-    table = np.zeros((size, width), dtype=np.int64)
-    table[rank, : len(QUANTILES)] = np.rint(own)
-    if keep and took_part:
-        table[rank, len(QUANTILES) :] = durations
-    table = bench.backend.reduce(table.reshape(-1), "max").reshape(size, width)
-    return table[:, : len(QUANTILES)], table[:, len(QUANTILES) :] if keep else None
-
-
-def _group(
-    bench: Bench,
-    op: Op,
-    case: Case,
-    matrix: Matrix,
-    group: Ranks,
-    seen: Vector,
-    per_rank: tuple[Vector, Vector | None],
-) -> GroupSamples:
-    slowest, fastest, late, last, skew, span = seen
-    quantiles, kept = per_rank
-    wire = (
-        float(traffic.crossing(matrix) * case.size_bytes / max(case.count, 1))
-        if op.uneven
-        else op.wire_bytes(len(group), case.size_bytes)
-    )
-    return GroupSamples(
-        ranks=group,
-        bus_factor=op.factor(len(group)),
-        wire_bytes=float(wire),
-        moved_factor=bench.backend.moved_factor(op),
-        slowest_ns=_integers(slowest),
-        fastest_ns=_integers(fastest),
-        late_rank=_integers(late),
-        last_rank=_integers(last) if bench.shared_clock else None,
-        arrival_skew_ns=_integers(skew) if bench.shared_clock else None,
-        exit_span_ns=_integers(span) if bench.shared_clock else None,
-        per_rank=tuple(
-            RankSamples(
-                rank=rank,
-                quantiles_ns=_integers(quantiles[rank]),
-                samples_ns=_integers(kept[rank]) if kept is not None else None,
-            )
-            for rank in group
-        ),
-    )
-
-
-def _integers(vector: Vector) -> tuple[int, ...]:
-    return tuple(vector.tolist())
+def _until_enough(
+    bench: Bench, groups: Round, sampler: _Sampler, budget: Budget, estimate_ns: int, pace_ns: int
+) -> tuple[Seen, list[Taken], StopReason]:
+    """Batches of samples until the stopping rule is content."""
+    batches: list[Taken] = []
+    seen: list[Seen] = []
+    began = bench.clock.now_ns()
+    # All ranks count from the start of the first of them; where clocks cannot be compared, each from its own.
+    origin = int(bench.common.common(np.asarray([began], dtype=np.int64))[0])
+    if bench.common.comparable:
+        origin = -int(agreed(bench, [-origin])[0])
+    count = 0
+    more = first_batch(budget, estimate_ns, pace_ns)
+    while True:
+        samples = sampler.batch(more, pace_ns)
+        missed = np.zeros(more, dtype=np.int64)
+        missed[sampler.start.missed()] = 1
+        entries = bench.common.common(samples.entries) - origin
+        batches.append(Taken(samples, entries, entries + (samples.exits - samples.entries), missed))
+        seen.append(reduce_batch(bench.backend, groups, batches[-1]))
+        count += more
+        everything = joined(seen)
+        elapsed = int(agreed(bench, [bench.clock.now_ns() - began])[0])
+        precision = bench.timing.precision
+        reason = stop_reason(budget, everything.slowest, elapsed, precision, len(batches))
+        if reason is not None:
+            return everything, batches, reason
+        more = next_batch(budget, everything.slowest, elapsed, precision, len(batches))

@@ -17,10 +17,15 @@ from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
-from busbw.measure import measure, refusal
+from busbw.loops import empty_call_ns
+from busbw.measure import Place, measure, refusal
 from busbw.plan import Plan
 from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.sampling import Bench
+from busbw.synchronise import CommonClock, compare_all
+
+_EMPTY_ROW = 100
+"""Calls in a row, for the harness's own cost of one of many."""
 
 _MOST_REASONS = 8
 """How many different reasons are repeated when every rank has one."""
@@ -73,17 +78,26 @@ class _Place:
 
 def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _Place) -> Outcome:
     facts = environment.host_facts()
-    about = {"host": socket.gethostname(), "pid": os.getpid(), "timer_ns": read_cost_ns(clock), "facts": facts}
+    about = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "timer_ns": read_cost_ns(clock),
+        "empty_call_ns": empty_call_ns(backend, clock),
+        "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
+        "facts": facts,
+    }
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
     place.hosts = hosts
     cases = expand(job.plan, backend.size, len(set(hosts)))
-    refused = {case: reason for case in cases.cases if (reason := refusal(case, backend)) is not None}
+    common = CommonClock(backend, clock, environment.clock_domains([one["facts"] for one in everyone]))
+    common.renew()
+    place_here = Place(environment.crowded(hosts, [one["facts"] for one in everyone]), common.comparable)
+    refused = {case: reason for case in cases.cases if (reason := refusal(case, backend, place_here)) is not None}
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
     random.Random(seed).shuffle(order)
-    shared_clock = environment.share_a_clock([one["facts"] for one in everyone])
-    bench = Bench(backend, clock, job.plan.timing, shared_clock, seed)
+    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=max(int(one["timer_ns"]) for one in everyone))
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),
@@ -91,8 +105,11 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         hosts=hosts,
         pids=tuple(int(one["pid"]) for one in everyone),
         timer_ns=tuple(int(one["timer_ns"]) for one in everyone),
-        shared_clock=shared_clock,
+        shared_clock=common.shared,
         load_average=environment.load_average(),
+        empty_call_ns=tuple(int(one["empty_call_ns"]) for one in everyone),
+        empty_loop_ns=tuple(int(one["empty_loop_ns"]) for one in everyone),
+        clocks=compare_all(backend, clock),
     )
     record = _recorder(
         job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order)

@@ -4,6 +4,7 @@ Three questions: is a call dearer in busbw's loop than in the barest loop over t
 wall time of a case is spent in samples, and how long ranks take to start, measured in times of ``import torch``.
 """
 
+import itertools
 import multiprocessing
 import os
 import statistics
@@ -20,7 +21,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw import environment, sampling, store
+from busbw import environment, loops, pacing, sampling, store
 from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.backends.base import World
@@ -30,11 +31,13 @@ from busbw.clock import HostClock
 from busbw.launch.local import launch_ranks
 from busbw.ops import OPS
 from busbw.plan import Plan, Sweep, Timing
-from busbw.records import Case, Measurement
+from busbw.records import Case, Measurement, Mode
+from busbw.synchronise import CommonClock
 from busbw.units import format_size
 from busbw.worker import Job
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
+MODES: tuple[Mode, ...] = ("isolated", "pipelined")
 ROUNDS = 24
 SECONDS_A_ROUND = 0.02
 RANKS = 2
@@ -49,7 +52,7 @@ def main() -> None:
     print(f"# {environment.usable_cores()} usable cores, load average {load:.1f} before the start")
     starts()
     print()
-    loops()
+    calls()
 
 
 # --- start -----------------------------------------------------------------------------------------------------
@@ -97,10 +100,10 @@ def launch_seconds(size: int) -> float:
         return time.monotonic() - began
 
 
-# --- loops -----------------------------------------------------------------------------------------------------
+# --- calls -----------------------------------------------------------------------------------------------------
 
 
-def loops() -> None:
+def calls() -> None:
     """Busbw's loop against the barest one, then the share of a case's time that goes into samples."""
     context = multiprocessing.get_context("fork")
     meeting = []
@@ -125,14 +128,17 @@ def be_rank(number: int, pipe: Connection) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     world = World(number, RANKS, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()))
     backend = GlooBackend(world)
-    bench = sampling.Bench(backend, HostClock(), Timing(timeout_seconds=TIMEOUT_SECONDS), shared_clock=True, seed=1)
+    clock = HostClock()
+    common = CommonClock(backend, clock, ("this kernel",) * RANKS)
+    bench = sampling.Bench(backend, clock, Timing(timeout_seconds=TIMEOUT_SECONDS), common, seed=1)
     say: Callable[[str], None] = print if number == 0 else _nothing
-    say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each call, slowest rank, {ROUNDS} rounds")
+    say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank, {ROUNDS} rounds")
     say("# each round runs both loops on one buffer, in turns first; ratio: median of the rounds' ratios (quartiles)")
-    say("      size   calls    bare µs   busbw µs   ratio")
+    say("      mode       size samples calls    bare µs   busbw µs   ratio")
     cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), RANKS, 1).cases
-    for case in cases:
-        compare(bench, case, say)
+    for mode in MODES:
+        for case in cases:
+            compare(bench, case, mode, say)
     say("")
     say(
         "# case: share of the wall time of a block that its samples are; the rest is buffers, checks, warm-up, barriers"
@@ -153,38 +159,44 @@ def _nothing(_text: str) -> None:
     pass
 
 
-def compare(bench: sampling.Bench, case: Case, say: Callable[[str], None]) -> None:
+def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], None]) -> None:
     """One size: both loops in every round, which one first alternates."""
     part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
-    send = part.send.zero_()
+    send = part.sets[0].send.zero_()
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    row = 1
 
-    def bare(calls: int) -> list[int]:
+    def bare(samples: int) -> list[int]:
         durations = []
-        for _ in range(calls):
+        for _ in range(samples):
             dist.barrier(group=control)
             before = time.perf_counter_ns()
-            dist.all_reduce(send)
+            for _ in range(row):
+                dist.all_reduce(send)
             durations.append(time.perf_counter_ns() - before)
         return durations
 
-    def ours(calls: int) -> list[int]:
-        samples = sampling.run(bench, part, calls)
-        durations: list[int] = (samples.exits - samples.entries).tolist()
+    def ours(samples: int) -> list[int]:
+        calls = itertools.repeat(part.sets[0].operation.call)
+        taken = loops.take(loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row), samples)
+        durations: list[int] = (taken.exits - taken.entries).tolist()
         return durations
 
     slowest(bench, bare, 20)
     estimate = slowest(bench, bare, 20)
-    calls = int(min(500, max(10, SECONDS_A_ROUND * 1e9 / estimate)))
+    budget = pacing.budget_of(bench.timing, 1, mode)
+    row = pacing.calls_per_sample(mode, int(estimate), bench.timer_ns, budget)
+    samples = int(min(500, max(4, SECONDS_A_ROUND * 1e9 / (estimate * row))))
     found: dict[Loop, list[float]] = {bare: [], ours: []}
     for number in range(ROUNDS):
         for loop in (bare, ours) if number % 2 else (ours, bare):
-            found[loop].append(slowest(bench, loop, calls))
+            found[loop].append(slowest(bench, loop, samples) / row)
     low, middle, high = np.quantile(np.asarray(found[ours]) / np.asarray(found[bare]), (0.25, 0.5, 0.75))
     say(
-        f"{format_size(case.size_bytes):>10} {calls:7d} {statistics.median(found[bare]) / 1e3:10.1f}"
+        f"{mode:>10} {format_size(case.size_bytes):>10} {samples:7d} {row:5d}"
+        f" {statistics.median(found[bare]) / 1e3:10.1f}"
         f" {statistics.median(found[ours]) / 1e3:10.1f}   {middle:.3f}  ({low:.3f} to {high:.3f})"
     )
     dist.destroy_process_group(control)

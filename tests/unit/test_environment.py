@@ -10,6 +10,8 @@ import psutil
 import pytest
 
 from busbw import environment
+from busbw.synchronise import CommonClock
+from busbw.testing.fakes import FakeWorld
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
@@ -100,7 +102,15 @@ def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.M
     [(["a"], True), (["a", "a"], True), (["a", "b"], False), ([None, None], False), (["a", None], False)],
 )
 def test_one_running_kernel_is_one_clock(boots: list[str | None], shared: bool) -> None:  # noqa: FBT001
-    assert environment.share_a_clock([{"boot_id": boot} for boot in boots]) is shared
+    world = FakeWorld(len(boots))
+    domains = environment.clock_domains([{"boot_id": boot} for boot in boots])
+    assert CommonClock(world.backends[0], world.backends[0].clock, domains).shared is shared
+
+
+def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
+    two_cores = {"cpu": {"usable_cores": 2}}
+    assert not environment.crowded(("a", "a", "b"), [two_cores] * 3)
+    assert environment.crowded(("a", "b", "b", "b"), [two_cores] * 4)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import sampling
-from busbw.backends.base import Backend, Call
+from busbw import pacing, reduction
+from busbw.backends.base import Backend, Operation
 from busbw.errors import BackendError, BusbwError, ClockError
-from busbw.measure import refusal, rounds_of
+from busbw.measure import Place, refusal, rounds_of
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -24,6 +24,8 @@ from busbw.testing.faults import CorruptingBackend, DelayingBackend, WrappingBac
 from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
+
+HERE = Place(crowded=False, comparable=True)
 
 
 def timing(**changes: float) -> Timing:
@@ -66,7 +68,7 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
     one = case(op.name, 64 * ranks, ranks, variant="together" if op.members == "pairs" else None)
     world = FakeWorld(ranks)
     if ranks < op.least_ranks():
-        assert "needs 2 ranks" in str(refusal(one, world.backends[0]))
+        assert "needs 2 ranks" in str(refusal(one, world.backends[0], HERE))
         return
     made = agreed(world, one)
     assert made.check == (
@@ -305,7 +307,7 @@ def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
 def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
     pace = timing(blocks=4, min_samples=80, least_samples=40, max_samples=400)
     assert samples_of(agreed(FakeWorld(2), case("all_reduce", 64, 2), pace)) == 20
-    half, whole = (sampling.budget_of(timing(min_seconds=0.1), rounds) for rounds in (2, 1))
+    half, whole = (pacing.budget_of(timing(min_seconds=0.1), rounds) for rounds in (2, 1))
     assert (half.min_ns, half.max_ns) == (whole.min_ns / 2, whole.max_ns / 2)
 
 
@@ -317,7 +319,7 @@ def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
 )
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
     pace = timing(warmup_seconds=seconds, warmup_calls=least, warmup_calls_cap=least + more)
-    calls = sampling.warmup_calls(pace, estimate)
+    calls = pacing.warmup_calls(pace, estimate)
     assert least <= calls <= least + more
     if least < calls < least + more:
         assert (calls - 1) * estimate < seconds * 1e9 <= calls * max(estimate, 1) + 1
@@ -331,7 +333,7 @@ def test_warm_up_is_counted() -> None:
 
 
 budgets = st.builds(
-    lambda least, more, most, low, high: sampling.Budget(
+    lambda least, more, most, low, high: pacing.Budget(
         min_samples=least + more,
         least_samples=least,
         max_samples=least + more + most,
@@ -347,25 +349,25 @@ budgets = st.builds(
 
 
 @given(budgets, st.integers(0, 10**9), st.integers(0, 10**9))
-def test_the_first_batch_is_within_the_budget(budget: sampling.Budget, estimate: int, barrier: int) -> None:
-    batch = sampling.first_batch(budget, estimate, estimate + barrier)
+def test_the_first_batch_is_within_the_budget(budget: pacing.Budget, estimate: int, barrier: int) -> None:
+    batch = pacing.first_batch(budget, estimate, estimate + barrier)
     assert 1 <= batch <= budget.max_samples
     if batch > budget.least_samples:
         assert (batch - 1) * (estimate + barrier) <= budget.max_ns
 
 
 def test_the_time_of_the_barriers_is_part_of_the_budget() -> None:
-    budget = sampling.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
-    assert sampling.first_batch(budget, 10**6, 10**6) == 100
-    assert sampling.first_batch(budget, 10**6, 10**7) == 50
+    budget = pacing.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
+    assert pacing.first_batch(budget, 10**6, 10**6) == 100
+    assert pacing.first_batch(budget, 10**6, 10**7) == 50
 
 
 @given(budgets, st.lists(st.integers(1, 10**5), min_size=2, max_size=80), st.integers(0, 10**7), st.floats(0.001, 0.5))
 @settings(deadline=None)
-def test_reasons_to_stop(budget: sampling.Budget, samples: list[int], elapsed: int, precision: float) -> None:
+def test_reasons_to_stop(budget: pacing.Budget, samples: list[int], elapsed: int, precision: float) -> None:
     vector = np.asarray(samples, dtype=np.int64)
-    reason = sampling.stop_reason(budget, [vector], elapsed, precision)
-    exact = sampling._half_width(vector) <= precision
+    reason = pacing.stop_reason(budget, [vector], elapsed, precision)
+    exact = pacing.half_width(vector) <= precision
     if reason == "converged":
         assert exact
         assert len(samples) >= budget.min_samples
@@ -384,16 +386,16 @@ def test_reasons_to_stop(budget: sampling.Budget, samples: list[int], elapsed: i
 def test_all_groups_of_a_round_must_have_converged() -> None:
     steady = np.full(40, 1_000, dtype=np.int64)
     wild = np.asarray([10, 100_000] * 20, dtype=np.int64)
-    budget = sampling.Budget(30, 20, 1000, 0, 1e12)
-    assert sampling.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
-    assert sampling.stop_reason(budget, [steady, wild], 1, 0.05) is None
+    budget = pacing.Budget(30, 20, 1000, 0, 1e12)
+    assert pacing.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
+    assert pacing.stop_reason(budget, [steady, wild], 1, 0.05) is None
 
 
 def test_all_groups_of_a_round_must_have_filled_the_minimum_time() -> None:
     fast, slow = np.full(40, 1_000, dtype=np.int64), np.full(40, 9_000, dtype=np.int64)
-    budget = sampling.Budget(30, 20, 1000, 300_000, 1e12)
-    assert sampling.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
-    assert sampling.stop_reason(budget, [fast, slow], 1, 0.05) is None
+    budget = pacing.Budget(30, 20, 1000, 300_000, 1e12)
+    assert pacing.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
+    assert pacing.stop_reason(budget, [fast, slow], 1, 0.05) is None
 
 
 @given(
@@ -430,7 +432,7 @@ def test_control_traffic_does_not_grow_with_the_samples_of_a_batch() -> None:
 
 
 def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
-    for most, kept in ((sampling._KEPT_VALUES // 2, True), (sampling._KEPT_VALUES // 2 + 1, False)):
+    for most, kept in ((reduction.KEPT_VALUES // 2, True), (reduction.KEPT_VALUES // 2 + 1, False)):
         pace = timing(min_samples=most, max_samples=most)
         (group,) = agreed(FakeWorld(2), case("barrier", 0, 2), pace).groups
         assert len(group.slowest_ns) == most
@@ -530,17 +532,17 @@ class OnlyOnce(WrappingBackend):
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
-        call, left = self.inner.bind(op, case, group, send, receive, traffic), receive.clone()
+    ) -> Operation:
+        inner, left = self.inner.bind(op, case, group, send, receive, traffic), receive.clone()
         numbers = itertools.count()
 
         def moving_once() -> None:
             left.copy_(receive)
-            call()
+            inner.call()
             if next(numbers):
                 receive.copy_(left)
 
-        return moving_once
+        return Operation(moving_once)
 
 
 @pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "scatter", "memory_copy"])
@@ -591,13 +593,13 @@ REFUSALS: list[tuple[Case, str | None]] = [
 
 @pytest.mark.parametrize(("one", "said"), REFUSALS)
 def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | None) -> None:
-    reason = refusal(one, FakeWorld(one.ranks).backends[0])
+    reason = refusal(one, FakeWorld(one.ranks).backends[0], HERE)
     assert (reason is None) if said is None else (said in str(reason))
 
 
 def test_the_backend_has_the_last_word() -> None:
     world = FakeWorld(2, Script(refuse=lambda op, _case: f"no {op.name} today"))
-    assert refusal(case("all_reduce", 64, 2), world.backends[0]) == "no all_reduce today"
+    assert refusal(case("all_reduce", 64, 2), world.backends[0], HERE) == "no all_reduce today"
 
 
 def test_a_group_has_vectors_of_one_length() -> None:

@@ -1,6 +1,6 @@
 """The seam between the instrument and a communication library: small enough that a fake fits behind it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
 
@@ -15,7 +15,21 @@ if TYPE_CHECKING:
     import torch
 
 Vector = npt.NDArray[np.int64]
-Call = Callable[[], None]
+Call = Callable[[], object]
+
+Wait = Callable[[], object]
+Post = Callable[[], Wait]
+"""Starts an operation and returns what waits for it; there is no other way to start one without finishing it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """An operation bound to its buffers: ``call`` returns when this rank has finished it, ``post`` starts it and
+    returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``.
+    """
+
+    call: Call
+    post: Post | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +49,18 @@ class World:
 
 
 class Backend(Protocol):
-    """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError."""
+    """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError.
+
+    ``raises`` is what bound operations raise as they are, BackendError among them: catching and renaming is done around a whole loop, so that
+    there is nothing but the library's call in the timed region; ``explain`` puts such an error into words.
+    """
 
     rank: int
     size: int
+    raises: tuple[type[Exception], ...]
+
+    def explain(self, error: Exception) -> str:
+        """What ``error`` says, in one line."""
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why this backend cannot run ``case``; None when it can."""
@@ -51,17 +73,23 @@ class Backend(Protocol):
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: "torch.Tensor", receive: "torch.Tensor", traffic: Matrix
-    ) -> Call:
-        """``op`` over ``group`` with these buffers, as one call that returns when this rank has finished it.
-
-        It waits: there is no way to time an operation that was only started. Raises BackendError from the call.
-        """
+    ) -> Operation:
+        """``op`` over ``group`` with these buffers, prepared as far as can be."""
 
     def barrier(self) -> None:
         """Return when every rank of the world has come."""
 
     def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
         """Element-wise over all ranks, apart from the traffic that is measured; every rank gets the result."""
+
+    def send(self, to: int, values: Sequence[int]) -> None:
+        """Send ``values`` to a rank, apart from the traffic that is measured."""
+
+    def receive(self, source: int, count: int) -> Vector:
+        """Wait for ``count`` values of a rank."""
+
+    def swap(self, to: int, source: int) -> None:
+        """Tell rank ``to`` that this rank is here, and wait for the same from rank ``source``."""
 
     def share(self, text: str) -> list[str]:
         """Every rank's text, by rank, at every rank."""

@@ -2,16 +2,17 @@
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends.base import Call, Vector, World
+from busbw.backends.base import Operation, Vector, Wait, World
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -59,75 +60,100 @@ class _Bound:
         return _REDUCTIONS[self.case.redop or "sum"]
 
 
-def _all_reduce(bound: _Bound) -> Call:
-    return lambda: dist.all_reduce(bound.receive, bound.redop, group=bound.process_group)
+def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own
+    """A collective of torch.distributed, at once or posted; whatever can be bound is bound before the first call."""
+    start = partial(function, *arguments, **options, async_op=True)
+
+    def post() -> Wait:
+        work = start()
+        return _nothing if work is None else work.wait  # None: this rank is not in the group
+
+    return Operation(partial(function, *arguments, **options), post)
 
 
-def _all_gather(bound: _Bound) -> Call:
-    return lambda: _ALL_GATHER(bound.receive, bound.send, group=bound.process_group)
+def _nothing() -> None:
+    pass
 
 
-def _reduce_scatter(bound: _Bound) -> Call:
-    return lambda: _REDUCE_SCATTER(bound.receive, bound.send, bound.redop, group=bound.process_group)
+def _all_reduce(bound: _Bound) -> Operation:
+    return _split(dist.all_reduce, bound.receive, bound.redop, group=bound.process_group)
 
 
-def _all_to_all(bound: _Bound) -> Call:
-    return lambda: dist.all_to_all_single(bound.receive, bound.send, group=bound.process_group)
+def _all_gather(bound: _Bound) -> Operation:
+    return _split(_ALL_GATHER, bound.receive, bound.send, group=bound.process_group)
 
 
-def _all_to_all_v(bound: _Bound) -> Call:
+def _reduce_scatter(bound: _Bound) -> Operation:
+    return _split(_REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group)
+
+
+def _all_to_all(bound: _Bound) -> Operation:
+    return _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group)
+
+
+def _all_to_all_v(bound: _Bound) -> Operation:
     incoming = [row[bound.me] for row in bound.traffic]
     outgoing = list(bound.traffic[bound.me])
-    return lambda: dist.all_to_all_single(bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
+    return _split(dist.all_to_all_single, bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
 
 
-def _broadcast(bound: _Bound) -> Call:
-    return lambda: dist.broadcast(bound.receive, bound.root, group=bound.process_group)
+def _broadcast(bound: _Bound) -> Operation:
+    return _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group)
 
 
-def _reduce(bound: _Bound) -> Call:
+def _reduce(bound: _Bound) -> Operation:
     # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
-    return lambda: dist.reduce(bound.send, bound.root, bound.redop, group=bound.process_group)
+    return _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group)
 
 
-def _gather(bound: _Bound) -> Call:
+def _gather(bound: _Bound) -> Operation:
     blocks = _blocks(bound.receive, bound) if bound.group[bound.me] == bound.root else None
-    return lambda: dist.gather(bound.send, blocks, dst=bound.root, group=bound.process_group)
+    return _split(dist.gather, bound.send, blocks, dst=bound.root, group=bound.process_group)
 
 
-def _scatter(bound: _Bound) -> Call:
+def _scatter(bound: _Bound) -> Operation:
     blocks = _blocks(bound.send, bound) if bound.group[bound.me] == bound.root else None
-    return lambda: dist.scatter(bound.receive, blocks, src=bound.root, group=bound.process_group)
+    return _split(dist.scatter, bound.receive, blocks, src=bound.root, group=bound.process_group)
 
 
 def _blocks(buffer: torch.Tensor, bound: _Bound) -> list[torch.Tensor]:
     return list(buffer.chunk(len(bound.group)))
 
 
-def _barrier(bound: _Bound) -> Call:
-    return lambda: dist.barrier(group=bound.process_group)
+def _barrier(bound: _Bound) -> Operation:
+    return _split(dist.barrier, group=bound.process_group)
 
 
-def _send_recv(bound: _Bound) -> Call:
+def _send_recv(bound: _Bound) -> Operation:
     after = bound.group[(bound.me + 1) % len(bound.group)]
     before = bound.group[(bound.me - 1) % len(bound.group)]
-    return lambda: _exchange(bound.send, after, bound.receive, before)
+    return _exchange(bound.send, after, bound.receive, before)
 
 
-def _pair_bidir(bound: _Bound) -> Call:
+def _pair_bidir(bound: _Bound) -> Operation:
     other = bound.group[1 - bound.me]
-    return lambda: _exchange(bound.send, other, bound.receive, other)
+    return _exchange(bound.send, other, bound.receive, other)
 
 
-def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> None:
-    # The receive is posted first: Gloo's sender waits for the note that it is there.
-    coming, going = dist.irecv(receive, source), dist.isend(send, to)
-    for work in (coming, going):
-        if work is not None:
-            work.wait()
+def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    def post() -> Wait:
+        # The receive is posted first: Gloo's sender waits for the note that it is there.
+        coming, going = dist.irecv(receive, source), dist.isend(send, to)
+
+        def wait() -> None:
+            for work in (coming, going):
+                if work is not None:
+                    work.wait()
+
+        return wait
+
+    def call() -> None:
+        post()()
+
+    return Operation(call, post)
 
 
-def _ping_pong(bound: _Bound) -> Call:
+def _ping_pong(bound: _Bound) -> Operation:
     other = bound.group[1 - bound.me]
     if bound.me == 0:
 
@@ -135,16 +161,16 @@ def _ping_pong(bound: _Bound) -> Call:
             dist.send(bound.send, other)
             dist.recv(bound.receive, other)
 
-        return there_and_back
+        return Operation(there_and_back)
 
     def back() -> None:
         dist.recv(bound.receive, other)
         dist.send(bound.send, other)
 
-    return back
+    return Operation(back)
 
 
-def _pair_uni(bound: _Bound) -> Call:
+def _pair_uni(bound: _Bound) -> Operation:
     other = bound.group[1 - bound.me]
     answer = torch.zeros(1, dtype=bound.send.dtype)
     if bound.me == 0:
@@ -153,23 +179,20 @@ def _pair_uni(bound: _Bound) -> Call:
             dist.send(bound.send, other)
             dist.recv(answer, other)
 
-        return there
+        return Operation(there)
 
     def here() -> None:
         dist.recv(bound.receive, other)
         dist.send(answer, other)
 
-    return here
+    return Operation(here)
 
 
-def _memory_copy(bound: _Bound) -> Call:
-    def copy() -> None:
-        bound.receive.copy_(bound.send)
-
-    return copy
+def _memory_copy(bound: _Bound) -> Operation:
+    return Operation(partial(bound.receive.copy_, bound.send))
 
 
-CALLS: dict[str, Callable[[_Bound], Call]] = {
+CALLS: dict[str, Callable[[_Bound], Operation]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
     "reduce_scatter": _reduce_scatter,
@@ -189,8 +212,14 @@ CALLS: dict[str, Callable[[_Bound], Call]] = {
 }
 
 
+_IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
+"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""
+
+
 class GlooBackend:
     """CPU tensors over Gloo. Control traffic runs in a process group of its own."""
+
+    raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
 
     def __init__(self, world: World) -> None:
         self.rank = world.rank
@@ -212,7 +241,12 @@ class GlooBackend:
             raise LaunchError(message) from error
         self._everyone = tuple(range(world.size))
         self._timeout = timeout
+        self._here = torch.zeros(2, dtype=torch.uint8)
         self._groups: dict[Ranks, dist.ProcessGroup | None] = {self._everyone: None}
+
+    def explain(self, error: Exception) -> str:
+        """What torch says, in one line."""
+        return _first_line(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why Gloo cannot run ``case``."""
@@ -220,6 +254,8 @@ class GlooBackend:
             return f"torch.distributed has no {op.name}"
         if case.redop == "avg" and case.dtype is not None and not TORCH_DTYPES[case.dtype].is_floating_point:
             return f"Gloo averages by dividing in place, which {case.dtype} cannot hold"
+        if case.mode == "overlap" and op.name in _IN_ONE_PIECE:
+            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
         groups = split_world(case.group, case.ranks)
         if op.name == "send_recv" and any(len(group) == 1 for group in groups):
             return "Gloo has no connection of a rank to itself, which a ring of one rank needs"
@@ -248,18 +284,10 @@ class GlooBackend:
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
-        """``op`` as one blocking call (see Backend.bind)."""
+    ) -> Operation:
+        """``op`` bound to its buffers (see Backend.bind)."""
         process_group = None if op.members != "all" else self._groups[group]
-        call = CALLS[op.name](_Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
-
-        def run() -> None:
-            try:
-                call()
-            except RuntimeError as error:
-                raise BackendError(_first_line(error)) from error
-
-        return run
+        return CALLS[op.name](_Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
 
     def barrier(self) -> None:
         """Gloo's barrier over the control group."""
@@ -277,6 +305,34 @@ class GlooBackend:
             raise BackendError(_first_line(error)) from error
         result: Vector = buffer.numpy()
         return result
+
+    def send(self, to: int, values: Sequence[int]) -> None:
+        """A message over the control group."""
+        try:
+            dist.send(torch.tensor(values, dtype=torch.int64), to, group=self._control)
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
+
+    def receive(self, source: int, count: int) -> Vector:
+        """A message over the control group."""
+        buffer = torch.empty(count, dtype=torch.int64)
+        try:
+            dist.recv(buffer, source, group=self._control)
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
+        result: Vector = buffer.numpy()
+        return result
+
+    def swap(self, to: int, source: int) -> None:
+        """One byte each way over the control group."""
+        try:
+            coming = dist.irecv(self._here[:1], source, group=self._control)
+            going = dist.isend(self._here[1:], to, group=self._control)
+            for work in (coming, going):
+                if work is not None:
+                    work.wait()
+        except RuntimeError as error:
+            raise BackendError(_first_line(error)) from error
 
     def share(self, text: str) -> list[str]:
         """All-gather of one text a rank over the control group."""

@@ -8,14 +8,15 @@ everything that is measured is known beforehand.
 
 import itertools
 import threading
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Vector
+from busbw.backends.base import Backend, BackendRow, Operation, Vector, Wait
 from busbw.errors import BackendError, BusbwError
 from busbw.measure import measure
 from busbw.ops.base import Matrix, Op
@@ -24,7 +25,9 @@ from busbw.ops.groups import Ranks
 from busbw.plan import Timing
 from busbw.records import Case, Failed, Measurement
 from busbw.sampling import Bench
+from busbw.synchronise import CommonClock
 from busbw.testing.meanings import MEANINGS, Exchange
+from busbw.work import Work
 
 T = TypeVar("T")
 
@@ -120,12 +123,22 @@ class _Sent:
     entered_ns: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Message:
+    values: tuple[int, ...]
+    arrives_ns: float
+
+
 def _one_microsecond(_rank: int, _index: int, _case: Case) -> int:
     return 1_000
 
 
 def _in_time(_rank: int, _number: int) -> int:
     return 0
+
+
+def _five_microseconds(_source: int, _to: int, _number: int) -> int:
+    return 5_000
 
 
 def _able(_op: Op, _case: Case) -> str | None:
@@ -137,13 +150,18 @@ class Script:
     """How a fake world behaves. ``durations`` and ``lateness``: see there. A barrier takes ``barrier_ns``.
 
     In a synchronising operation a rank leaves its duration after the last rank has entered, in every other one after
-    its own entry. ``offsets_ns[r]`` is what the clock of rank r is ahead by. ``refuse`` answers for ``Backend.refuse``.
+    its own entry. ``offsets_ns[r]`` is what the clock of rank r is ahead by, ``drifts_ppm[r]`` how many millionths it
+    runs faster. A message takes ``latency_ns(from, to, number)``. Posting an operation takes ``post_ns``, and what was
+    posted is finished when it would have been had it been called. ``refuse`` answers for ``Backend.refuse``.
     """
 
     durations: Durations = _one_microsecond
     lateness: Lateness = _in_time
     barrier_ns: int = 100
     offsets_ns: tuple[int, ...] = ()
+    drifts_ppm: tuple[float, ...] = ()
+    latency_ns: Callable[[int, int, int], int] = _five_microseconds
+    post_ns: int = 200
     read_cost_ns: int = 0
     refuse: Callable[[Op, Case], str | None] = _able
 
@@ -163,6 +181,7 @@ class FakeWorld:
         self._gone: dict[int, None] = {}
         self._last_words: dict[int, str] = {}
         self._groups: dict[Ranks, _Meeting[_Sent]] = {}
+        self._messages: dict[tuple[int, int], deque[_Message]] = {}
         self.barriers: _Meeting[int] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
         self.reductions: _Meeting[Vector] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
         self.texts: _Meeting[str] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
@@ -220,6 +239,22 @@ class FakeWorld:
                 self._groups[ranks] = _Meeting(ranks, self._gone, self._changed, self._timeout_seconds)
             return self._groups[ranks]
 
+    def put(self, source: int, to: int, message: "_Message") -> None:
+        """A message is on its way."""
+        with self._changed:
+            self._messages.setdefault((source, to), deque()).append(message)
+            self._changed.notify_all()
+
+    def take(self, source: int, to: int) -> "_Message":
+        """The next message. Raises BackendError when it will not come."""
+        with self._changed:
+            waiting = self._messages.setdefault((source, to), deque())
+            self._changed.wait_for(lambda: waiting or source in self._gone, self._timeout_seconds)
+            if not waiting:
+                message = f"rank {to} waits in vain for a message of rank {source}"
+                raise BackendError(message)
+            return waiting.popleft()
+
     def speak(self, rank: int, text: str) -> dict[int, str]:
         """What all ranks have to say that still answer."""
         with self._changed:
@@ -234,6 +269,8 @@ class FakeWorld:
 class FakeBackend:
     """One rank of a ``FakeWorld``. ``calls``, ``barriers`` and ``reductions`` count what was asked of it."""
 
+    raises: tuple[type[Exception], ...] = (BackendError,)
+
     def __init__(self, world: FakeWorld, rank: int) -> None:
         self.rank = rank
         self.size = world.size
@@ -242,8 +279,15 @@ class FakeBackend:
         self.reductions = 0
         self._world = world
         self._ahead_ns = (world.script.offsets_ns or (0,) * world.size)[rank]
+        self._pace = 1 + 1e-6 * (world.script.drifts_ppm or (0.0,) * world.size)[rank]
+        self._sent = 0
         self._groups = {tuple(range(world.size))}
-        self.clock = FakeClock(1_000_000_000 + self._ahead_ns, read_cost_ns=world.script.read_cost_ns)
+        self.clock = FakeClock(read_cost_ns=world.script.read_cost_ns)
+        self._set_true(1_000_000_000)
+
+    def explain(self, error: Exception) -> str:
+        """What it says."""
+        return str(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """What the script says, and no to an operation that has no meaning here."""
@@ -261,7 +305,7 @@ class FakeBackend:
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
+    ) -> Operation:
         """``op`` by its meaning, and as long as the script says."""
         if op.members == "all" and group not in self._groups:
             message = f"group {group} was never made; use_groups comes before bind"
@@ -269,24 +313,33 @@ class FakeBackend:
         meeting, me, meaning = self._world.group(group), group.index(self.rank), MEANINGS[op.name]
         numbers = itertools.count()
 
-        def call() -> None:
+        def finish(entered_ns: int) -> None:
             self.calls += 1
-            all_sent = meeting.exchange(self.rank, _Sent(send.clone(), self._true_ns()))
+            all_sent = meeting.exchange(self.rank, _Sent(send.clone(), entered_ns))
             result = meaning(Exchange([sent.data for sent in all_sent], me, case.root or 0, case.redop, traffic))
             if result is not None:
                 receive.copy_(result)
-            begins = max(sent.entered_ns for sent in all_sent) if op.synchronising else self._true_ns()
-            takes = self._world.script.durations(self.rank, next(numbers), case)
-            self.clock.ns = begins + takes + self._ahead_ns
+            begins = max(sent.entered_ns for sent in all_sent) if op.synchronising else entered_ns
+            ends = begins + self._world.script.durations(self.rank, next(numbers), case)
+            # Never backwards, unless the script is of a broken clock: who comes to wait late finds it finished.
+            self._set_true(ends if entered_ns == self._true_ns() else max(ends, self._true_ns()))
 
-        return call
+        def call() -> None:
+            finish(self._true_ns())
+
+        def post() -> Wait:
+            entered_ns = self._true_ns()
+            self._set_true(entered_ns + self._world.script.post_ns)
+            return lambda: finish(entered_ns)
+
+        return Operation(call, post)
 
     def barrier(self) -> None:
         """All clocks are set to the last comer's, and a rank that the script makes late leaves later."""
         late = self._world.script.lateness(self.rank, self.barriers)
         self.barriers += 1
         last = max(self._world.barriers.exchange(self.rank, self._true_ns()))
-        self.clock.ns = last + self._world.script.barrier_ns + late + self._ahead_ns
+        self._set_true(last + self._world.script.barrier_ns + late)
 
     def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
         """Element-wise over all ranks; takes no time."""
@@ -294,6 +347,26 @@ class FakeBackend:
         everyone = np.stack(self._world.reductions.exchange(self.rank, values))
         result: Vector = everyone.max(axis=0) if how == "max" else everyone.sum(axis=0)
         return result
+
+    def send(self, to: int, values: Sequence[int]) -> None:
+        """A message that takes as long as the script says; sending it takes no time."""
+        arrives = self._true_ns() + self._world.script.latency_ns(self.rank, to, self._sent)
+        self._sent += 1
+        self._world.put(self.rank, to, _Message(tuple(values), arrives))
+
+    def receive(self, source: int, count: int) -> Vector:
+        """The next message, not before it has arrived."""
+        message = self._world.take(source, self.rank)
+        if len(message.values) != count:
+            text = f"rank {self.rank} wants {count} values of rank {source}, which sent {len(message.values)}"
+            raise BackendError(text)
+        self._set_true(max(self._true_ns(), message.arrives_ns))
+        return np.asarray(message.values, dtype=np.int64)
+
+    def swap(self, to: int, source: int) -> None:
+        """A message each way."""
+        self.send(to, (0,))
+        self.receive(source, 1)
 
     def share(self, text: str) -> list[str]:
         """Every rank's text; takes no time."""
@@ -311,7 +384,23 @@ class FakeBackend:
         """Nothing to close; a rank is gone when its work has ended."""
 
     def _true_ns(self) -> int:
-        return self.clock.ns - self._ahead_ns
+        return round((self.clock.ns - self._ahead_ns) / self._pace)
+
+    def _set_true(self, ns: float) -> None:
+        self.clock.ns = round(ns * self._pace) + self._ahead_ns
+
+
+class FakeWork(Work):
+    """Computation that takes ``unit_ns`` of a fake clock and no time of the machine."""
+
+    def __init__(self, clock: FakeClock, unit_ns: int = 100) -> None:
+        super().__init__()
+        self._clock = clock
+        self._unit_ns = unit_ns
+
+    def do(self, units: int) -> None:
+        """Let the time pass."""
+        self._clock.advance(units * self._unit_ns)
 
 
 def measure_everywhere(
@@ -327,9 +416,12 @@ def measure_everywhere(
 
     ``wrap`` puts something around the backend of each rank, a fault for example.
     """
+    domains = ("one clock",) * world.size if shared_clock else (None,) * world.size
 
     def work(backend: FakeBackend) -> Measurement | Failed:
-        bench = Bench(wrap(backend), backend.clock, timing, shared_clock, seed=1)
+        wrapped = wrap(backend)
+        common = CommonClock(wrapped, backend.clock, domains)
+        bench = Bench(wrapped, backend.clock, timing, common, seed=1, work=FakeWork(backend.clock))
         return measure(bench, case, matrix, launch=0, block=0)
 
     return world.run(work)

@@ -4,12 +4,13 @@ import dataclasses
 import itertools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Vector, World
+from busbw.backends.base import Backend, BackendRow, Operation, Vector, Wait, World
+from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import Case
@@ -22,6 +23,11 @@ class WrappingBackend:
         self.inner = inner
         self.rank = inner.rank
         self.size = inner.size
+        self.raises = inner.raises
+
+    def explain(self, error: Exception) -> str:
+        """Pass on."""
+        return self.inner.explain(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Pass on."""
@@ -37,7 +43,7 @@ class WrappingBackend:
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
+    ) -> Operation:
         """Pass on."""
         return self.inner.bind(op, case, group, send, receive, traffic)
 
@@ -48,6 +54,18 @@ class WrappingBackend:
     def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
         """Pass on."""
         return self.inner.reduce(values, how)
+
+    def send(self, to: int, values: Sequence[int]) -> None:
+        """Pass on."""
+        self.inner.send(to, values)
+
+    def receive(self, source: int, count: int) -> Vector:
+        """Pass on."""
+        return self.inner.receive(source, count)
+
+    def swap(self, to: int, source: int) -> None:
+        """Pass on."""
+        self.inner.swap(to, source)
 
     def share(self, text: str) -> list[str]:
         """Pass on."""
@@ -66,6 +84,14 @@ class WrappingBackend:
         self.inner.close()
 
 
+def _posted(operation: Operation) -> Wait:
+    """Start ``operation``, which must be one that can be posted."""
+    if operation.post is None:
+        message = "the operation cannot be posted"
+        raise BackendError(message)
+    return operation.post()
+
+
 def _always(_case: Case, _index: int) -> bool:
     return True
 
@@ -82,19 +108,31 @@ class CorruptingBackend(WrappingBackend):
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
+    ) -> Operation:
         """The call of ``inner``, and the fault after it."""
-        call = self.inner.bind(op, case, group, send, receive, traffic)
+        inner = self.inner.bind(op, case, group, send, receive, traffic)
         numbers = itertools.count()
         # Little-endian: the first byte of an element holds its lowest bit.
         lowest = receive.view(torch.uint8).view(len(receive), -1)[:, 0] if len(receive) else None
 
-        def corrupted() -> None:
-            call()
+        def corrupt() -> None:
             if self._when(case, next(numbers)) and lowest is not None:
                 lowest[-self._elements :] ^= 1
 
-        return corrupted
+        def corrupted() -> None:
+            inner.call()
+            corrupt()
+
+        def post() -> Wait:
+            wait = _posted(inner)
+
+            def finish() -> None:
+                wait()
+                corrupt()
+
+            return finish
+
+        return Operation(corrupted, post if inner.post is not None else None)
 
 
 class DelayingBackend(WrappingBackend):

@@ -91,7 +91,7 @@ def _a_call_may_be_repeated_and_groups_made_twice(backend: Backend) -> None:
         in_place=True,
     )
     buffer = backend.allocate(1, "int64")
-    call = backend.bind(op, case, mine, buffer, buffer, ())
+    call = backend.bind(op, case, mine, buffer, buffer, ()).call
     for _ in range(3):
         buffer.fill_(backend.rank)
         call()

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import torch
 
 from busbw import backends, cli
-from busbw.backends.base import Backend, Call
+from busbw.backends.base import Backend, Operation
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -32,17 +32,17 @@ class _Disturbed(WrappingBackend):
 
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Call:
+    ) -> Operation:
         """The call of ``inner``, with the fault before it where it belongs."""
-        call = self.inner.bind(op, case, group, send, receive, traffic)
+        inner = self.inner.bind(op, case, group, send, receive, traffic)
         if op.name != BAD_OP:
-            return call
+            return inner
 
         def disturbed() -> None:
             self._instead(self.rank)
-            call()
+            inner.call()
 
-        return disturbed
+        return Operation(disturbed)
 
 
 def _raise_everywhere(_rank: int) -> None:

@@ -1,0 +1,231 @@
+"""Over the ranks: what all of them saw of a batch of samples, brought together by the backend's own reductions.
+
+One max-reduction a batch and one a round, whatever the number of samples and ranks: rank 0 has no more to do than the
+others, and every rank ends with the same numbers, from which all decide alike.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from busbw.backends.base import Backend, Vector
+from busbw.loops import Samples
+from busbw.ops import traffic
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks, Round
+from busbw.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples
+
+KEPT_VALUES = 4096
+"""All ranks' samples of a group are kept while a block has no more of them than this; above it, quantiles only."""
+
+_ABSENT = np.iinfo(np.int64).min
+_ALWAYS = 8
+_OVERLAP = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What all ranks saw of some samples, the same on every rank: each field is groups × samples, ns or ranks.
+
+    ``beside`` and ``overlap`` (5 × groups × samples: pure, post, compute, wait, exposed) only where they were taken.
+    """
+
+    slowest: Vector
+    fastest: Vector
+    late_rank: Vector
+    last_rank: Vector
+    arrival_skew: Vector
+    exit_span: Vector
+    exit_skew: Vector
+    switched: Vector
+    missed: Vector
+    beside: Vector | None
+    overlap: Vector | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A batch on this rank: samples, when they were on the common clock since ``origin``, and the windows it missed."""
+
+    samples: Samples
+    entries: Vector
+    exits: Vector
+    missed: Vector
+
+    @property
+    def durations(self) -> Vector:
+        """The durations of record, ns: by the device's clock where it has one."""
+        device = self.samples.device_ns
+        return self.samples.exits - self.samples.entries if device is None else device
+
+
+def joined(batches: list[Seen]) -> Seen:
+    """Batches of one round as one."""
+
+    def along(field: Callable[[Seen], Vector | None]) -> Vector | None:
+        vectors = [vector for batch in batches if (vector := field(batch)) is not None]
+        return np.concatenate(vectors, axis=-1) if vectors else None
+
+    def always(field: Callable[[Seen], Vector]) -> Vector:
+        return np.concatenate([field(batch) for batch in batches], axis=-1)
+
+    return Seen(
+        slowest=always(lambda batch: batch.slowest),
+        fastest=always(lambda batch: batch.fastest),
+        late_rank=always(lambda batch: batch.late_rank),
+        last_rank=always(lambda batch: batch.last_rank),
+        arrival_skew=always(lambda batch: batch.arrival_skew),
+        exit_span=always(lambda batch: batch.exit_span),
+        exit_skew=always(lambda batch: batch.exit_skew),
+        switched=always(lambda batch: batch.switched),
+        missed=always(lambda batch: batch.missed),
+        beside=along(lambda batch: batch.beside),
+        overlap=along(lambda batch: batch.overlap),
+    )
+
+
+def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
+    """What all ranks saw of a batch; every rank calls it.
+
+    One max-reduction of durations; negated durations with the rank packed below them, so that the minimum brings its
+    owner along; entries, likewise packed; exits; negated entries and exits; and what was noted of each sample. Times
+    are since a common origin, so that packing cannot overflow.
+    """
+    size, rank = backend.size, backend.rank
+    durations, overlapped = taken.durations, taken.samples.overlapped
+    rows = [
+        durations,
+        -(durations * size + rank),
+        taken.entries * size + rank,
+        taken.exits,
+        -taken.entries,
+        -taken.exits,
+        taken.samples.switched,
+        taken.missed,
+    ]
+    if taken.samples.device_ns is not None:
+        rows.append(taken.samples.exits - taken.samples.entries)
+    if overlapped is not None:
+        parts = (overlapped.pure, overlapped.post, overlapped.compute, overlapped.wait)
+        rows += [*parts, overlapped.post + overlapped.wait]
+    mine = np.full((len(rows), len(groups), len(durations)), _ABSENT, dtype=np.int64)
+    for number, group in enumerate(groups):
+        if rank in group:
+            mine[:, number] = rows
+    everywhere = backend.reduce(mine.reshape(-1), "max").reshape(mine.shape)
+    slowest, shortest, latest, last_out, first_in, first_out, switched, missed = everywhere[:_ALWAYS]
+    last_in = latest // size
+    more = everywhere[_ALWAYS:]
+    return Seen(
+        slowest=slowest,
+        fastest=-shortest // size,
+        late_rank=-shortest % size,
+        last_rank=latest % size,
+        arrival_skew=last_in + first_in,
+        exit_span=last_out - last_in,
+        exit_skew=last_out + first_out,
+        switched=switched,
+        missed=missed,
+        beside=more[0] if taken.samples.device_ns is not None else None,
+        overlap=more[-_OVERLAP:] if overlapped is not None else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PerRank:
+    """Of every rank of the world: quantiles of its durations (ranks × quantiles) and, where there are few samples, all
+    durations and entries since the origin (ranks × samples).
+    """
+
+    quantiles: Vector
+    durations: Vector | None
+    entries: Vector | None
+
+
+def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> PerRank:
+    """What every rank saw in a round; every rank calls it."""
+    durations = np.concatenate([batch.durations for batch in batches])
+    size, count = backend.size, len(durations)
+    keep = size * count <= KEPT_VALUES
+    width = len(QUANTILES) + (2 * count if keep else 0)
+    table = np.full((size, width), _ABSENT, dtype=np.int64)
+    if took_part:
+        table[backend.rank, : len(QUANTILES)] = np.rint(np.quantile(durations, QUANTILES))
+        if keep:
+            entries = np.concatenate([batch.entries for batch in batches])
+            table[backend.rank, len(QUANTILES) :] = np.concatenate([durations, entries])
+    table = backend.reduce(table.reshape(-1), "max").reshape(size, width)
+    quantiles, rest = table[:, : len(QUANTILES)], table[:, len(QUANTILES) :]
+    return PerRank(quantiles, rest[:, :count] if keep else None, rest[:, count:] if keep else None)
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is the same for all groups of a round: the traffic of an uneven op, whether clocks can be compared, what
+    the backend moves, and what the computation of an overlap takes alone (None: there was none).
+    """
+
+    matrix: Matrix
+    comparable: bool
+    moved_factor: float
+    compute_alone_ns: int | None
+
+
+def record_group(
+    op: Op, case: Case, group: Ranks, number: int, seen: Seen, per_rank: PerRank, facts: Facts
+) -> GroupSamples:
+    """The record of group ``number`` of a round."""
+    wire = (
+        float(traffic.crossing(facts.matrix) * case.size_bytes / max(case.count, 1))
+        if op.uneven
+        else op.wire_bytes(len(group), case.size_bytes)
+    )
+    comparable = facts.comparable
+    entries = per_rank.entries if comparable else None
+    origin = 0 if entries is None else int(entries[list(group)].min())
+    return GroupSamples(
+        ranks=group,
+        bus_factor=op.factor(len(group)),
+        wire_bytes=float(wire),
+        moved_factor=facts.moved_factor,
+        slowest_ns=_integers(seen.slowest[number]),
+        fastest_ns=_integers(seen.fastest[number]),
+        late_rank=_integers(seen.late_rank[number]),
+        last_rank=_integers(seen.last_rank[number]) if comparable else None,
+        arrival_skew_ns=_integers(seen.arrival_skew[number]) if comparable else None,
+        exit_span_ns=_integers(seen.exit_span[number]) if comparable else None,
+        exit_skew_ns=_integers(seen.exit_skew[number]) if comparable else None,
+        disturbed=_integers(np.flatnonzero(seen.switched[number])),
+        missed=_integers(np.flatnonzero(seen.missed[number])),
+        timed_by="host" if seen.beside is None else "device",
+        beside_ns=None if seen.beside is None else _integers(seen.beside[number]),
+        overlap=_overlap(seen, number, facts.compute_alone_ns),
+        per_rank=tuple(
+            RankSamples(
+                rank=rank,
+                quantiles_ns=_integers(per_rank.quantiles[rank]),
+                samples_ns=None if per_rank.durations is None else _integers(per_rank.durations[rank]),
+                entries_ns=None if entries is None else _integers(entries[rank] - origin),
+            )
+            for rank in group
+        ),
+    )
+
+
+def _overlap(seen: Seen, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
+    if seen.overlap is None or compute_alone_ns is None:
+        return None
+    pure, post, compute, wait, exposed = (_integers(row[number]) for row in seen.overlap)
+    return OverlapSamples(
+        pure_ns=pure,
+        post_ns=post,
+        compute_ns=compute,
+        wait_ns=wait,
+        exposed_ns=exposed,
+        compute_alone_ns=compute_alone_ns,
+    )
+
+
+def _integers(vector: Vector) -> tuple[int, ...]:
+    return tuple(vector.tolist())

@@ -1,0 +1,126 @@
+"""How ranks come to the same moment before a sample: one class for each policy of ``records.Sync``."""
+
+from typing import Protocol
+
+import numpy as np
+
+from busbw.backends.base import Backend
+from busbw.records import Sync
+from busbw.synchronise import CommonClock
+
+_HEAD_START_NS = 1_000_000
+_SLACK = 1.5
+_TOO_MANY_MISSED = 0.25
+
+
+class Start(Protocol):
+    """Brings the ranks together. ``begin`` comes before a batch of samples, the call itself before each sample, and
+    ``missed`` after the batch: the samples for which this rank was not there in time.
+    """
+
+    def begin(self, count: int, pace_ns: int) -> None:
+        """A batch of ``count`` samples is to come, one in about ``pace_ns``. All ranks call it."""
+
+    def __call__(self) -> None:
+        """Return when the sample may begin."""
+
+    def missed(self) -> list[int]:
+        """The samples of the last batch that began too late on this rank."""
+
+
+def start_for(sync: Sync, backend: Backend, common: CommonClock) -> Start:
+    """The policy by its name."""
+    if sync == "none":
+        return NoStart(backend)
+    if sync == "dissemination":
+        return DisseminationStart(backend)
+    return WindowStart(backend, common) if sync == "window" else BarrierStart(backend)
+
+
+class BarrierStart:
+    """The library's own barrier before every sample."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._barrier = backend.barrier
+
+    def begin(self, count: int, pace_ns: int) -> None:
+        """Nothing to prepare."""
+
+    def __call__(self) -> None:
+        """Wait for all ranks."""
+        self._barrier()
+
+    def missed(self) -> list[int]:
+        """A barrier waits for everybody."""
+        return []
+
+
+class NoStart(BarrierStart):
+    """One barrier before a batch and nothing between its samples: ranks may run apart, as they do in programs."""
+
+    def begin(self, count: int, pace_ns: int) -> None:  # noqa: ARG002 - the same for every batch
+        """Begin together."""
+        self._barrier()
+
+    def __call__(self) -> None:
+        """Go on at once."""
+
+
+class DisseminationStart(BarrierStart):
+    """⌈log₂ n⌉ rounds of messages, round k to the rank 2ᵏ further (Hensgen, Finkel & Manber 1988).
+
+    It is the same whatever the library's barrier is, so that a barrier that changes with the number of ranks does not
+    change what is measured after it.
+    """
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__(backend)
+        self._swap = backend.swap
+        steps = [1 << number for number in range(max(0, (backend.size - 1).bit_length()))]
+        rank, size = backend.rank, backend.size
+        self._rounds = [((rank + step) % size, (rank - step) % size) for step in steps]
+
+    def __call__(self) -> None:
+        """Hear, through the others, of all ranks."""
+        for to, source in self._rounds:
+            self._swap(to, source)
+
+
+class WindowStart:
+    """At an agreed moment of the common clock, one window after the other. A rank that comes later has missed it.
+
+    It spins, so it needs a core for each rank, and clocks that can be compared. When more than a quarter of a batch
+    was missed somewhere, the windows of the next batch are twice as long (SKaMPI).
+    """
+
+    def __init__(self, backend: Backend, common: CommonClock) -> None:
+        self._backend = backend
+        self._common = common
+        self._now = common.clock.now_ns
+        self._length_ns = 0
+        self._opens: list[int] = []
+        self._next = 0
+        self._late: list[int] = []
+
+    def begin(self, count: int, pace_ns: int) -> None:
+        """Agree on when the windows open, and how long they are."""
+        missed = len(self._late) > _TOO_MANY_MISSED * max(self._next, 1)
+        here = int(self._common.common(np.asarray([self._now()], dtype=np.int64))[0])
+        latest, pace, anybody = self._backend.reduce(np.asarray([here, pace_ns, missed], dtype=np.int64), "max")
+        self._length_ns = self._length_ns * (2 if anybody else 1) or int(pace * _SLACK)
+        first = int(latest) + _HEAD_START_NS
+        self._opens = [self._common.local(first + number * self._length_ns) for number in range(count)]
+        self._next, self._late = 0, []
+
+    def __call__(self) -> None:
+        """Spin until the window opens; note it when it is open already."""
+        opens = self._opens[self._next]
+        if self._now() > opens:
+            self._late.append(self._next)
+        self._next += 1
+        while self._now() < opens:
+            pass
+
+    def missed(self) -> list[int]:
+        """The windows that were open already."""
+        return self._late

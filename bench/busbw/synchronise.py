@@ -1,0 +1,200 @@
+"""One clock for all ranks: how each rank's clock stands to rank 0's, by exchanges of time stamps, with a bound.
+
+Ranks of one running kernel read one clock and need no exchange. Between kernels, the first rank of each goes up a
+binomial tree to rank 0, O(log hosts) rounds, and brings the offset to the ranks beside it (HCA, Hunold & Carpen-Amarie
+2015). A pair is compared by the envelope of its exchanges (SKaMPI): rank 0's stamp t₂ was taken between this rank's
+stamps t₁ and t₃, so the offset lies in [max(t₂ − t₃), min(t₂ − t₁)]. That is a bound and no estimate: the error that is
+stored with an offset is half of that width, and those of the ranks in between on top.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from busbw.backends.base import Backend, Vector
+from busbw.clock import Clock
+from busbw.records import RankClock
+
+EXCHANGES = 100
+"""Round trips of a comparison: from 10 up the envelope is the best known estimate, 100 make it five times better."""
+
+_FIT_NS = 5_000_000_000
+_FIT_POINTS = 20
+"""A drift is fitted over time, not over points: over 2 ms it is wrong by millionths, over 5 s by billionths."""
+
+_UNWATCHED_PPM = 100.0
+"""What two crystals may drift apart by as long as nobody has watched them: their usual tolerance."""
+
+_COLUMNS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """At ``at_ns`` of this rank's clock, rank 0's was ``offset_ns`` ahead, give or take ``error_ns``."""
+
+    at_ns: int
+    offset_ns: float
+    error_ns: float
+    rtt_ns: int
+
+
+@dataclass(slots=True)
+class CommonClock:
+    """This rank's view of the clock that all ranks can name moments by, which is rank 0's.
+
+    ``domains[r]`` names the clock that rank r reads; ranks with one name read one clock. None for a rank whose clock
+    is not known makes nothing comparable.
+    """
+
+    backend: Backend
+    clock: Clock
+    domains: tuple[str | None, ...]
+    _points: list[_Point] = field(default_factory=list)
+    _known: tuple[RankClock, ...] = ()
+
+    @property
+    def shared(self) -> bool:
+        """Whether all ranks read one clock."""
+        return None not in self.domains and len(set(self.domains)) == 1
+
+    @property
+    def comparable(self) -> bool:
+        """Whether entries of different ranks can be compared at all."""
+        return self.shared or bool(self._points)
+
+    @property
+    def ranks(self) -> tuple[RankClock, ...] | None:
+        """How every rank's clock stood at the last comparison; None where there is but one clock."""
+        return None if self.shared or not self._known else self._known
+
+    def renew(self, exchanges: int = EXCHANGES) -> None:
+        """Compare the clocks again, where there is more than one; every rank calls it. Raises BackendError."""
+        if self.shared or None in self.domains:
+            return
+        self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
+        drift = self._drift_ppm()
+        self._known = _everyone(self.backend, self._points[-1], drift)
+
+    def common(self, local_ns: Vector) -> Vector:
+        """Moments of this rank's clock as moments of rank 0's."""
+        if self.shared or not self._points:
+            return local_ns
+        last, drift = self._points[-1], self._drift_ppm() or 0.0
+        away = local_ns - last.at_ns
+        moved: Vector = local_ns + np.rint(last.offset_ns + away * (drift * 1e-6)).astype(np.int64)
+        return moved
+
+    def local(self, common_ns: int) -> int:
+        """A moment of rank 0's clock as one of this rank's."""
+        if self.shared or not self._points:
+            return common_ns
+        last, drift = self._points[-1], (self._drift_ppm() or 0.0) * 1e-6
+        return round((common_ns - last.offset_ns + drift * last.at_ns) / (1 + drift))
+
+    def error_ns(self) -> int | None:
+        """The bound now, on this rank: 0 on one clock, None where clocks cannot be compared.
+
+        It grows from the last comparison on, by the drift that may have gone unnoticed.
+        """
+        if self.shared:
+            return 0
+        if not self._points:
+            return None
+        last = self._points[-1]
+        away = self.clock.now_ns() - last.at_ns
+        return math.ceil(last.error_ns + away * self._unnoticed_ppm() * 1e-6)
+
+    def _drift_ppm(self) -> float | None:
+        """The drift of rank 0's clock against this one, by least squares; None before there is enough to fit."""
+        if len(self._points) < _FIT_POINTS or self._points[-1].at_ns - self._points[0].at_ns < _FIT_NS:
+            return None
+        at = np.asarray([point.at_ns - self._points[0].at_ns for point in self._points], dtype=np.float64)
+        offsets = np.asarray([point.offset_ns - self._points[0].offset_ns for point in self._points])
+        return float(np.polyfit(at, offsets, 1)[0] * 1e6)
+
+    def _unnoticed_ppm(self) -> float:
+        """By how much the drift may be other than was fitted: the bounds of the points over the time they span."""
+        if self._drift_ppm() is None:
+            return _UNWATCHED_PPM
+        span = self._points[-1].at_ns - self._points[0].at_ns
+        return 2e6 * float(np.median([point.error_ns for point in self._points])) / span
+
+
+def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> tuple[RankClock, ...]:
+    """How all clocks stand to rank 0's, each compared by exchange, also where they are known to be one.
+
+    On one host the truth is 0, so this tells how good the method is here.
+    """
+    apart = tuple(str(rank) for rank in range(backend.size))
+    return _everyone(backend, _compare(backend, clock, apart, exchanges), None)
+
+
+def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:
+    """Every rank's clock, at every rank; the drift travels in thousandths of a ppm, where there is one."""
+    known = drift_ppm is not None
+    table = np.zeros((backend.size, _COLUMNS + 2), dtype=np.int64)
+    table[backend.rank] = (
+        round(mine.offset_ns),
+        math.ceil(mine.error_ns),
+        mine.rtt_ns,
+        known,
+        round((drift_ppm or 0.0) * 1000),
+    )
+    table = backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+    return tuple(
+        RankClock(
+            rank=rank,
+            offset_ns=offset,
+            error_ns=error,
+            rtt_ns=rtt,
+            drift_ppm=thousandths / 1000 if fitted else None,
+        )
+        for rank, (offset, error, rtt, fitted, thousandths) in enumerate(table.tolist())
+    )
+
+
+def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exchanges: int) -> _Point:
+    """This rank's offset to rank 0 through the tree; every rank of the world calls it."""
+    leaders = [rank for number, rank in enumerate(range(backend.size)) if domains[rank] not in domains[:number]]
+    offset = error = 0.0
+    shortest = 0
+    if backend.rank in leaders:
+        me = leaders.index(backend.rank)
+        step = 1 << max(0, (len(leaders) - 1).bit_length() - 1)
+        while step:
+            if me % (2 * step) == 0 and me + step < len(leaders):
+                _answer(backend, clock, leaders[me + step], exchanges)
+                # What the child needs to know of this rank: where it stands itself.
+                backend.send(leaders[me + step], [round(offset), math.ceil(error)])
+            elif me % (2 * step) == step:
+                low, high, shortest = _ask(backend, clock, leaders[me - step], exchanges)
+                above, bound = backend.receive(leaders[me - step], 2)
+                offset, error = (low + high) / 2 + above, (high - low) / 2 + bound
+            step //= 2
+    # The ranks beside a leader read its clock.
+    table = np.zeros((backend.size, _COLUMNS), dtype=np.int64)
+    table[backend.rank] = round(offset), math.ceil(error), shortest
+    table = backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+    leader = domains.index(domains[backend.rank])
+    return _Point(clock.now_ns(), float(table[leader, 0]), float(table[leader, 1]), int(table[leader, 2]))
+
+
+def _answer(backend: Backend, clock: Clock, child: int, exchanges: int) -> None:
+    for _ in range(exchanges):
+        backend.receive(child, 1)
+        backend.send(child, [clock.now_ns()])
+
+
+def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> tuple[float, float, int]:
+    """The envelope of the offset (low, high) and the shortest round trip, ns."""
+    low, high, shortest = -math.inf, math.inf, -1
+    for _ in range(exchanges):
+        asked = clock.now_ns()
+        backend.send(parent, [0])
+        stamp = int(backend.receive(parent, 1)[0])
+        heard = clock.now_ns()
+        low, high = max(low, stamp - heard), min(high, stamp - asked)
+        shortest = heard - asked if shortest < 0 else min(shortest, heard - asked)
+    return low, high, shortest
