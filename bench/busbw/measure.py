@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from busbw.backends.base import Backend, Operation
+from busbw.conditions import Watch
 from busbw.environment import last_level_cache_bytes
 from busbw.errors import BackendError
 from busbw.ops import OPS
@@ -123,6 +124,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         bench.backend.use_groups(rounds[0])
     budget = budget_of(bench.timing, len(rounds), case.mode)
     bench.common.renew()
+    watch = Watch(bench.backend, bench.hosts)
     sets = _sets(bench, case)
     flush = Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()) if case.cache == "flushed" else None
     results: list[RoundResult] = []
@@ -158,6 +160,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         buffer_sets=sets,
         clock_error_ns=_clock_error(bench),
         clocks=bench.common.ranks,
+        conditions=watch.ended(),
         groups=tuple(group for result in results for group in result.groups),
     )
 

@@ -36,7 +36,7 @@ class Bench:
     """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
 
     ``timer_ns`` is what reading the clock costs on the rank where it is dearest, ``work`` what is computed beside a
-    communication.
+    communication. ``hosts[r]`` is the host of rank r.
     """
 
     backend: Backend
@@ -45,6 +45,7 @@ class Bench:
     common: CommonClock
     seed: int
     timer_ns: int = 0
+    hosts: tuple[str, ...] = ()
     work: Work = field(default_factory=Work)
 
 

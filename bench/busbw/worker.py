@@ -97,7 +97,8 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
     random.Random(seed).shuffle(order)
-    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=max(int(one["timer_ns"]) for one in everyone))
+    dearest = max(int(one["timer_ns"]) for one in everyone)
+    bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts)
     begun = LaunchStarted(
         launch=job.launch,
         started=store.utc_now(),

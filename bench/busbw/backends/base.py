@@ -51,8 +51,9 @@ class World:
 class Backend(Protocol):
     """One rank's handle on a library. Every method but ``refuse`` and ``bind`` may raise BackendError.
 
-    ``raises`` is what bound operations raise as they are, BackendError among them: catching and renaming is done around a whole loop, so that
-    there is nothing but the library's call in the timed region; ``explain`` puts such an error into words.
+    ``raises`` is what bound operations raise as they are, BackendError among them: catching and renaming is done around
+    a whole loop, so that there is nothing but the library's call in the timed region; ``explain`` puts such an error
+    into words.
     """
 
     rank: int

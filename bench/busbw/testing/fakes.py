@@ -421,7 +421,9 @@ def measure_everywhere(
     def work(backend: FakeBackend) -> Measurement | Failed:
         wrapped = wrap(backend)
         common = CommonClock(wrapped, backend.clock, domains)
-        bench = Bench(wrapped, backend.clock, timing, common, seed=1, work=FakeWork(backend.clock))
+        bench = Bench(
+            wrapped, backend.clock, timing, common, seed=1, hosts=("here",) * world.size, work=FakeWork(backend.clock)
+        )
         return measure(bench, case, matrix, launch=0, block=0)
 
     return world.run(work)

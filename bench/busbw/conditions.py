@@ -1,0 +1,127 @@
+"""What else went on while a block was measured: load, foreign and stolen CPU time, lost cores, frequencies.
+
+Read before and after, never in between, and stored with the samples: nothing is left out because of it, but a reader
+can see which numbers were taken on a machine that was busy with something else.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import psutil
+
+from busbw.backends.base import Backend
+from busbw.loops import switches
+from busbw.records import HostConditions
+
+_LEAST_CPU_SECONDS = 0.5
+"""The kernel counts CPU time in ticks of 10 ms: shares of less CPU time than this would be made of ticks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One look at this host and this process; seconds since whenever, MHz, runnable processes."""
+
+    at: float
+    busy: float
+    stolen: float
+    own: float
+    switches: int
+    load: float
+    mhz: float
+
+
+def _look() -> _Reading:
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
+    # guest time is counted in user time already, and must not count twice
+    everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+    return _Reading(
+        at=time.monotonic(),
+        busy=everything - idle,
+        stolen=getattr(times, "steal", 0.0),
+        own=time.process_time(),
+        switches=switches(),
+        load=os.getloadavg()[0],
+        mhz=_mhz(),
+    )
+
+
+def _mhz() -> float:
+    """Mean frequency of the cores; 0 where the kernel does not tell."""
+    try:
+        told = psutil.cpu_freq()
+    except (OSError, NotImplementedError, RuntimeError):
+        return 0.0
+    return float(getattr(told, "current", 0.0))  # None on machines that do not tell, whatever the stubs say
+
+
+class Watch:
+    """Looks when it is made and again at ``ended``; one sum-reduction brings all ranks' looks together."""
+
+    def __init__(self, backend: Backend, hosts: Sequence[str]) -> None:
+        self._backend = backend
+        self._hosts = hosts
+        self._before = _look()
+
+    def ended(self) -> tuple[HostConditions, ...]:
+        """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
+        before, after = self._before, _look()
+        table = np.zeros((self._backend.size, len(_COLUMNS)), dtype=np.int64)
+        looked = (
+            after.at - before.at,
+            after.busy - before.busy,
+            after.stolen - before.stolen,
+            after.own - before.own,
+            after.switches - before.switches,
+            before.load,
+            after.load,
+            before.mhz,
+            after.mhz,
+            psutil.cpu_count() or 1,
+        )
+        table[self._backend.rank] = [round(value * _SCALE) for value in looked]
+        table = self._backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
+        seen = [dict(zip(_COLUMNS, (row / _SCALE).tolist(), strict=True)) for row in table]
+        return tuple(
+            _host(host, [one for one, where in zip(seen, self._hosts, strict=True) if where == host])
+            for host in dict.fromkeys(self._hosts)
+        )
+
+
+_COLUMNS = (
+    "wall",
+    "busy",
+    "stolen",
+    "own",
+    "switches",
+    "load_before",
+    "load_after",
+    "mhz_before",
+    "mhz_after",
+    "cores",
+)
+_SCALE = 1_000_000
+
+
+def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
+    """A host by what its ranks saw: the first one's look at the machine, and what each did itself."""
+    first = ranks[0]
+    capacity = first["wall"] * first["cores"]
+
+    def share(seconds: float) -> float | None:
+        return round(seconds / capacity, 4) if capacity >= _LEAST_CPU_SECONDS else None
+
+    return HostConditions(
+        host=host,
+        load_before=first["load_before"],
+        load_after=first["load_after"],
+        busy_share=share(first["busy"]),
+        foreign_share=share(first["busy"] - sum(rank["own"] for rank in ranks)),
+        steal_share=share(first["stolen"]),
+        switches=tuple(int(rank["switches"]) for rank in ranks),
+        mhz_before=first["mhz_before"] or None,
+        mhz_after=first["mhz_after"] or None,
+    )
