@@ -62,14 +62,15 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     return promised
 
 
-def execute(plan: Plan, settings: Settings) -> Result:
+def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
     """Run ``plan`` in the world that is here, or in one that is made for it.
 
+    ``row`` stands in for the plan's backend where given: the same one with a fault, for example.
     Raises BusbwError when it breaks (everything measured until then is on the disk) and KeyboardInterrupt when it is
     interrupted.
     """
     ranks_of(plan, os.environ)
-    row = backend_named(plan.backend)
+    row = row or backend_named(plan.backend)
     missing = row.missing()
     if missing is not None:
         message = f"backend {row.name} cannot run here: {missing}"

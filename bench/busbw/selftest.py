@@ -1,0 +1,87 @@
+"""The runs by which the instrument is judged: the same thing twice, a rank that is late on purpose, and wrong data.
+
+They are runs like any others, over the same launcher, backend and store; only what the backend does is spoilt in two of
+them. What they show is for the analysis to say.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from busbw import environment, launch, store
+from busbw.backends import backend_named
+from busbw.backends.base import Backend, BackendRow
+from busbw.errors import UsageError
+from busbw.launch.base import Settings
+from busbw.plan import Plan, Sweep, Timing
+from busbw.testing.faults import CorruptingBackend, DelayingBackend, wrapped
+
+DELAY_SECONDS = 0.002
+DELAY_SHARE = 0.3
+"""The rank with the highest number is so much late in so many samples."""
+
+LAUNCHES_A_SIDE = 10
+"""The same case is measured by two times so many launches, in the order A B B A, and compared with itself."""
+
+FOLDER = "selftests"
+"""Where self-tests are kept below a machine's results: apart from its runs, so that none is taken for one."""
+
+_TIMING = Timing(
+    blocks=1, max_seconds=0.2, min_seconds=0.05, launch_warmup_seconds=0.5, warmup_seconds=0.02, timeout_seconds=60.0
+)
+_SAME = (Sweep(ops=("all_reduce",), sizes="8,1MiB"), Sweep(ops=("barrier",)))
+_LATE = (Sweep(ops=("all_reduce", "all_gather"), sizes="8,64KiB"), Sweep(ops=("barrier",)))
+_WRONG = (Sweep(ops=("all_reduce", "all_gather", "broadcast"), sizes="1KiB"),)
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """Where the runs are: ``same`` (A and B in alternate launches), ``late`` and ``wrong``; ``folder`` holds all three."""
+
+    folder: Path
+    same: Path
+    late: Path
+    wrong: Path
+
+
+def run_selftest(
+    results_dir: Path, *, backend: str = "gloo", ranks: int | None = None, say: Callable[[str], None]
+) -> SelfTest:
+    """Take the three runs on this machine; ``say`` hears what is being done.
+
+    Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
+    breaks: an instrument that cannot even run has failed, too.
+    """
+    if launch.launcher_here(os.environ).name != "local":
+        message = "a self-test starts its own ranks again and again; run it outside of torchrun"
+        raise UsageError(message)
+    row = backend_named(backend)
+    plan = Plan(name="selftest", backend=backend, ranks=ranks, timing=_TIMING, sweep=_SAME)
+    ranks = launch.ranks_of(plan, os.environ)
+    last = ranks - 1
+    if last < 1:
+        message = f"a self-test needs ranks that talk to each other: at least 2; given {ranks}"
+        raise UsageError(message)
+    plan = msgspec.structs.replace(plan, ranks=ranks)
+    stamp = store.create(results_dir / environment.machine_name(), FOLDER)
+    settings = Settings(stamp, quiet=True)
+
+    def take(name: str, sweep: tuple[Sweep, ...], launches: int, spoilt: BackendRow) -> Path:
+        wanted = msgspec.structs.replace(plan, name=f"selftest {name}", sweep=sweep, launches=launches)
+        return launch.execute(wanted, settings, spoilt).folder
+
+    def late(inner: Backend) -> Backend:
+        return DelayingBackend(inner, last, DELAY_SECONDS, DELAY_SHARE, seed=plan.seed)
+
+    def wrong(inner: Backend) -> Backend:
+        return CorruptingBackend(inner) if inner.rank == last else inner
+
+    say(f"the same thing twice: 2 × {LAUNCHES_A_SIDE} launches of {ranks} ranks")
+    same = take("same", _SAME, 2 * LAUNCHES_A_SIDE, row)
+    say(f"rank {last} comes {1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples")
+    delayed = take("late", _LATE, 2, wrapped(row, late))
+    say(f"rank {last} gets wrong data")
+    return SelfTest(stamp, same, delayed, take("wrong", _WRONG, 1, wrapped(row, wrong)))
