@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from busbw import __version__
 from busbw.errors import BusbwError, UsageError
@@ -120,6 +121,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=0, help="Rendezvous port of local ranks.  [default: a free one]"
 )
+@click.option(
+    "--resume",
+    metavar="RUN",
+    help="Measure what a run that was broken off still lacks: its folder, its name, or latest. It keeps its plan.",
+)
 @click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
 @click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
 @_results_dir
@@ -134,6 +140,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     suite: str | None,
     plan_file: Path | None,
     port: int,
+    resume: str | None,
     results_dir: Path,
     dry_run: bool,
     quiet: bool,
@@ -145,6 +152,9 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.base import Settings  # noqa: PLC0415
 
+    if resume is not None:
+        _resume(resume, settings["launches"], Settings(results_dir, port, quiet or as_json), dry_run, as_json)
+        return
     asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
     if traffic is not None:
         from busbw.ops.traffic import read_weights  # noqa: PLC0415
@@ -160,6 +170,55 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         _conclude(result, as_json=as_json)
     if result.failed or not result.measured:
         click.get_current_context().exit(1)
+
+
+_KEPT_WITH_RESUME = {"resume", "launches", "port", "quiet", "as_json", "results_dir", "dry_run"}
+"""Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
+
+
+def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, as_json: bool) -> None:  # noqa: ANN401, FBT001
+    from busbw import launch, resume, store  # noqa: PLC0415
+
+    context = click.get_current_context()
+    given = [
+        parameter.opts[0]
+        for parameter in context.command.params
+        if parameter.name not in _KEPT_WITH_RESUME
+        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
+    ]
+    resume.refuse_options(given)
+    folder = store.find(settings.results_dir, selector)
+    if dry_run:
+        stored = store.read(folder)
+        _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, launches)), as_json=as_json)
+        return
+    result = launch.resume(folder, launches, settings)
+    if result.speaks:
+        _conclude(result, as_json=as_json)
+    if not result.whole and (result.failed or not result.measured):
+        context.exit(1)
+
+
+def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
+    import msgspec  # noqa: PLC0415
+
+    from busbw.listeners import in_words  # noqa: PLC0415
+
+    missing = [
+        {"launch": lack.first + one.number, "resumes": one.resumes, "case": case, "blocks": blocks}
+        for one in lack.launches
+        for case, blocks in lack.by_case(one).items()
+    ]
+    if as_json:
+        document = {"run": lack.stored.run.id, "missing": missing, "not_tried_again": lack.void}
+        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        return
+    for row in missing:
+        why = "" if row["resumes"] is None else f" for launch {row['resumes']}"
+        click.echo(f"launch {row['launch']}{why}  {in_words(row['case'])}  block {', '.join(map(str, row['blocks']))}")
+    for case in lack.void:
+        click.echo(f"not tried again: {in_words(case)} failed", err=True)
+    click.echo(f"{lack.in_words()}; nothing was measured", err=True)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -219,6 +278,8 @@ def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
     folder = shlex.quote(str(result.folder))
     click.echo(f"results: {folder}", err=True)
     click.echo(f"next:    busbw report {folder}", err=True)
+    if result.whole:
+        return
     if result.failed:
         click.echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
     elif not result.measured:

@@ -4,7 +4,7 @@ import os
 import statistics
 import sys
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -17,6 +17,7 @@ from busbw.environment import usable_cores
 from busbw.listeners import in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
+from busbw.resume import Remaining
 from busbw.units import format_span, significant
 
 _COLUMNS = (
@@ -45,10 +46,22 @@ class LiveTable:
     """Prints a line when the last block of a case is in, once per launch, and shows how far the run is."""
 
     def __init__(
-        self, plan: Plan, launch: int, began: float, *, out: TextIO | None = None, err: TextIO | None = None
+        self,
+        plan: Plan,
+        launch: int,
+        began: float,
+        remaining: Remaining | None = None,
+        *,
+        out: TextIO | None = None,
+        err: TextIO | None = None,
     ) -> None:
+        # A resumed run has its launches behind it: what is counted is what is to come.
+        place, self._launches = (launch, plan.launches) if remaining is None else (remaining.number, remaining.launches)
+        self._shown_launches = plan.launches if remaining is None else launch - place + self._launches
+        self._remaining = remaining
+        self._blocks_of: Counter[Case] = Counter()
         self._plan = plan
-        self._launch = launch
+        self._launch = place
         self._began = began
         self._out: TextIO | None = out or sys.stdout
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
@@ -68,16 +81,21 @@ class LiveTable:
             disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(
-            "run", total=None, launch=f"{launch + 1}/{plan.launches}", left="?", case=""
+            "run", total=None, launch=f"{launch + 1}/{self._shown_launches}", left="?", case=""
         )
 
     def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
         """Print the head of the table, and which sizes were rounded."""
         self._blocks = blocks
+        if self._remaining is None:
+            self._blocks_of.update(dict.fromkeys(cases.cases, self._plan.timing.blocks))
+        else:
+            self._blocks_of.update(cases.cases[place] for place, _ in self._remaining.blocks)
         if self._launch == 0:
             self._print(
                 f"# {self._plan.name}: {len(cases.cases)} cases, {len(hosts)} ranks on {len(set(hosts))} host(s), "
-                f"{self._plan.launches} launch(es), backend {self._plan.backend}"
+                f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
+                f"backend {self._plan.backend}"
             )
             cores, here = usable_cores(), hosts.count(hosts[0])
             if here > cores:
@@ -90,7 +108,7 @@ class LiveTable:
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
         """Move the bar."""
-        total = self._blocks * self._plan.launches
+        total = self._blocks * self._launches
         before = self._blocks * launch + self._done
         spent = time.monotonic() - self._began
         left = format_span(spent / before * (total - before)) if before else "?"
@@ -104,13 +122,13 @@ class LiveTable:
         self._done += 1
         if isinstance(row, Failed):
             # The other blocks of a failed case are not measured any more.
-            self._done += self._plan.timing.blocks - len(self._pending.pop(row.case, [])) - 1
+            self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
             self._print(f"{_first_columns(row.case)}  FAILED: {row.error}")
             return
         blocks = self._pending[row.case]
         blocks.append(row)
-        if len(blocks) == self._plan.timing.blocks:
-            for line in lines(blocks, self._plan.launches):
+        if len(blocks) == self._blocks_of[row.case]:
+            for line in lines(blocks, self._shown_launches):
                 self._print(line)
             del self._pending[row.case]
 

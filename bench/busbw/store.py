@@ -126,14 +126,15 @@ def write_run(folder: Path, run: Run) -> None:
 class Appender:
     """Appends rows to ``samples.jsonl``; each is on the disk before ``append`` returns.
 
-    A torn last line, left by a writer that was killed, is cut off on opening: ``read`` has no use for it either.
+    A torn or damaged last line, left by a writer that was killed or by a power cut, is cut off on opening: ``read`` has
+    no use for it either, and another row behind it would make it damage in the middle.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / SAMPLES_FILE
         try:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._end = self._complete_length()
+            self._end = self._sound_length(self._complete_length(os.lseek(self._file, 0, os.SEEK_END)))
             os.ftruncate(self._file, self._end)
             _sync_folder(folder)
         except OSError as error:
@@ -163,8 +164,18 @@ class Appender:
             raise StoreError(message) from error
         self._end += len(line)
 
-    def _complete_length(self) -> int:
-        end = os.lseek(self._file, 0, os.SEEK_END)
+    def _sound_length(self, end: int) -> int:
+        """The length without the last line where that one is no row."""
+        start = self._complete_length(end - 1) if end else 0
+        try:
+            if end:
+                _ROW_DECODER.decode(os.pread(self._file, end - start, start))
+        except _NOT_A_RECORD:
+            return start
+        return end
+
+    def _complete_length(self, end: int) -> int:
+        """How many of the first ``end`` bytes are complete lines."""
         step = 1 << 16
         while end > 0:
             start = max(0, end - step)
@@ -236,6 +247,11 @@ def read(folder: Path) -> StoredRun:
 def read_run(folder: Path) -> Run:
     """Only ``run.json`` of a run folder; raises as ``read`` does."""
     return _read_run(folder / RUN_FILE)[0]
+
+
+def written_schema(folder: Path) -> int:
+    """The schema that a run was written in, before it was lifted; raises as ``read`` does."""
+    return _read_run(folder / RUN_FILE)[1]
 
 
 def find(results_dir: Path, selector: str) -> Path:

@@ -21,6 +21,7 @@ from busbw.loops import empty_call_ns
 from busbw.measure import Place, measure, refusal
 from busbw.plan import Plan
 from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.resume import Remaining, carry_on, lacking, told
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock, compare_all
 
@@ -33,13 +34,17 @@ _MOST_REASONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life."""
+    """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life.
+
+    ``remaining`` is there when the run is resumed; what rank 0 has there holds for all.
+    """
 
     plan: Plan
     folder: Path
     launch: int
     launcher: str
     backend: BackendRow
+    remaining: Remaining | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +90,7 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         "empty_call_ns": empty_call_ns(backend, clock),
         "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
         "facts": facts,
+        **told(job.folder, job.plan, job.remaining),
     }
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
@@ -97,6 +103,8 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
     random.Random(seed).shuffle(order)
+    if job.remaining is not None:
+        order = lacking(order, cases.cases, everyone)
     dearest = max(int(one["timer_ns"]) for one in everyone)
     bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts)
     begun = LaunchStarted(
@@ -111,18 +119,24 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         empty_call_ns=tuple(int(one["empty_call_ns"]) for one in everyone),
         empty_loop_ns=tuple(int(one["empty_loop_ns"]) for one in everyone),
         clocks=compare_all(backend, clock),
+        resumes=None if job.remaining is None else job.remaining.resumes,
     )
     record = _recorder(
         job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order)
     )
-    if job.launch == 0:
-        for case, reason in refused.items():
+    for case, reason in refused.items():
+        if _tells_of_it_first(job, cases.cases.index(case)):
             record(Skipped(case=case, reason=reason))
     place.words = "the warm-up of the launch"
     _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
     outcome = _measure_all(bench, job, cases, order, listener, place, record)
     listener.launch_ended()
     return outcome
+
+
+def _tells_of_it_first(job: Job, place: int) -> bool:
+    """Whether this launch is the one to say that the case at ``place`` was skipped: once a run is enough."""
+    return job.launch == 0 if job.remaining is None else place not in job.remaining.skipped
 
 
 def _measure_all(
@@ -164,7 +178,7 @@ def _recorder(
     """On rank 0 write run.json and the launch, and return what writes a row; on the others what does nothing."""
     if backend.rank != 0:
         return lambda _row: None
-    if job.launch == 0:
+    if job.launch == 0 and job.remaining is None:
         run_record = Run(
             schema=SCHEMA,
             id=job.folder.name,
@@ -179,9 +193,12 @@ def _recorder(
             environments=facts,
         )
         store.write_run(job.folder, run_record)
-    elif (before := store.read_run(job.folder).hosts) != hosts:
+    elif job.remaining is not None:
+        carry_on(job.folder, job.plan, cases.cases, hosts, facts)
+    elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
         message = (
-            f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before)}; a run is one set of hosts"
+            f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
+            "a run is one set of hosts"
         )
         raise LaunchError(message)
     appender = store.Appender(job.folder)

@@ -1,14 +1,19 @@
 """How ranks come to life: the table of launchers."""
 
+import dataclasses
 import os
+import socket
 from collections.abc import Mapping
+from pathlib import Path
 
+from busbw import store
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
 from busbw.launch import promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.plan import Plan
+from busbw.resume import plan_of, refuse_another_world
 
 
 def _join_torchrun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -76,3 +81,20 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         message = f"backend {row.name} cannot run here: {missing}"
         raise LaunchError(message)
     return launcher_here(os.environ).run(plan, row, settings)
+
+
+def resume(folder: Path, launches: int | None, settings: Settings) -> Result:
+    """Measure what the run in ``folder`` lacks; ``launches`` may ask for more of them than it has.
+
+    Raises as ``execute`` does; LaunchError also when this is another world than the one that the run began in.
+    """
+    launcher = launcher_here(os.environ)
+    run = store.read_run(folder)
+    refuse_another_world(
+        run,
+        store.written_schema(folder),
+        launcher=launcher.name,
+        ranks=launcher.size(os.environ) or run.plan.get("ranks") or promises.default_ranks(),
+        host=socket.gethostname(),
+    )
+    return execute(plan_of(run, launches), dataclasses.replace(settings, resume=folder))

@@ -19,21 +19,27 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one)."""
+    """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one), ``resume`` the folder
+    of the run that is gone on with (None: a new one).
+    """
 
     results_dir: Path
     port: int = 0
     quiet: bool = False
+    resume: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user."""
+    """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user; ``whole``:
+    it was to be resumed and lacked nothing.
+    """
 
     folder: Path
     measured: int
     failed: int
     speaks: bool
+    whole: bool = False
 
 
 @dataclass(frozen=True, slots=True)

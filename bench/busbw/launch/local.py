@@ -19,11 +19,12 @@ from multiprocessing.context import ForkProcess
 from pathlib import Path
 from types import FrameType
 
-from busbw import environment, errors, store
+from busbw import errors
 from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
-from busbw.launch.base import Result, Settings, die_with_parent, finish, finish_well
+from busbw.launch.base import Result, Settings, die_with_parent, finish_well
+from busbw.launch.opening import Opened, opened
 from busbw.launch.promises import default_ranks
 from busbw.listeners import Several, Silent, in_words
 from busbw.plan import Plan
@@ -123,26 +124,30 @@ class _Watch:
 
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run every launch of ``plan`` here, in one run folder. Raises what broke it, with the folder closed in order."""
+    with opened(plan, settings) as run_folder:
+        return run_folder.nothing_to_do(speaks=True) or _run_launches(plan, row, settings, run_folder)
+
+
+def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened) -> Result:
     size = plan.ranks or default_ranks()
-    folder = store.create(settings.results_dir, environment.machine_name())
     began = time.monotonic()
-    measured = failed = launch = 0
+    measured, failed, launch = 0, here.failed, 0
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _raise_interrupt)
     try:
-        for launch in range(plan.launches):
-            job = Job(plan, folder, launch, "local", row)
+        for launch, remaining in here.launches:
+            job = Job(plan, here.folder, launch, "local", row, remaining)
             outcome = launch_ranks(job, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failed += outcome.failed
     except LaunchFailed as broken:
-        finish(folder, "failed", str(broken.error), broken.as_row(launch))
+        here.finish("failed", str(broken.error), broken.as_row(launch))
         raise broken.error from broken
     except KeyboardInterrupt:
-        finish(folder, "interrupted", "interrupted by a signal")
+        here.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(folder, failed)
-    return Result(folder, measured, failed, speaks=True)
+    finish_well(here.folder, failed)
+    return Result(here.folder, measured, failed, speaks=True)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
@@ -330,7 +335,7 @@ def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float,
     try:
         address = parent.recv()
         world = World(number, size, number, job.launcher, job.plan.timing.timeout_seconds, store=address)
-        table = Silent() if quiet else LiveTable(job.plan, job.launch, began)
+        table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
         parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
     except BusbwError as error:
         _last_words(parent, _Broke(type(error).__name__, str(error), getattr(error, "said", "")))

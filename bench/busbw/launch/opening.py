@@ -1,0 +1,91 @@
+"""How a launcher comes by a run folder: a new one, or that of a run that is resumed; and how it closes it."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw import environment, store
+from busbw.claim import Claim
+from busbw.errors import StoreError
+from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.plan import Plan
+from busbw.records import EndStatus, Failed
+from busbw.resume import Lack, Remaining, lack_of
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A run folder that nobody else writes into. ``launches`` are those to come: number, and what to measure (None:
+    everything). ``lack`` is what a resumed run lacks (None: a new run), ``size_bytes`` what its samples had.
+    """
+
+    folder: Path
+    launches: tuple[tuple[int, Remaining | None], ...]
+    lack: Lack | None = None
+    size_bytes: int = 0
+
+    @property
+    def failed(self) -> int:
+        """Cases that have failed before."""
+        return len(self.lack.void) if self.lack else 0
+
+    def nothing_to_do(self, *, speaks: bool) -> Result | None:
+        """The result when a resumed run lacks nothing; its end is written when it came to none of its own."""
+        if self.lack is None or self.launches:
+            return None
+        end = self.lack.stored.end
+        if speaks and (end is None or end.status == "interrupted"):
+            finish_well(self.folder, self.failed)
+        return Result(self.folder, 0, self.failed, speaks=speaks, whole=True)
+
+    def finish(self, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
+        """As ``base.finish``; but a run that was to be resumed, and was not, stays as it was."""
+        if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
+            return
+        finish(self.folder, status, reason, failure)
+
+
+@contextmanager
+def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
+    """The folder of a new run of ``plan``, or of the one that ``settings`` says is resumed, claimed meanwhile.
+
+    Raises StoreError when that is not possible or somebody else has it.
+    """
+    if settings.resume is None:
+        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder:
+            yield Opened(folder, tuple((number, None) for number in range(plan.launches)))
+        return
+    with Claim(settings.resume) as claim:
+        # Read only now: until the claim was there, somebody else may have been measuring.
+        lack = lack_of(store.read(settings.resume), plan)
+        if not claim.sure:
+            _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
+        _say(lack.in_words())
+        launches = tuple((lack.first + one.number, one) for one in lack.launches)
+        yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+
+
+@contextmanager
+def _claimed(folder: Path) -> Iterator[Path]:
+    """A new folder, claimed; where not even that is possible it does not stay."""
+    try:
+        claim = Claim(folder)
+    except StoreError:
+        folder.rmdir()
+        raise
+    with claim:
+        yield folder
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"busbw: {text}\n")
+    sys.stderr.flush()
+
+
+def _size_bytes(folder: Path) -> int:
+    try:
+        return (folder / store.SAMPLES_FILE).stat().st_size
+    except OSError:
+        return 0

@@ -1,0 +1,250 @@
+"""What a run that was broken off still lacks, and whether this is the world that may go on with it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from busbw import __version__, store
+from busbw.errors import LaunchError, StoreError, UsageError
+from busbw.plan import Plan
+from busbw.records import JSON, SCHEMA, Case, Run
+from busbw.store import StoredRun
+
+Block = tuple[int, int]
+"""A block that is to be measured: place of its case in ``Run.cases``, number of the block."""
+
+_SAME_FACTS = (
+    "cpu.model",
+    "cpu.physical_cores",
+    "cpu.logical_cores",
+    "cpu.usable_cores",
+    "kernel",
+    "python",
+    "torch",
+    "virtualization",
+    "thp",
+)
+"""Facts of a host that may not change within a run: runs that differ in them are not pooled either."""
+
+_SAME_VARIABLES = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "UCX_")
+
+
+@dataclass(frozen=True, slots=True)
+class Remaining:
+    """What one launch of a resumed run is to measure: ``blocks``, in the order that its own number gives them.
+
+    ``resumes`` is the launch that began with them and was broken off (None: a launch of the plan that never began).
+    ``skipped`` are the places of the cases whose ``skipped`` row is there already. ``number`` counts the launches of
+    this resumption from 0, ``launches`` is how many it has.
+    """
+
+    resumes: int | None
+    blocks: frozenset[Block]
+    skipped: frozenset[int]
+    number: int
+    launches: int
+
+
+@dataclass(frozen=True, slots=True)
+class Lack:
+    """What ``stored`` lacks of its plan: ``launches`` are to come, numbered from ``first`` on. ``void`` are the cases
+    that failed: a failure stands for the whole run, so they are not tried again.
+    """
+
+    stored: StoredRun
+    first: int
+    launches: tuple[Remaining, ...]
+    void: tuple[Case, ...]
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks are missing."""
+        return sum(len(launch.blocks) for launch in self.launches)
+
+    def by_case(self, launch: Remaining) -> dict[Case, tuple[int, ...]]:
+        """The missing blocks of one launch to come, case by case in the order of the plan."""
+        found: dict[Case, tuple[int, ...]] = {}
+        for place, block in sorted(launch.blocks):
+            case = self.stored.run.cases[place]
+            found[case] = (*found.get(case, ()), block)
+        return found
+
+    def in_words(self) -> str:
+        """What is missing, launch by launch, and what is not tried again."""
+        name = self.stored.run.id
+        void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
+        if not self.launches:
+            return f"nothing is missing in run {name}{void}"
+        parts = [
+            f"launch {self.first + one.number} measures {len(one.blocks)} block(s) "
+            + ("of a launch that never began" if one.resumes is None else f"that launch {one.resumes} did not come to")
+            for one in self.launches
+        ]
+        return f"run {name} lacks {self.blocks} block(s): {', '.join(parts)}{void}"
+
+
+def lack_of(stored: StoredRun, plan: Plan) -> Lack:
+    """What ``stored`` lacks of ``plan``: the blocks of its cases, in each of its launches, that have no row.
+
+    Missing blocks of a launch that began are measured by another launch, with the next free number, because fresh
+    processes are another launch whatever they are called. Launches that never began come after these. Cases that
+    failed or were skipped lack nothing.
+    """
+    places = {case: place for place, case in enumerate(stored.run.cases)}
+    failed = {row.case for row in stored.failed}
+    void = tuple(case for case in stored.run.cases if case in failed)
+    skipped = frozenset(places[row.case] for row in stored.skipped if row.case in places)
+    out = {places[case] for case in void} | skipped
+    whole = frozenset(
+        (place, block) for place in places.values() if place not in out for block in range(plan.timing.blocks)
+    )
+    begun = [launch.launch for launch in stored.launches]
+    origin: dict[int, int] = {}
+    for launch in stored.launches:
+        origin[launch.launch] = launch.launch if launch.resumes is None else origin.get(launch.resumes, launch.resumes)
+    there: dict[int, set[Block]] = {}
+    for row in stored.measurements:
+        if row.case in places:
+            there.setdefault(origin.get(row.launch, row.launch), set()).add((places[row.case], row.block))
+    first_tries = sorted(set(origin.values()))
+    wanted: list[tuple[int | None, frozenset[Block]]] = [
+        (number, whole - there.get(number, set())) for number in first_tries
+    ]
+    wanted += [(None, whole)] * (plan.launches - len(first_tries))
+    wanted = [(resumes, blocks) for resumes, blocks in wanted if blocks]
+    launches = tuple(
+        Remaining(resumes, blocks, skipped, number, len(wanted)) for number, (resumes, blocks) in enumerate(wanted)
+    )
+    return Lack(stored, max(begun, default=-1) + 1, launches, void)
+
+
+def plan_of(run: Run, launches: int | None) -> Plan:
+    """The plan of ``run``, with more launches where ``launches`` asks for more of the same.
+
+    Raises UsageError for fewer, StoreError when the stored plan is none (of an older busbw, for example).
+    """
+    try:
+        plan = msgspec.convert(run.plan, Plan)
+    except msgspec.ValidationError as error:
+        message = f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
+        raise StoreError(message) from error
+    if launches is None:
+        return plan
+    if launches < plan.launches:
+        message = (
+            f"--launches {launches}, but run {run.id} has {plan.launches}; a run that is resumed may get more, not "
+            "fewer: leave --launches out, or give a larger number"
+        )
+        raise UsageError(message)
+    return msgspec.structs.replace(plan, launches=launches)
+
+
+def refuse_options(given: Iterable[str]) -> None:
+    """Refuse options that would change the plan of a run that is resumed; ``given`` are their names."""
+    names = tuple(given)
+    if names:
+        message = (
+            f"{', '.join(names)} cannot be given with --resume: a run that is resumed keeps its plan; allowed beside "
+            "it are --launches (more of them), --port, --quiet, --json, --results-dir and --dry-run"
+        )
+        raise UsageError(message)
+
+
+def refuse_another_world(run: Run, schema: int, *, launcher: str, ranks: int, host: str) -> None:
+    """Raise LaunchError, listing every difference, when this is not the world that ``run`` was measured in.
+
+    ``schema`` is the one that the run was written in; ``host`` is this host, which must be one of the run's.
+    """
+    differences = [
+        f"{what}: {then} then, {now} now"
+        for what, then, now in (
+            ("schema", schema, SCHEMA),
+            ("busbw", run.busbw, __version__),
+            ("launcher", run.launcher, launcher),
+            ("ranks", len(run.hosts), ranks),
+        )
+        if then != now
+    ]
+    if host not in run.hosts:
+        differences.append(f"hosts: {', '.join(dict.fromkeys(run.hosts))} then, {host} now")
+    _refuse(run, differences)
+
+
+def told(folder: Path, plan: Plan, remaining: Remaining | None) -> dict[str, JSON]:
+    """What a rank of a resumed run tells the others: which run it has read, and what that lacks."""
+    if remaining is None:
+        return {}
+    return {"run": folder.name, "plan": plan.as_json(), "lacking": sorted(remaining.blocks)}
+
+
+def lacking(
+    order: Sequence[tuple[Case, int]], cases: Sequence[Case], everyone: Sequence[Mapping[str, JSON]]
+) -> list[tuple[Case, int]]:
+    """The part of ``order`` that is missing, as rank 0 has read it; ``everyone`` is what the ranks ``told``, by rank.
+
+    Raises LaunchError when they have not read the same run: other hosts may see another results folder.
+    """
+    first = everyone[0]
+    for rank, one in enumerate(everyone):
+        if (one["run"], one["plan"]) != (first["run"], first["plan"]):
+            message = (
+                f"rank 0 resumes run {first['run']}, rank {rank} run {one['run']} or another plan of it; "
+                "every host has to see the same results folder"
+            )
+            raise LaunchError(message)
+    wanted = {(cases[place], block) for place, block in first["lacking"] if place < len(cases)}
+    return [one for one in order if one in wanted]
+
+
+def carry_on(
+    folder: Path, plan: Plan, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, Mapping[str, JSON]]
+) -> None:
+    """Rank 0, once the world has formed: hold it against the one that the run in ``folder`` began in, and note when
+    the plan has more launches now. Raises LaunchError, listing every difference, StoreError when it cannot be noted.
+    """
+    run = store.read_run(folder)
+    _refuse_other_facts(run, cases, hosts, facts)
+    if run.plan.get("launches") != plan.launches:
+        store.write_run(folder, msgspec.structs.replace(run, plan=plan.as_json()))
+
+
+def _refuse_other_facts(
+    run: Run, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, Mapping[str, JSON]]
+) -> None:
+    differences = [] if run.hosts == tuple(hosts) else [f"hosts: {list(run.hosts)} then, {list(hosts)} now"]
+    if run.cases != tuple(cases):
+        differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, and not the same")
+    for host in dict.fromkeys(hosts):
+        then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
+        differences += [
+            f"{key} of {host}: {then.get(key)} then, {now.get(key)} now"
+            for key in dict.fromkeys([*then, *now])
+            if then.get(key) != now.get(key)
+        ]
+    _refuse(run, differences)
+
+
+def _refuse(run: Run, differences: Sequence[str]) -> None:
+    if differences:
+        message = (
+            f"run {run.id} cannot be resumed here, because this is another world: {'; '.join(differences)}; "
+            "make a run of its own, and judge the two as two"
+        )
+        raise LaunchError(message)
+
+
+def _told(facts: Mapping[str, JSON]) -> dict[str, JSON]:
+    found = {path: _at(facts, path) for path in _SAME_FACTS}
+    variables = facts.get("variables")
+    if isinstance(variables, Mapping):
+        found |= {name: value for name, value in variables.items() if str(name).startswith(_SAME_VARIABLES)}
+    return found
+
+
+def _at(facts: Mapping[str, JSON], path: str) -> JSON:
+    value: JSON = facts
+    for step in path.split("."):
+        value = value.get(step) if isinstance(value, Mapping) else None
+    return value
