@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from busbw_analysis.fit import fit_series
+from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.models import predict, predict_alternatives
@@ -26,6 +27,7 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
+    lateness: tuple[GroupLateness, ...]
     cases: tuple[CaseSummary, ...]
 
 
@@ -34,12 +36,13 @@ def judge(dataset: Dataset) -> Judgement:
     crowded = oversubscribed_hosts(dataset)
     summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
     matrices = matrices_of(summaries)
+    lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies) for one in series)
     return Judgement(
         dataset=dataset,
-        remarks=remarks_on(dataset, summaries, matrices),
+        remarks=remarks_on(dataset, summaries, matrices, lateness),
         verdicts=tuple(
             verdict
             for curve in curves
@@ -49,6 +52,7 @@ def judge(dataset: Dataset) -> Judgement:
         ),
         curves=curves,
         matrices=matrices,
+        lateness=lateness,
         cases=summaries,
     )
 

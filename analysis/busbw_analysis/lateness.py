@@ -1,137 +1,389 @@
-"""Who comes late: a rank is named only when chance and its own slow spells cannot explain it."""
+"""Who comes late, how often, by how much and at what cost; a rank is named only when chance cannot explain it.
 
-from collections.abc import Iterable
+The rule and its reasons are in docs/method.md, "Late and slow ranks"; ``tests/bench/late_ranks.py`` measures on real
+ranks how often it is right.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import binomtest
+from scipy.stats import binom
 
-from busbw.statistics import autocorrelation_time
-from busbw_analysis.load import Block, Dataset
-from busbw_analysis.summary import SYNCHRONISING, CaseSummary
+from busbw.statistics import autocorrelation_time, median_interval
+from busbw.units import format_time
+from busbw_analysis.load import Block, Dataset, rank_list
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary
 
-_SIGNIFICANCE = 1e-4
-_COST_WORTH_NAMING = 0.1
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+Seen = Literal["every entry", "last entry", "shortest time"]
+"""What is known of who came when: when every rank entered; who came last and how long after the first; or, without a
+common clock, only who had the shortest time, which in a synchronising op is usually the one that came last."""
+
+TIMES_USUAL = 3.0
+"""Late is who comes last by more than this many times what is usual for the others."""
+LEAST_EXCESS = 0.1
+"""In so much more of the samples than the next rank must a rank be late to be named."""
+LEAST_COST = 0.05
+"""That share of the calls' time must the others have waited for it."""
+
+_USUAL_QUANTILE = 0.9
+_SIGNIFICANCE = 1e-3
+_SHORTEST_STRETCH = 5
+_MOST_LATE_TOGETHER = 8
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
-    """A rank that the others wait for, in one group of ranks.
+class RankLateness:
+    """How late one rank comes, over all synchronising cases of its group.
 
-    It was late in ``accused`` of ``cases`` synchronising cases. The numbers are of the case ``worst`` in which it
-    cost most: ``share`` of ``samples`` samples, ``chance`` that each rank would have, ``cost`` the median share of
-    the call's time that the others waited, ``p_value`` of the binomial test on as many free samples as the
-    autocorrelation leaves. ``entry_known``: that it entered last was read from a shared clock in all those cases;
-    otherwise it held the shortest time.
+    ``share`` of the samples it came late: after all ranks that are not accused with it, by more than three times what
+    is usual there. It is a mean over cases; ``low`` and ``high`` are its 95 % interval over launches from six on, its
+    range from two on, None for one. ``median_ns`` is the median lateness in those samples (NaN: never late), ``cost``
+    the share of the calls' time that the others waited for it. Of ``stretches`` of samples it was late more often than
+    any other in ``ahead``; ``p_value`` is the chance of that among equal ranks, times their number. It stands out in
+    ``cases`` and ``launches``, most in the case ``worst``. ``accused``: all of that is beyond what chance and healthy
+    ranks do.
     """
 
     rank: int
-    ranks: tuple[int, ...]
-    accused: int
-    cases: int
-    worst: int
+    host: str | None
     share: float
-    chance: float
-    samples: int
+    low: float | None
+    high: float | None
+    median_ns: float
     cost: float
+    ahead: int
+    stretches: int
     p_value: float
-    entry_known: bool
+    cases: int
+    launches: int
+    worst: int
+    accused: bool
 
 
 @dataclass(frozen=True, slots=True)
-class _Evidence:
-    case: int
-    rank: int
-    share: float
+class GroupLateness:
+    """The ranks of one group. In 9 of 10 samples nobody but the accused (or the most suspicious rank) came more than
+    ``usual_ns`` after the next one (median over the cases). There were so many ``cases``, ``launches`` and ``samples``.
+    """
+
+    ranks: tuple[int, ...]
+    seen: Seen
+    usual_ns: float
+    cases: int
+    launches: int
     samples: int
-    cost: float
-    p_value: float
-    entry_known: bool
-    guilty: bool
+    members: tuple[RankLateness, ...]
+
+    @property
+    def accused(self) -> tuple[RankLateness, ...]:
+        """The ranks that the others wait for, the dearest first."""
+        return tuple(sorted((member for member in self.members if member.accused), key=lambda member: -member.cost))
 
 
-def late_ranks(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[LateRank, ...]:
-    """The ranks to be named.
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One block: the slowest time, who came last (place in the group) and by how much after the next (or, where the
+    other entries are not known, after the first), and the entry of every rank (ranks × samples, ns) or None.
+    """
 
-    A rank is late in a case when it enters last into a synchronising op (without a shared clock: holds the shortest
-    time of it) more often than chance
-    (p < 10⁻⁴ over the number of ranks), in at least half of the samples beyond its fair share, more often than chance
-    in every launch, and costs 10 % of the time; it is named when that is so in most cases.
+    launch: tuple[int, int]
+    slowest: Floats
+    last: Integers
+    gap: Floats
+    entries: Floats | None
+    clock_error_ns: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Blame:
+    """One case, seen with some suspects in mind. ``shares`` and ``costs`` are launch → vector over the places in the
+    group; ``late`` holds place and lateness (ns) of everybody who was late; ``duels`` is suspect → stretches that it
+    won and lost.
+    """
+
+    usual_ns: float
+    shares: Mapping[tuple[int, int], Floats]
+    costs: Mapping[tuple[int, int], Floats]
+    late: tuple[Integers, Floats]
+    duels: Mapping[int, tuple[int, int]]
+
+    @property
+    def share(self) -> Floats:
+        """By place, mean over the launches."""
+        return _mean(self.shares.values())
+
+    @property
+    def cost(self) -> Floats:
+        """By place, mean over the launches."""
+        return _mean(self.costs.values())
+
+
+def _mean(vectors: Iterable[Floats]) -> Floats:
+    return np.asarray(np.mean(list(vectors), axis=0), dtype=np.float64)
+
+
+def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
+    """Every group of ranks that ran synchronising ops together, in the order of the plan.
+
+    Cases weigh alike, and so do launches within a case: it is a rank that is late, not a size.
     """
     blocks: dict[tuple[int, tuple[int, ...]], list[Block]] = {}
     for block in dataset.blocks:
         blocks.setdefault((block.case, block.samples.ranks), []).append(block)
-    late = dataset.samples["last_rank"].to_numpy(dtype=np.int64)
-    slowest = dataset.samples["slowest_ns"].to_numpy(dtype=np.float64)
-    fastest = dataset.samples["fastest_ns"].to_numpy(dtype=np.float64)
-    skew = dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64)
-    wait_share = np.where(np.isnan(skew), 1 - fastest / slowest, np.minimum(skew / slowest, 1.0))
-    by_group: dict[tuple[int, ...], list[_Evidence]] = {}
+    groups: dict[tuple[int, ...], dict[int, list[Block]]] = {}
     for summary in summaries:
-        if summary.state != "measured" or summary.case.op not in SYNCHRONISING:
-            continue
-        for group in summary.groups:
-            if len(group.ranks) > 1:
-                evidence = _evidence(summary.index, group.ranks, blocks[summary.index, group.ranks], late, wait_share)
-                by_group.setdefault(group.ranks, []).append(evidence)
-    found: list[LateRank] = []
-    for ranks, cases in by_group.items():
-        for rank in ranks:
-            guilty = [evidence for evidence in cases if evidence.guilty and evidence.rank == rank]
-            if 2 * len(guilty) > len(cases):
-                found.append(_named(rank, ranks, guilty, len(cases)))
-    return tuple(found)
+        if summary.state == "measured" and summary.case.op in SYNCHRONISING:
+            for group in summary.groups:
+                if len(group.ranks) > 1:
+                    groups.setdefault(group.ranks, {})[summary.index] = blocks[summary.index, group.ranks]
+    hosts = dataset.runs[0].run.hosts
+    return tuple(_group(ranks, cases, hosts) for ranks, cases in groups.items())
 
 
-def _named(rank: int, ranks: tuple[int, ...], guilty: list[_Evidence], cases: int) -> LateRank:
-    worst = max(guilty, key=lambda evidence: evidence.cost)
-    return LateRank(
-        rank=rank,
+def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int, str]) -> str:
+    """What is held against ``member`` of ``group``, as whole sentences; ``case_names`` has a name for every case."""
+    who = f"Rank {member.rank}" + (f" (host {member.host})" if member.host else "")
+    spread = "" if member.low is None or member.high is None else f" ({member.low:.0%} to {member.high:.0%} by launch)"
+    chance = "p < 10⁻¹²" if member.p_value < 1e-12 else f"p = {member.p_value:.1g}"
+    if group.seen == "shortest time":
+        what = "has the shortest time (usually the one that came last)"
+        usual = f"of the others none is ahead by more than {format_time(group.usual_ns)}"
+    else:
+        what = "arrives late"
+        usual = f"of the others none comes more than {format_time(group.usual_ns)} after the rest"
+    host = [other for other in group.members if other.host == member.host]
+    together = (
+        f" All ranks of host {member.host} are late."
+        if 1 < len(host) < len(group.members) and all(other.accused for other in host)
+        else ""
+    )
+    return (
+        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}; {usual} in 9 "
+        f"of 10 samples. Waiting for it takes {member.cost:.0%} of the time of the calls. Among ranks "
+        f"{rank_list(group.ranks)} it stands out in {member.cases} of {_counted(group.cases, 'case')} and "
+        f"{member.launches} of {_counted(group.launches, 'launch', 'launches')}, most in {case_names[member.worst]}; "
+        f"it was late more often than any other in {member.ahead} of "
+        f"{_counted(member.stretches, 'stretch', 'stretches')} of samples ({chance} among equal ranks).{together}"
+    )
+
+
+def _counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
+    seen = _seen([block for blocks in cases.values() for block in blocks])
+    parts = {case: [_part(block, seen) for block in blocks] for case, blocks in cases.items()}
+    # The members of the largest set of which every one stands out; two ranks that are late in turns hide each other
+    # from whoever looks for one.
+    order = _most_suspicious(list(parts.values()), len(ranks))
+    most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
+    blames, judged = _trial(order[:1], parts, ranks, hosts, seen)
+    for count in range(2, most + 1):
+        more = _trial(order[:count], parts, ranks, hosts, seen)
+        if all(member.accused for member in more[1].values()):
+            blames, judged = more
+    return GroupLateness(
         ranks=ranks,
-        accused=len(guilty),
-        cases=cases,
-        worst=worst.case,
-        share=worst.share,
-        chance=1 / len(ranks),
-        samples=worst.samples,
-        cost=worst.cost,
-        p_value=worst.p_value,
-        entry_known=all(evidence.entry_known for evidence in guilty),
+        seen=seen,
+        usual_ns=float(np.median([blame.usual_ns for blame in blames.values()])),
+        cases=len(cases),
+        launches=len({part.launch for members in parts.values() for part in members}),
+        samples=sum(len(part.slowest) for members in parts.values() for part in members),
+        members=tuple(
+            judged.get(place) or _judged(place, (), blames, ranks, hosts, seen) for place in range(len(ranks))
+        ),
     )
 
 
-def _evidence(
-    case: int,
+def _trial(
+    suspects: Sequence[int],
+    parts: Mapping[int, Sequence[_Part]],
     ranks: tuple[int, ...],
-    blocks: list[Block],
-    late: npt.NDArray[np.int64],
-    wait_share: npt.NDArray[np.float64],
-) -> _Evidence:
-    """What speaks against the rank that was late most often in one case."""
-    launches: dict[tuple[int, int], list[Block]] = {}
-    for block in blocks:
-        launches.setdefault((block.run, block.launch), []).append(block)
-    series = [np.concatenate([late[block.rows] for block in members]) for members in launches.values()]
-    everything = np.concatenate(series)
-    counts = [int((everything == rank).sum()) for rank in ranks]
-    rank = ranks[int(np.argmax(counts))]
-    chance, share = 1 / len(ranks), max(counts) / len(everything)
-    free = sum(max(1, int(len(one) / _autocorrelation(one == rank))) for one in series)
-    p_value = float(binomtest(round(share * free), free, chance, alternative="greater").pvalue)
-    waits = np.concatenate([wait_share[block.rows] for block in blocks])
-    cost = float(np.median(waits[np.concatenate([late[block.rows] for block in blocks]) == rank]))
-    guilty = (
-        p_value < _SIGNIFICANCE / len(ranks)
-        and share >= (1 + chance) / 2
-        and all(float((one == rank).mean()) > chance for one in series)
-        and cost >= _COST_WORTH_NAMING
+    hosts: Sequence[str],
+    seen: Seen,
+) -> tuple[dict[int, _Blame], dict[int, RankLateness]]:
+    """What every case says when these are suspected, and what that makes of each of them."""
+    blames = {case: _blame(members, suspects, len(ranks)) for case, members in parts.items()}
+    return blames, {place: _judged(place, suspects, blames, ranks, hosts, seen) for place in suspects}
+
+
+def _seen(blocks: Sequence[Block]) -> Seen:
+    if any(block.samples.last_rank is None or block.samples.arrival_skew_ns is None for block in blocks):
+        return "shortest time"
+    # Long blocks keep no entries of every rank, and need none: what they have many of are quiet samples.
+    return "every entry" if any(_has_entries(block) for block in blocks) else "last entry"
+
+
+def _has_entries(block: Block) -> bool:
+    return all(one.entries_ns is not None for one in block.samples.per_rank)
+
+
+def _part(block: Block, seen: Seen) -> _Part:
+    samples = block.samples
+    slowest = np.asarray(samples.slowest_ns, dtype=np.float64)
+    places = {rank: place for place, rank in enumerate(samples.ranks)}
+    entries: Floats | None = None
+    if seen == "shortest time":
+        who, gap = samples.late_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
+    else:
+        who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
+    if seen == "every entry" and _has_entries(block):
+        by_rank = {one.rank: one.entries_ns for one in samples.per_rank}
+        entries = np.asarray([by_rank[rank] for rank in samples.ranks], dtype=np.float64)
+        highest = np.partition(entries, len(entries) - 2, axis=0)[-2:]
+        gap = highest[1] - highest[0]
+    return _Part(
+        launch=(block.run, block.launch),
+        slowest=slowest,
+        last=np.asarray([places[rank] for rank in who], dtype=np.int64),
+        gap=gap,
+        entries=entries,
+        clock_error_ns=float(block.measurement.clock_error_ns or 0),
     )
-    known = all(block.samples.last_rank is not None for block in blocks)
-    return _Evidence(case, rank, share, len(everything), cost, p_value, known, guilty)
 
 
-def _autocorrelation(was_late: npt.NDArray[np.bool_]) -> float:
-    """In samples; of whichever of "late" and "not late" is the rarer, which is what lies above the median."""
+def _most_suspicious(cases: Sequence[Sequence[_Part]], count: int) -> list[int]:
+    """The places of the group by how much of the calls' time each came after the middle of all, most first."""
+    mass = np.zeros(count)
+    for parts in cases:
+        total = np.zeros(count)
+        for part in parts:
+            if part.entries is None:
+                total += np.bincount(part.last, np.minimum(part.gap / part.slowest, 1), count)
+            else:
+                behind = np.maximum(part.entries - np.median(part.entries, axis=0), 0)
+                total += np.minimum(behind / part.slowest, 1).sum(axis=1)
+        mass += total / sum(len(part.slowest) for part in parts)
+    return [int(place) for place in np.argsort(-mass, kind="stable")]
+
+
+def _blame(parts: Sequence[_Part], suspects: Sequence[int], count: int) -> _Blame:
+    """What one case says about everybody when ``suspects`` are not asked what is usual."""
+    of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
+    usual = float(np.quantile(np.concatenate(of_others), _USUAL_QUANTILE))
+    limit = max(TIMES_USUAL * usual, *(part.clock_error_ns for part in parts))
+    nothing = np.zeros(count)
+    samples: dict[tuple[int, int], int] = {}
+    counts: dict[tuple[int, int], Floats] = {}
+    waits: dict[tuple[int, int], Floats] = {}
+    places, lateness = [], []
+    won = dict.fromkeys(suspects, 0)
+    lost = dict.fromkeys(suspects, 0)
+    for part, others in zip(parts, of_others, strict=True):
+        at = np.flatnonzero(others > limit)
+        late = [(part.last[at], at, others[at])]
+        for place in suspects:
+            own = _lateness_of(part, place, suspects)
+            was_late = own > limit
+            mine = np.flatnonzero(was_late)
+            late.append((np.full(len(mine), place, dtype=np.int64), mine, own[mine]))
+            wins, losses = _duels(was_late, at, part.last[at], count)
+            won[place] += wins
+            lost[place] += losses
+        who, when, by = (np.concatenate(column) for column in zip(*late, strict=True))
+        samples[part.launch] = samples.get(part.launch, 0) + len(part.slowest)
+        counts[part.launch] = counts.get(part.launch, nothing) + np.bincount(who, minlength=count)
+        share_of_call = np.minimum(by / part.slowest[when], 1)
+        waits[part.launch] = waits.get(part.launch, nothing) + np.bincount(who, share_of_call, count)
+        places.append(who)
+        lateness.append(by)
+    return _Blame(
+        usual_ns=usual,
+        shares={launch: counts[launch] / taken for launch, taken in samples.items()},
+        costs={launch: waits[launch] / taken for launch, taken in samples.items()},
+        late=(np.concatenate(places), np.concatenate(lateness)),
+        duels={place: (won[place], lost[place]) for place in suspects},
+    )
+
+
+def _lateness_of(part: _Part, place: int, suspects: Sequence[int]) -> Floats:
+    """How long after the last unsuspected rank ``place`` came, 0 where it did not, ns."""
+    if part.entries is None:
+        return np.asarray(np.where(part.last == place, part.gap, 0.0))
+    others: Floats = np.delete(part.entries, suspects, axis=0).max(axis=0)
+    return np.asarray(np.maximum(part.entries[place] - others, 0.0))
+
+
+def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: int) -> tuple[int, int]:
+    """In how many stretches of one block a rank was late more often, and less often, than the worst of the others.
+
+    ``at`` are the samples in which another one, ``who``, was late. A stretch is twice as long as lateness knows of
+    itself, so that one spell of a busy core has one voice.
+    """
     rare = was_late if was_late.mean() < 0.5 else ~was_late
-    return autocorrelation_time(rare.astype(np.float64))
+    length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))
+    stretches = max(1, len(was_late) // length)
+    stretch = np.arange(len(was_late)) * stretches // len(was_late)
+    own = np.bincount(stretch[was_late], minlength=stretches)
+    most = np.zeros(stretches, dtype=np.int64)
+    keys, times = np.unique(stretch[at] * count + who, return_counts=True)
+    np.maximum.at(most, keys // count, times)
+    return int((own > most).sum()), int((own < most).sum())
+
+
+def _judged(
+    place: int,
+    suspects: Sequence[int],
+    blames: Mapping[int, _Blame],
+    ranks: tuple[int, ...],
+    hosts: Sequence[str],
+    seen: Seen,
+) -> RankLateness:
+    """One rank over all cases; it can be accused only when it is among ``suspects``."""
+    aside = suspects if place in suspects else (place,)
+    others = [other for other in range(len(ranks)) if other not in aside]
+    excess = {case: float(blame.share[place] - blame.share[others].max()) for case, blame in blames.items()}
+    share = float(np.mean([blame.share[place] for blame in blames.values()]))
+    cost = float(np.mean([blame.cost[place] for blame in blames.values()]))
+    won, lost = (sum(blame.duels.get(place, (0, 0))[side] for blame in blames.values()) for side in (0, 1))
+    p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 0.5)))
+    by_launch: dict[tuple[int, int], list[Floats]] = {}
+    for blame in blames.values():
+        for launch, shares in blame.shares.items():
+            by_launch.setdefault(launch, []).append(shares)
+    means = [_mean(shares) for shares in by_launch.values()]
+    launches = sum(float(mean[place] - mean[others].max()) >= LEAST_EXCESS for mean in means)
+    low, high = _over_launches([float(mean[place]) for mean in means])
+    own = np.concatenate([blame.late[1][blame.late[0] == place] for blame in blames.values()])
+    rank = ranks[place]
+    return RankLateness(
+        rank=rank,
+        host=hosts[rank] if rank < len(hosts) else None,
+        share=share,
+        low=low,
+        high=high,
+        median_ns=float(np.median(own)) if len(own) else float("nan"),
+        cost=cost,
+        ahead=won,
+        stretches=won + lost,
+        p_value=p_value,
+        cases=sum(value >= LEAST_EXCESS for value in excess.values()),
+        launches=launches,
+        worst=max(excess, key=excess.__getitem__),
+        accused=(
+            place in suspects
+            and float(np.mean(list(excess.values()))) >= LEAST_EXCESS
+            and cost >= LEAST_COST
+            and p_value < _SIGNIFICANCE
+            and 2 * launches > len(means)
+            # The shortest time is often some rank's by the algorithm, so it must be most of them to mean anything.
+            and (seen != "shortest time" or share >= (1 + 1 / len(ranks)) / 2)
+        ),
+    )
+
+
+def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]:
+    if len(shares) == 1:
+        return None, None
+    interval = median_interval(shares)
+    if len(shares) >= LAUNCHES_FOR_AN_INTERVAL and interval.low is not None:
+        return interval.low, interval.high
+    return min(shares), max(shares)

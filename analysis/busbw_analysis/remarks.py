@@ -6,8 +6,8 @@ from typing import Final, Literal
 
 from busbw.records import LaunchStarted
 from busbw.units import format_size, format_time
-from busbw_analysis.lateness import LateRank, late_ranks
-from busbw_analysis.load import Dataset, fact, rank_list
+from busbw_analysis.lateness import GroupLateness, in_words
+from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
@@ -32,7 +32,10 @@ class Remark:
 
 
 def remarks_on(
-    dataset: Dataset, summaries: Sequence[CaseSummary], matrices: Sequence[PairMatrix]
+    dataset: Dataset,
+    summaries: Sequence[CaseSummary],
+    matrices: Sequence[PairMatrix],
+    lateness: Sequence[GroupLateness],
 ) -> tuple[Remark, ...]:
     """All remarks on a dataset, the worst first."""
     measured = [summary for summary in summaries if summary.state == "measured"]
@@ -42,7 +45,7 @@ def remarks_on(
         *(Remark("caution", "store", f"{notice}.") for notice in dataset.notices),
         *_oversubscribed(dataset),
         *_busy(dataset),
-        *_late(late_ranks(dataset, summaries), summaries),
+        *_late(lateness, summaries),
         *_odd(matrices),
         *_launches(measured),
         *_flagged(measured),
@@ -144,20 +147,11 @@ def _busy(dataset: Dataset) -> Iterator[Remark]:
             )
 
 
-def _late(found: Iterable[LateRank], summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
     names = {summary.index: case_name(summary) for summary in summaries}
-    for late in found:
-        tiny = "p < 10⁻¹²" if late.p_value < 1e-12 else f"p = {late.p_value:.1g}"
-        usual = "is the last to come" if late.entry_known else "has the shortest time (usually the one that came last)"
-        how = "last" if late.entry_known else "shortest"
-        yield Remark(
-            "caution",
-            "late rank",
-            f"Rank {late.rank} keeps the others waiting: among ranks {rank_list(late.ranks)} it {usual} in "
-            f"{late.accused} of {_cases(late.cases)}. Worst is {names[late.worst]}: {how} in {late.share:.0%} "
-            f"of {late.samples} samples where chance is {late.chance:.0%} ({tiny}), "
-            f"and the others waited {late.cost:.0%} of the time of the call.",
-        )
+    for group in lateness:
+        for member in group.accused:
+            yield Remark("caution", "late rank", in_words(group, member, names))
 
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:

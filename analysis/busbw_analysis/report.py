@@ -127,7 +127,7 @@ def page_of(judgement: Judgement) -> Page:
             _verdicts(judgement.verdicts),
             operations(judgement),
             *((pairs,) if pairs else ()),
-            rank_views(dataset, judgement.cases),
+            rank_views(dataset, judgement.cases, judgement.lateness),
             fits(judgement),
             missing_cases(dataset),
             timing(dataset),

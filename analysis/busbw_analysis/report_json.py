@@ -11,6 +11,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size
 - ``pair_matrices``: ranks, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd
+- ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
 """
 
@@ -49,6 +50,7 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve) for curve in judgement.curves],
         "pair_matrices": plain(judgement.matrices),
+        "lateness": plain(judgement.lateness),
         "cases": plain(judgement.cases),
     }
 

@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.judge import PairMatrix
+from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, TIMES_USUAL, GroupLateness, RankLateness
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
     HEAT_STEPS,
@@ -23,7 +24,7 @@ from busbw_analysis.page import (
     sentence,
     three_digits,
 )
-from busbw_analysis.summary import SYNCHRONISING, CaseSummary, GroupSummary
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary, GroupSummary
 
 _MOST_RANK_COLUMNS = 32
 SHORTEST: Final = "Shortest time (usually the one that came last)"
@@ -125,8 +126,8 @@ def shades(values: Sequence[float]) -> Callable[[float], int]:
     return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
 
 
-def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
-    """Each rank's own times against the headline, and how often it was the last to come."""
+def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Sequence[GroupLateness]) -> Section:
+    """Each rank's own times against the headline, how often it was the last to come, and whether it comes late."""
     whole = [
         (summary, group)
         for summary in summaries
@@ -145,12 +146,15 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
             if summary.case.op in SYNCHRONISING and view.samples:
                 late[view.rank].append(view.late_count / view.samples)
     hosts = dataset.runs[0].run.hosts
+    together = next((group for group in lateness if group.ranks == tuple(everyone)), None)
+    members = {} if together is None else {member.rank: member for member in together.members}
     rows = tuple(
         (
             Cell(str(rank)),
             Cell(hosts[rank] if rank < len(hosts) else MISSING),
             Cell(f"{100 * median(own[rank]):.1f}") if own[rank] else Cell(MISSING),
             Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if late[rank] else Cell(MISSING),
+            *_late_cells(members.get(rank)),
         )
         for rank in everyone
     )
@@ -162,15 +166,48 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary]) -> Section:
         Column("Host", numeric=False),
         Column("Own time", "% of the slowest rank's"),
         Column(name, "% of samples"),
+        Column("Late", "% of samples"),
+        Column("By", "median"),
+        Column("Others wait", "% of the time"),
+        Column("Verdict", numeric=False),
     )
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; chance alone gives each of n ranks 1/n. "
-        f"{_ENTRY if known else _NO_ENTRY}"
+        f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)}"
     )
     table = Table("Each rank over all cases that all ranks ran together", columns, rows, note=note)
     blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone, known=known))
     return Section("ranks", "Single ranks", blocks)
+
+
+def _late_cells(member: RankLateness | None) -> tuple[Cell, ...]:
+    if member is None:
+        return (Cell(MISSING),) * 4
+    by_launch = (
+        "" if member.low is None or member.high is None else f" ({100 * member.low:.1f}–{100 * member.high:.1f})"
+    )
+    return (
+        Cell(f"{100 * member.share:.1f}{by_launch}"),
+        Cell(format_time(member.median_ns) if math.isfinite(member.median_ns) else MISSING),
+        Cell(f"{100 * member.cost:.1f}"),
+        Cell("late", tone="caution") if member.accused else Cell("not late", tone="quiet"),
+    )
+
+
+def _late_note(group: GroupLateness | None) -> str:
+    if group is None:
+        return " Whether a rank comes late is not judged: these ranks ran no operation together that synchronises."
+    spread = {
+        True: "in brackets the 95 % interval over launches",
+        False: "in brackets the range of launches" if group.launches > 1 else "one launch has no interval",
+    }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
+    return (
+        f" Late: last, and by more than {TIMES_USUAL:g} times what is usual, which is {format_time(group.usual_ns)} "
+        f"(in 9 of 10 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
+        f"called late when that is {LEAST_EXCESS:.0%} of samples more than for the next rank, costs {LEAST_COST:.0%} "
+        "of the time, and is neither chance nor the matter of a few launches."
+    )
 
 
 def _late_by_op(

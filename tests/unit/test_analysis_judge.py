@@ -2,12 +2,11 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.records import Case, Measurement, Row
+from busbw.records import Case
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
@@ -15,7 +14,6 @@ from busbw_analysis.judge import Judgement, Verdict, judge
 from busbw_analysis.load import load, pool
 from busbw_analysis.matrices import odd_ones
 from busbw_analysis.models import NoModel
-from busbw_analysis.report import compose
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]
@@ -48,85 +46,6 @@ def test_a_healthy_run_has_nothing_bad_said_about_it() -> None:
     cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB), case("pair_matrix", MIB)]
     judgement = judged(cases, World(jitter_seconds=0.5e-6, launch_noise=0.02))
     assert subjects(judgement) == []
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_nobody_is_accused_where_all_are_late_alike(seed: int) -> None:
-    cases = [case("all_reduce", size) for size in SIZES]
-    run = synthetic_run(cases, World(jitter_seconds=20e-6), launches=4, samples=100, seed=seed)
-    assert "late rank" not in subjects(judge(pool((run,))))
-
-
-@pytest.mark.parametrize(
-    ("jitter_seconds", "late_seconds", "why"),
-    [
-        (0.0, 1e-6, "always last, but it costs 5 % of the time"),
-        (40e-6, 30e-6, "last more often than chance, but not in most samples"),
-    ],
-)
-def test_a_rank_that_is_a_little_late_is_not_accused(jitter_seconds: float, late_seconds: float, why: str) -> None:
-    world = World(jitter_seconds=jitter_seconds, late_rank=1, late_seconds=late_seconds)
-    judgement = judge(pool((synthetic_run([case("all_reduce", 64)], world, launches=4, samples=200),)))
-    group = judgement.cases[0].only
-    assert group is not None
-    assert group.views[1].late_count > 0.35 * group.samples, why
-    assert "late rank" not in subjects(judgement), why
-
-
-def test_nobody_is_accused_by_three_samples() -> None:
-    for seed in range(20):
-        run = synthetic_run([case("barrier", 0)], World(jitter_seconds=50e-6), launches=1, samples=3, seed=seed)
-        assert "late rank" not in subjects(judge(pool((run,))))
-
-
-@pytest.mark.parametrize("rank", [0, 2])
-def test_the_late_rank_is_named_with_numbers(rank: int) -> None:
-    cases = [case("all_reduce", size) for size in SIZES[:3]]
-    judgement = judged(cases, World(jitter_seconds=5e-6, late_rank=rank, late_seconds=60e-6))
-    text = said(judgement, "late rank")
-    assert f"Rank {rank} keeps the others waiting" in text
-    assert "3 of 3 cases" in text
-    assert "chance is 25%" in text
-    assert f"Rank {3 - rank}" not in text
-
-
-def swapped_late_ranks(run: StoredRun, last: int | None) -> StoredRun:
-    """``run`` with rank 3 holding every shortest time, and rank ``last`` entering last by the clock if there is one."""
-    rows: list[Row] = []
-    for row in run.rows:
-        if isinstance(row, Measurement):
-            groups = [
-                msgspec.structs.replace(
-                    group,
-                    late_rank=(3,) * len(group.late_rank),
-                    last_rank=None if last is None else (last,) * len(group.late_rank),
-                )
-                for group in row.groups
-            ]
-            rows.append(msgspec.structs.replace(row, groups=tuple(groups)))
-        else:
-            rows.append(row)
-    return replace(run, rows=tuple(rows))
-
-
-@pytest.mark.parametrize(("last", "named"), [(1, 1), (None, 3)])
-def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last: int | None, named: int) -> None:
-    world = World(late_rank=1, late_seconds=60e-6)
-    run = synthetic_run([case("all_reduce", size) for size in SIZES[:2]], world, launches=4)
-    judgement = judge(pool((swapped_late_ranks(run, last),)))
-    assert f"Rank {named} keeps the others waiting" in said(judgement, "late rank")
-    assert ("shortest time (usually the one that came last)" in said(judgement, "late rank")) == (last is None)
-    group = judgement.cases[0].only
-    assert group is not None
-    assert group.entry_known == (last is not None)
-    assert group.views[named].late_count == group.samples
-    text = compose(judgement).text
-    assert ("Came last" in text, "Shortest time (usually" in text) == (last is not None, last is None)
-
-
-def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() -> None:
-    judgement = judged([case("broadcast", 64)], World(late_rank=1, late_seconds=60e-6))
-    assert "late rank" not in subjects(judgement)
 
 
 def test_failures_interruptions_and_cases_not_reached_come_first() -> None:

@@ -164,6 +164,25 @@ def test_a_delayed_rank_is_late_in_the_share_of_samples_that_was_asked_for() -> 
     assert set(skews) == {0, 5_000}
 
 
+def test_a_rank_may_be_delayed_at_random_and_the_same_way_again() -> None:
+    def late_samples(seed: int) -> list[int]:
+        def delayed(backend: FakeBackend) -> Backend:
+            def wait(seconds: float) -> None:
+                backend.clock.advance(round(seconds * 1e9))
+
+            return DelayingBackend(backend, 2, 5e-6, 0.3, wait=wait, seed=seed)
+
+        made = everywhere(FakeWorld(4), case("all_reduce", 64), timing(min_samples=100), delayed)[0]
+        assert isinstance(made, Measurement)
+        return [index for index, skew in enumerate(made.groups[0].arrival_skew_ns or ()) if skew]
+
+    once = late_samples(1)
+    assert 15 < len(once) < 45
+    assert len(set(np.diff(once))) > 3, "not evenly spread"
+    assert late_samples(1) == once
+    assert late_samples(2) != once
+
+
 def test_clocks_of_different_hosts_give_no_skew_but_the_same_durations() -> None:
     one = case("all_reduce", 64)
     apart = FakeWorld(4, Script(durations=scripted, offsets_ns=(0, -900_000, 17, 10**12)))

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -136,9 +137,10 @@ class CorruptingBackend(WrappingBackend):
 
 
 class DelayingBackend(WrappingBackend):
-    """Makes rank ``rank`` late: it leaves ``share`` of the barriers, evenly spread, ``seconds`` after the others.
+    """Makes rank ``rank`` late: it leaves ``share`` of the barriers ``seconds`` after the others.
 
-    ``wait`` is how it spends that time; over a ``FakeWorld`` it must move the clock instead of sleeping.
+    They are spread evenly, or drawn at random with ``seed``. ``wait`` is how it spends that time; over a ``FakeWorld``
+    it must move the clock instead of sleeping.
     """
 
     def __init__(
@@ -149,9 +151,11 @@ class DelayingBackend(WrappingBackend):
         share: float = 1.0,
         *,
         wait: Callable[[float], None] = time.sleep,
+        seed: int | None = None,
     ) -> None:
         super().__init__(inner)
         self._late = inner.rank == rank
+        self._dice = None if seed is None else random.Random(seed)
         self._seconds = seconds
         self._share = share
         self._wait = wait
@@ -161,7 +165,11 @@ class DelayingBackend(WrappingBackend):
         """The barrier of ``inner``, and the delay after it."""
         self.inner.barrier()
         before, self._barriers = self._barriers, self._barriers + 1
-        if self._late and math.floor(self._barriers * self._share) > math.floor(before * self._share):
+        if self._dice is not None:
+            due = self._dice.random() < self._share
+        else:
+            due = math.floor(self._barriers * self._share) > math.floor(before * self._share)
+        if self._late and due:
             self._wait(self._seconds)
 
 

@@ -37,6 +37,8 @@ Floats = npt.NDArray[np.float64]
 
 _STARTED = "2026-01-02T03:04:05.000Z"
 _REDUCING = "float32"
+_PAUSE_SECONDS = 50e-6
+"""Between the last exit of a sample and the start of the next."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,9 @@ class World:
 
     ``sample_noise`` and ``launch_noise`` are the standard deviations of the logarithm of a sample and of a whole
     launch. ``jitter_seconds`` is the mean of the exponential delay with which each rank arrives; ``late_rank`` arrives
-    ``late_seconds`` after that on top. ``slow_share`` of the samples take ``slow_seconds`` more. ``slow_ranks`` and
-    ``slow_pairs`` divide the rate of the pair ops by ``slow_factor``. ``moved`` are the moved factors of ops.
+    ``late_seconds`` after that on top, in a random ``late_share`` of the samples. ``slow_share`` of the samples take
+    ``slow_seconds`` more. ``slow_ranks`` and ``slow_pairs`` divide the rate of the pair ops by ``slow_factor``.
+    ``moved`` are the moved factors of ops.
     """
 
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
@@ -65,6 +68,7 @@ class World:
     jitter_seconds: float = 0.0
     late_rank: int | None = None
     late_seconds: float = 0.0
+    late_share: float = 1.0
     slow_share: float = 0.0
     slow_seconds: float = 0.0
     slow_ranks: tuple[int, ...] = ()
@@ -268,12 +272,15 @@ def _group(
         else np.zeros((len(members), samples))
     )
     if world.late_rank in members:
-        arrival[members.index(world.late_rank)] += world.late_seconds
+        when = generator.random(samples) < world.late_share if world.late_share < 1 else True
+        arrival[members.index(world.late_rank)] += np.where(when, world.late_seconds, 0.0)
     last = arrival.max(axis=0)
     # All leave `done` after the last one came, but for a trace of their own noise; who copies waits for nobody.
     alone = op.bus_factor is None and not op.synchronising
     leave = (arrival if alone else last) + done * (1 + 1e-4 * generator.random((len(members), samples)))
     durations = np.maximum(np.rint((leave - arrival) * 1e9), 1).astype(np.int64)
+    begins = np.concatenate([[0.0], np.cumsum(leave.max(axis=0) + _PAUSE_SECONDS)[:-1]])
+    entries = (begins + arrival - arrival[:, 0].min()) * 1e9
     return GroupSamples(
         ranks=members,
         bus_factor=op.factor(len(members)),
@@ -286,7 +293,12 @@ def _group(
         arrival_skew_ns=_integers((last - arrival.min(axis=0)) * 1e9) if world.shared_clock else None,
         exit_span_ns=_integers((leave.max(axis=0) - last) * 1e9) if world.shared_clock else None,
         per_rank=tuple(
-            RankSamples(rank=rank, quantiles_ns=_integers(np.quantile(durations[place], QUANTILES)), samples_ns=None)
+            RankSamples(
+                rank=rank,
+                quantiles_ns=_integers(np.quantile(durations[place], QUANTILES)),
+                samples_ns=_integers(durations[place]),
+                entries_ns=_integers(entries[place]) if world.shared_clock else None,
+            )
             for place, rank in enumerate(members)
         ),
     )
