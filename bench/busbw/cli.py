@@ -19,6 +19,7 @@ _LAZY = {
     "show": "busbw_analysis.commands",
     "fit": "busbw_analysis.commands",
     "report": "busbw_analysis.commands",
+    "compare": "busbw_analysis.commands",
 }
 """Commands of the analysis → the module that has them; pandas and matplotlib are loaded with it."""
 
@@ -26,6 +27,7 @@ _LAZY_HELP = {
     "show": "Print a run's table: every case with its rate, interval, skew and share of the roof.",
     "fit": "Fit the cost models to a run and say how far they hold.",
     "report": "Write report.html, its Markdown twin and a JSON summary.",
+    "compare": "Hold one run against another: faster, slower, equal, or cannot tell.",
 }
 
 
@@ -301,6 +303,28 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
         click.echo(f"no {what} in {results_dir}", err=True)
     else:
         click.echo(listing.as_table(rows))
+
+
+@main.command()
+@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
+@click.option("--backend", default="gloo", show_default=True, help="Communication library (busbw list backends).")
+@_results_dir
+@_as_json
+def selftest(*, ranks: int | None, backend: str, results_dir: Path, as_json: bool) -> None:
+    """Test the instrument on this machine, in about a minute, and say how far its numbers can be trusted.
+
+    Exit status 1 when they cannot. Reports of this machine say what was found.
+    """
+    from busbw.selftest import run_selftest  # noqa: PLC0415 - it measures, and so it loads torch
+
+    folder = run_selftest(results_dir, backend=backend, ranks=ranks, say=lambda text: click.echo(text, err=True))
+    judge = importlib.import_module("busbw_analysis.selftest")
+    judged = judge.judge_selftest(folder)
+    kept = judge.write_selftest(folder, judged)
+    click.echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
+    click.echo(f"kept in {shlex.quote(str(kept))}", err=True)
+    if judged.failures:
+        click.get_current_context().exit(1)
 
 
 @main.command()

@@ -6,7 +6,6 @@ them. What they show is for the analysis to say.
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -37,20 +36,12 @@ _LATE = (Sweep(ops=("all_reduce", "all_gather"), sizes="8,64KiB"), Sweep(ops=("b
 _WRONG = (Sweep(ops=("all_reduce", "all_gather", "broadcast"), sizes="1KiB"),)
 
 
-@dataclass(frozen=True, slots=True)
-class SelfTest:
-    """Where the runs are: ``same`` (A and B in alternate launches), ``late`` and ``wrong``; ``folder`` holds all three."""
-
-    folder: Path
-    same: Path
-    late: Path
-    wrong: Path
+TRUTH_FILE = "truth.json"
+"""What was done on purpose, beside the runs: the analysis has to find it."""
 
 
-def run_selftest(
-    results_dir: Path, *, backend: str = "gloo", ranks: int | None = None, say: Callable[[str], None]
-) -> SelfTest:
-    """Take the three runs on this machine; ``say`` hears what is being done.
+def run_selftest(results_dir: Path, *, backend: str, ranks: int | None, say: Callable[[str], None]) -> Path:
+    """Take the three runs on this machine and return the folder that holds them; ``say`` hears what is being done.
 
     Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
     breaks: an instrument that cannot even run has failed, too.
@@ -84,4 +75,17 @@ def run_selftest(
     say(f"rank {last} comes {1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples")
     delayed = take("late", _LATE, 2, wrapped(row, late))
     say(f"rank {last} gets wrong data")
-    return SelfTest(stamp, same, delayed, take("wrong", _WRONG, 1, wrapped(row, wrong)))
+    spoilt = take("wrong", _WRONG, 1, wrapped(row, wrong))
+    truth = {
+        "runs": {
+            name: str(run.relative_to(stamp)) for name, run in (("same", same), ("late", delayed), ("wrong", spoilt))
+        },
+        "backend": backend,
+        "ranks": ranks,
+        "usable_cores": environment.usable_cores(),
+        "late_rank": last,
+        "late_ns": round(DELAY_SECONDS * 1e9),
+        "late_share": DELAY_SHARE,
+    }
+    (stamp / TRUTH_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=2) + b"\n")
+    return stamp

@@ -1,0 +1,319 @@
+"""What a self-test shows: each part of the instrument against a limit, and whether this machine can give numbers.
+
+The runs come from ``busbw selftest``: the same cases in alternate launches, a rank that was late on purpose, and data
+that were spoilt on purpose. What was done is known, so what is found can be right or wrong.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from busbw.errors import AnalysisError, StoreError
+from busbw.records import JSON, SCHEMA
+from busbw.units import format_size, format_time
+from busbw_analysis.comparison import Estimate, estimate, holm
+from busbw_analysis.lateness import lateness_of
+from busbw_analysis.load import Dataset, load
+from busbw_analysis.summary import CaseSummary, summarise
+
+State = Literal["ok", "caution", "fail"]
+
+FOLDER = "selftests"
+RESULT_FILE = "selftest.json"
+_TRUTH_FILE = "truth.json"
+
+_TIMER_NS = (200.0, 1_000.0)
+_EMPTY_NS = (1_000.0, 5_000.0)
+_SKEW_SHARE = (0.1, 1.0)
+_RESOLUTION = (0.05, 0.5)
+_FOREIGN_SHARE = (0.06, 0.5)
+_STEAL_SHARE = (0.005, 0.1)
+_LATE_ERROR = (0.25, 0.5)
+_SAME_P = (0.05, 0.01)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One part of the instrument: what was found, what is wanted of it, and what it means when it is not met."""
+
+    name: str
+    found: str
+    limit: str
+    state: State
+    meaning: str
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """A self-test as it was judged. ``resolution`` is by case, in words → the smallest relative difference that the
+    comparison of 2 × 10 launches of it would have told from none (half the width of the ratio's interval).
+    """
+
+    id: str
+    started: str
+    machine: str
+    backend: str
+    ranks: int
+    usable_cores: int
+    checks: tuple[Check, ...]
+    resolution: dict[str, float]
+
+    @property
+    def failures(self) -> tuple[Check, ...]:
+        """What was not met at all."""
+        return tuple(check for check in self.checks if check.state == "fail")
+
+    @property
+    def finest(self) -> float | None:
+        """The best resolution of any case; None when there was none."""
+        return min(self.resolution.values(), default=None)
+
+    @property
+    def coarsest(self) -> float | None:
+        """The worst resolution of any case; None when there was none."""
+        return max(self.resolution.values(), default=None)
+
+    def answer(self) -> str:
+        """Whether numbers of this machine can be believed, in one sentence."""
+        if self.failures:
+            return f"This machine cannot give trustworthy numbers: {'; '.join(one.meaning for one in self.failures)}."
+        fine, coarse = self.finest, self.coarsest
+        if fine is None or coarse is None:
+            return "The instrument works here; its resolution was not measured."
+        cautions = sum(check.state == "caution" for check in self.checks)
+        aside = f" {cautions} of {len(self.checks)} checks ask for caution." if cautions else ""
+        return (
+            f"The instrument works here. Between 10 and 10 launches, differences below {fine:.0%} to {coarse:.0%} "
+            f"(by case) are not resolved.{aside}"
+        )
+
+
+def judge_selftest(folder: Path) -> SelfTest:
+    """Judge the runs in ``folder``. Raises StoreError or AnalysisError when one of them cannot be read."""
+    try:
+        truth: dict[str, JSON] = json.loads((folder / _TRUTH_FILE).read_text(encoding="utf-8"))
+        runs = {name: folder / path for name, path in truth["runs"].items()}
+        same, late, wrong = (load([runs[name]]) for name in ("same", "late", "wrong"))
+    except (OSError, ValueError, KeyError) as error:
+        message = f"{folder} holds no complete self-test: {type(error).__name__}: {error}"
+        raise AnalysisError(message) from error
+    summaries = summarise(same)
+    estimates = _same_with_itself(summaries)
+    checks = (
+        *_clock_reads(same),
+        _start_skew(summaries),
+        _clocks(same),
+        _quiet(same),
+        *_repeated(estimates),
+        _late(late, truth),
+        _wrong(wrong),
+    )
+    return SelfTest(
+        id=folder.name,
+        started=same.runs[0].run.started,
+        machine=same.runs[0].run.machine,
+        backend=truth["backend"],
+        ranks=truth["ranks"],
+        usable_cores=truth["usable_cores"],
+        checks=checks,
+        resolution={name: width for name, one in estimates.items() if (width := _half_width(one)) is not None},
+    )
+
+
+def write_selftest(folder: Path, judged: SelfTest) -> Path:
+    """Keep what was found beside the runs, for the reports of this machine. Raises StoreError."""
+    path = folder / RESULT_FILE
+    try:
+        path.write_text(json.dumps(as_json(judged), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}"
+        raise StoreError(message) from error
+    return path
+
+
+def as_json(judged: SelfTest) -> dict[str, JSON]:
+    """A self-test as it is kept and printed."""
+    return {"schema": SCHEMA, **asdict(judged), "answer": judged.answer(), "trustworthy": not judged.failures}
+
+
+def as_text(judged: SelfTest) -> str:
+    """The table of checks with their limits, and the answer below it."""
+    rows = [("", "check", "found", "limit"), *((one.state, one.name, one.found, one.limit) for one in judged.checks)]
+    widths = [max(len(row[column]) for row in rows) for column in range(3)]
+    lines = [
+        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]).rstrip()
+        for row in rows
+    ]
+    cautions = [f"caution: {one.name}: {one.meaning}" for one in judged.checks if one.state == "caution"]
+    return "\n".join([*lines, "", *cautions, judged.answer()])
+
+
+def latest_selftest(machine_folder: Path, backend: str, ranks: int) -> SelfTest | None:
+    """The newest self-test of the machine whose runs are in ``machine_folder``, with this backend and so many ranks;
+    None when there is none that can be read.
+    """
+    for path in sorted(machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"), reverse=True):
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+            found = SelfTest(
+                checks=tuple(Check(**check) for check in document["checks"]),
+                **{name: document[name] for name in SelfTest.__dataclass_fields__ if name != "checks"},
+            )
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        if (found.backend, found.ranks) == (backend, ranks):
+            return found
+    return None
+
+
+# --- the checks ------------------------------------------------------------------------------------------------
+
+
+def _state(value: float, limits: tuple[float, float]) -> State:
+    caution, fail = limits
+    return "ok" if value <= caution else "caution" if value <= fail else "fail"
+
+
+def _clock_reads(same: Dataset) -> tuple[Check, Check]:
+    launches = same.runs[0].launches
+    timer = max(max(launch.timer_ns) for launch in launches)
+    empty = max(max(launch.empty_call_ns) for launch in launches)
+    row = max(max(launch.empty_loop_ns) for launch in launches)
+    return (
+        Check(
+            "timer",
+            f"{timer} ns a read",
+            f"≤ {_TIMER_NS[0]:g} ns (fails above {_TIMER_NS[1]:g})",
+            _state(timer, _TIMER_NS),
+            "reading the clock takes so long that short calls cannot be timed",
+        ),
+        Check(
+            "empty call",
+            f"{empty} ns alone, {row} ns in a row",
+            f"≤ {format_time(_EMPTY_NS[0])} (fails above {format_time(_EMPTY_NS[1])})",
+            _state(empty, _EMPTY_NS),
+            "timing a call that does nothing takes so long that short calls cannot be timed",
+        ),
+    )
+
+
+def _start_skew(summaries: Sequence[CaseSummary]) -> Check:
+    """How far apart ranks leave the barrier, against the shortest operation that is timed after it."""
+    groups = [group for summary in summaries for group in summary.groups if group.skew_share is not None]
+    limit = f"≤ {_SKEW_SHARE[0]:.0%} of the shortest call (fails above {_SKEW_SHARE[1]:.0%})"
+    meaning = "ranks leave the barrier further apart than the calls after it take"
+    if not groups:
+        return Check("barrier exit skew", "not known", limit, "fail", "no clock tells when ranks begin")
+    shortest = min(groups, key=lambda group: group.time_ns)
+    share = shortest.skew_share or 0.0
+    skew = format_time(share * shortest.time_ns)
+    return Check(
+        "barrier exit skew", f"{skew} median, {share:.0%} of a call", limit, _state(share, _SKEW_SHARE), meaning
+    )
+
+
+def _clocks(same: Dataset) -> Check:
+    """Clocks compared by exchange where they are one clock: the truth is 0, the bound must hold."""
+    clocks = [clock for launch in same.runs[0].launches if launch.shared_clock for clock in launch.clocks if clock.rank]
+    if not clocks:
+        return Check("clock error", "ranks read different clocks: the truth is not known", "–", "caution", "not tested")
+    worst = max(clocks, key=lambda clock: abs(clock.offset_ns))
+    bound = float(np.median([clock.error_ns for clock in clocks]))
+    broken = sum(abs(clock.offset_ns) > clock.error_ns for clock in clocks)
+    return Check(
+        "clock error",
+        f"{format_time(abs(worst.offset_ns))} at worst, stated bound {format_time(bound)} (median)",
+        f"within its bound in all {len(clocks)}",
+        "fail" if broken else "ok",
+        f"clocks were off by more than the stated bound in {broken} of {len(clocks)} comparisons",
+    )
+
+
+def _quiet(same: Dataset) -> Check:
+    """What others took of the machine meanwhile."""
+    conditions = [one for row in same.runs[0].measurements for one in row.conditions]
+    foreign = [one.foreign_share for one in conditions if one.foreign_share is not None]
+    stolen = [one.steal_share for one in conditions if one.steal_share is not None]
+    limit = f"≤ {_FOREIGN_SHARE[0]:.0%} foreign, ≤ {_STEAL_SHARE[0]:.1%} stolen (fails above {_FOREIGN_SHARE[1]:.0%})"
+    if not foreign:
+        return Check(
+            "quiet machine", "the kernel does not tell", limit, "caution", "nobody knows what else was running"
+        )
+    used, taken = float(np.median(foreign)), float(np.median(stolen)) if stolen else 0.0
+    states = (_state(used, _FOREIGN_SHARE), _state(taken, _STEAL_SHARE))
+    worst: State = "fail" if "fail" in states else "caution" if "caution" in states else "ok"
+    found = f"{used:.0%} foreign, {taken:.1%} stolen (median of {len(foreign)} blocks)"
+    return Check("quiet machine", found, limit, worst, f"others use {used:.0%} of the machine while it measures")
+
+
+def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
+    """Every case against itself: the launches in the order A B B A, A B B A …, in pairs."""
+    found: dict[str, Estimate] = {}
+    for summary in summaries:
+        group = summary.only
+        if group is None:
+            continue
+        numbers = {("same", number): value for number, value in enumerate(group.launch_medians_ns)}
+        first = {key: value for key, value in numbers.items() if key[1] % 4 in {0, 3}}
+        second = {key: value for key, value in numbers.items() if key[1] % 4 in {1, 2}}
+        name = summary.case.op + (f" {format_size(summary.case.size_bytes)}" if summary.case.size_bytes else "")
+        found[name] = estimate(first, second)
+    return found
+
+
+def _half_width(one: Estimate) -> float | None:
+    """Half of the width of a ratio's interval, as a share: √(high / low) − 1."""
+    return None if one.low is None or one.high is None else float(np.sqrt(one.high / one.low) - 1)
+
+
+def _repeated(estimates: dict[str, Estimate]) -> tuple[Check, ...]:
+    names = [name for name, one in estimates.items() if one.p_value is not None]
+    adjusted = dict(zip(names, holm([estimates[name].p_value or 0.0 for name in names]), strict=True))
+    checks: list[Check] = []
+    for name, one in estimates.items():
+        width, p_value = _half_width(one), adjusted.get(name)
+        limit = f"no difference (p ≥ {_SAME_P[0]:g}), ± {_RESOLUTION[0]:.0%} (fails above {_RESOLUTION[1]:.0%})"
+        if width is None or p_value is None or one.low is None or one.high is None:
+            checks.append(
+                Check(f"A/A {name}", "too few launches", limit, "fail", f"{name} was not measured often enough")
+            )
+            continue
+        alarm: State = "ok" if p_value >= _SAME_P[0] else "caution" if p_value >= _SAME_P[1] else "fail"
+        state = "fail" if "fail" in {alarm, _state(width, _RESOLUTION)} else _worse(alarm, _state(width, _RESOLUTION))
+        found = f"B/A {one.ratio:.3f} ({one.low:.3f} to {one.high:.3f}), p = {p_value:.2g}: ± {width:.0%}"
+        meaning = (
+            f"{name} differs from itself (p = {p_value:.1g})"
+            if alarm == "fail"
+            else f"launches of {name} scatter so much that a difference of {width:.0%} cannot be seen"
+        )
+        checks.append(Check(f"A/A {name}", found, limit, state, meaning))
+    return tuple(checks)
+
+
+def _worse(one: State, other: State) -> State:
+    return max((one, other), key=("ok", "caution", "fail").index)
+
+
+def _late(late: Dataset, truth: dict[str, JSON]) -> Check:
+    """Whether the rank that was late is named, it alone, and by how much it was late."""
+    rank, true_ns, share = truth["late_rank"], truth["late_ns"], truth["late_share"]
+    limit = f"rank {rank} alone, {format_time(true_ns)} ± {_LATE_ERROR[0]:.0%} (fails above {_LATE_ERROR[1]:.0%})"
+    accused = {one.rank: one for group in lateness_of(late, summarise(late)) for one in group.accused}
+    if set(accused) != {rank}:
+        found = f"accused: {', '.join(f'rank {one}' for one in accused) or 'nobody'}"
+        return Check("late rank", found, limit, "fail", f"rank {rank} was late on purpose and was not named alone")
+    one = accused[rank]
+    error = abs(one.median_ns / true_ns - 1)
+    found = f"rank {rank}, median {format_time(one.median_ns)} in {one.share:.0%} of the samples ({share:.0%} true)"
+    return Check("late rank", found, limit, _state(error, _LATE_ERROR), "a delay of known size is measured wrongly")
+
+
+def _wrong(wrong: Dataset) -> Check:
+    caught = [row for row in wrong.cases if row.state == "failed" and any("wrong data" in one for one in row.reasons)]
+    found = f"{len(caught)} of {len(wrong.cases)} cases failed"
+    state: State = "ok" if len(caught) == len(wrong.cases) else "fail"
+    return Check("wrong data", found, "every case with spoilt data fails", state, "wrong data were taken for a result")
