@@ -34,9 +34,10 @@ class Work:
 
     def median_ns(self, clock: Clock, action: Callable[[], None]) -> int:
         """The median time of ``action``, ns."""
-        spent = []
-        for _ in range(_TRIES):
-            before = clock.now_ns()
-            action()
-            spent.append(clock.now_ns() - before)
-        return int(np.median(spent))
+        return int(np.median([self.timed_ns(clock, action) for _ in range(_TRIES)]))
+
+    def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:
+        """The time of one ``action``, ns."""
+        before = clock.now_ns()
+        action()
+        return clock.now_ns() - before

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from busbw.devices import Device
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import Case
@@ -25,7 +26,8 @@ Post = Callable[[], Wait]
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation bound to its buffers: ``call`` returns when this rank has finished it, ``post`` starts it and
-    returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``.
+    returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``. On a
+    device, finished means that nothing which is handed over later runs before it has.
     """
 
     call: Call
@@ -54,11 +56,15 @@ class Backend(Protocol):
     ``raises`` is what bound operations raise as they are, BackendError among them: catching and renaming is done around
     a whole loop, so that there is nothing but the library's call in the timed region; ``explain`` puts such an error
     into words.
+
+    ``device`` is what its operations run on when that is not the processor of the host: bound calls then hand their
+    work over and return, waiting makes the device's stream wait, and ``device.synchronise`` is when it is finished.
     """
 
     rank: int
     size: int
     raises: tuple[type[Exception], ...]
+    device: Device | None
 
     def explain(self, error: Exception) -> str:
         """What ``error`` says, in one line."""

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, Wait, World
+from busbw.devices import Device
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -220,6 +221,7 @@ class GlooBackend:
     """CPU tensors over Gloo. Control traffic runs in a process group of its own."""
 
     raises: tuple[type[Exception], ...] = (RuntimeError, BackendError)
+    device: Device | None = None
 
     def __init__(self, world: World) -> None:
         self.rank = world.rank

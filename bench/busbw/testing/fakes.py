@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from busbw.backends.base import Backend, BackendRow, Operation, Vector, Wait
+from busbw.devices import Device
 from busbw.errors import BackendError, BusbwError
 from busbw.measure import measure
 from busbw.ops.base import Matrix, Op
@@ -270,6 +271,7 @@ class FakeBackend:
     """One rank of a ``FakeWorld``. ``calls``, ``barriers`` and ``reductions`` count what was asked of it."""
 
     raises: tuple[type[Exception], ...] = (BackendError,)
+    device: Device | None = None
 
     def __init__(self, world: FakeWorld, rank: int) -> None:
         self.rank = rank

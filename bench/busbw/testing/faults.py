@@ -25,6 +25,7 @@ class WrappingBackend:
         self.rank = inner.rank
         self.size = inner.size
         self.raises = inner.raises
+        self.device = inner.device
 
     def explain(self, error: Exception) -> str:
         """Pass on."""

@@ -1,0 +1,157 @@
+"""A CUDA GPU behind the ``Device`` Protocol: events, a spinning kernel, graphs and a buffer larger than its cache.
+
+Thin on purpose: each method is one or two calls of torch.cuda, with the reason where the obvious call would be wrong.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+
+import torch
+
+from busbw.devices import DeviceConditions, Mark
+from busbw.errors import BackendError
+from busbw.nvml import nvml_of, uuid_of
+
+_CACHES_TO_FLUSH = 2
+_LEAST_CACHE_BYTES = 32 << 20
+"""Where torch does not tell the size of the cache: more than most have."""
+
+_SPIN_CYCLES = 1_000_000
+_SPIN_TRIES = 7
+_SIDE = 512
+"""A unit of computation multiplies two matrices of 512 × 512 floats: some µs on a large GPU."""
+
+_UNITS_PER_GRAPH = 100
+_NS_PER_MS = 1_000_000
+
+
+class CudaMark:
+    """A CUDA event that keeps time.
+
+    It is put once when it is made: an event is created by its first record, and that would be in the first sample.
+    """
+
+    def __init__(self) -> None:
+        self.event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call] # torch's stubs stop here
+        self.event.record()
+
+    def record(self) -> None:
+        """On the current stream."""
+        self.event.record()
+
+    def passed(self) -> bool:
+        """Ask the event."""
+        return bool(self.event.query())  # type: ignore[no-untyped-call] # as above
+
+    def ns_since(self, earlier: Mark) -> int:
+        """By the events' own clock, which ticks about every 0.5 µs (CUDA runtime reference, cudaEventElapsedTime)."""
+        if not isinstance(earlier, CudaMark):
+            message = f"a CUDA event cannot be compared with {type(earlier).__name__}"
+            raise BackendError(message)
+        elapsed_ms: float = earlier.event.elapsed_time(self.event)
+        return max(1, round(elapsed_ms * _NS_PER_MS))
+
+
+class CudaDevice:
+    """GPU ``index`` as torch counts them, made the current one of this process."""
+
+    def __init__(self, index: int) -> None:
+        torch.cuda.set_device(index)
+        properties = torch.cuda.get_device_properties(index)
+        self.index = index
+        self.name = f"cuda:{index}"
+        self.uuid = uuid_of(getattr(properties, "uuid", None)) or uuid_of(_visible(index))
+        self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _LEAST_CACHE_BYTES
+        self._nvml = nvml_of(self.uuid, index)
+        self._spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
+        self._cycles_per_ns = 0.0
+        self._sweep: torch.Tensor | None = None
+        self._operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
+        self._computations: dict[int, Callable[[], object]] = {}
+
+    def mark(self) -> Mark:
+        """A new event that keeps time."""
+        return CudaMark()
+
+    def synchronise(self) -> None:
+        """Of the whole device, because libraries communicate on streams of their own."""
+        torch.cuda.synchronize(self.index)
+
+    def hold(self, ns: int) -> None:
+        """A kernel of one thread that counts cycles. Raises BackendError where this torch has none."""
+        if self._spin is None:
+            message = f"torch {torch.__version__} has no torch.cuda._sleep, so the stream cannot be held"
+            raise BackendError(message)
+        if not self._cycles_per_ns:
+            self._cycles_per_ns = self._measured_cycles(self._spin)
+        self._spin(round(ns * self._cycles_per_ns))
+
+    def _measured_cycles(self, spin: Callable[[int], object]) -> float:
+        """Cycles a nanosecond, while the GPU spins: the fastest of some tries, so that no hold comes out too short."""
+        before, after = CudaMark(), CudaMark()
+        rates = []
+        for _ in range(_SPIN_TRIES):
+            before.record()
+            spin(_SPIN_CYCLES)
+            after.record()
+            self.synchronise()
+            rates.append(_SPIN_CYCLES / after.ns_since(before))
+        return max(rates)
+
+    def flush(self) -> None:
+        """Write a buffer of twice the second-level cache."""
+        if self._sweep is None:
+            self._sweep = torch.empty(_CACHES_TO_FLUSH * self.cache_bytes, dtype=torch.uint8, device=self.name)
+        self._sweep.fill_(1)
+
+    def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
+        """As a CUDA graph.
+
+        Only what this thread does may spoil the capture: NCCL's watchdog asks events in a thread of its own
+        (https://github.com/pytorch/pytorch/pull/104555).
+        """
+        self.synchronise()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            for call in calls:
+                call()
+        self.synchronise()
+        return graph.replay
+
+    def compute(self, units: int) -> None:
+        """Matrix products, captured once by the hundred, so that the host can hand over more than the GPU can do."""
+        hundreds, rest = divmod(units, _UNITS_PER_GRAPH)
+        if hundreds:
+            replay = self._computation(_UNITS_PER_GRAPH)
+            for _ in range(hundreds):
+                replay()
+        if rest:
+            self._computation(rest)()
+
+    def _computation(self, units: int) -> Callable[[], object]:
+        """``units`` products as a graph."""
+        known = self._computations.get(units)
+        if known is not None:
+            return known
+        if self._operands is None:
+            left, right = torch.rand((2, _SIDE, _SIDE), device=self.name)
+            self._operands = left, right, torch.empty_like(left)
+        left, right, product = self._operands
+
+        def multiply() -> None:
+            torch.mm(left, right, out=product)
+
+        # cuBLAS sets itself up at its first call, which a capture would refuse.
+        multiply()
+        made = self._computations[units] = self.capture([multiply] * units)
+        return made
+
+    def conditions(self) -> DeviceConditions | None:
+        """By NVML, where nvidia-ml-py is installed."""
+        return None if self._nvml is None else self._nvml.conditions()
+
+
+def _visible(index: int) -> str | None:
+    """The entry of CUDA_VISIBLE_DEVICES for GPU ``index``; older torch does not tell the UUID itself."""
+    entries = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return entries[index] if index < len(entries) else None
