@@ -5,8 +5,6 @@ wall time of a case is spent in samples, and how long ranks take to start, measu
 """
 
 import itertools
-import multiprocessing
-import os
 import statistics
 import subprocess
 import sys
@@ -14,25 +12,21 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
+from worlds import TIMEOUT_SECONDS, in_world
 
 from busbw import environment, loops, pacing, sampling, store
 from busbw import measure as instrument
 from busbw.backends import backend_named
-from busbw.backends.base import World
-from busbw.backends.torch_dist import GlooBackend
 from busbw.cases import expand
-from busbw.clock import HostClock
 from busbw.launch.local import launch_ranks
 from busbw.ops import OPS
 from busbw.plan import Plan, Sweep, Timing
 from busbw.records import Case, Measurement, Mode
-from busbw.synchronise import CommonClock
 from busbw.units import format_size
 from busbw.worker import Job
 
@@ -41,7 +35,6 @@ MODES: tuple[Mode, ...] = ("isolated", "pipelined")
 ROUNDS = 24
 SECONDS_A_ROUND = 0.02
 RANKS = 2
-TIMEOUT_SECONDS = 60.0
 
 Loop = Callable[[int], list[int]]
 
@@ -105,33 +98,11 @@ def launch_seconds(size: int) -> float:
 
 def calls() -> None:
     """Busbw's loop against the barest one, then the share of a case's time that goes into samples."""
-    context = multiprocessing.get_context("fork")
-    meeting = []
-    for number in range(RANKS):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=be_rank, args=(number, theirs), daemon=True)
-        process.start()
-        theirs.close()
-        meeting.append((ours, process))
-    # The store has threads, so it comes after the forks.
-    keeper = dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_SECONDS)
-    )
-    for pipe, _ in meeting:
-        pipe.send(keeper.port)
-    for _, process in meeting:
-        process.join()
+    in_world(RANKS, ask)
 
 
-def be_rank(number: int, pipe: Connection) -> None:
-    """One of the ranks; the first one prints."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    world = World(number, RANKS, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()))
-    backend = GlooBackend(world)
-    clock = HostClock()
-    common = CommonClock(backend, clock, ("this kernel",) * RANKS)
-    bench = sampling.Bench(backend, clock, Timing(timeout_seconds=TIMEOUT_SECONDS), common, seed=1)
-    say: Callable[[str], None] = print if number == 0 else _nothing
+def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
+    """Both questions, on one of the ranks."""
     say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank, {ROUNDS} rounds")
     say("# each round runs both loops on one buffer, in turns first; ratio: median of the rounds' ratios (quartiles)")
     say("      mode       size samples calls    bare µs   busbw µs   ratio")
@@ -152,11 +123,6 @@ def be_rank(number: int, pipe: Connection) -> None:
                 f"{format_size(case.size_bytes):>10} {len(made.groups[0].slowest_ns):8d} {made.elapsed_ns / 1e6:9.1f}"
                 f"   {spent / made.elapsed_ns:9.0%}"
             )
-    backend.close()
-
-
-def _nothing(_text: str) -> None:
-    pass
 
 
 def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], None]) -> None:
