@@ -15,6 +15,9 @@ from busbw.backends.base import Backend, Call, Post, Vector
 from busbw.clock import Clock
 from busbw.errors import BackendError, ClockError
 
+STARTS_OVERLAPPED = 2
+"""Starts of an overlapped sample: of the call alone, and of the one with computation beside it."""
+
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -34,18 +37,24 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class Overlapped:
-    """The parts of the samples of a communication beside a computation, ns: see ``records.OverlapSamples``."""
+    """The parts of the samples of a communication beside a computation, ns: see ``records.OverlapSamples``.
+
+    ``host_post`` is what posting took the host, where the parts are by a device's clock.
+    """
 
     pure: Vector
     post: Vector
     compute: Vector
     wait: Vector
+    host_post: Vector | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Samples:
     """What this rank saw: entry and exit of every sample, ns on its own host clock, and in which ones the kernel took
-    its core away (True). ``device_ns``: the durations by the device's own clock, where there is a device.
+    its core away between coming to the start and leaving (1). ``device_ns``: the durations by the device's own clock,
+    where there is a device; ``unheld``: the samples that the device began before it had all of their calls, although
+    its stream was to be held.
     """
 
     entries: Vector
@@ -53,6 +62,7 @@ class Samples:
     switched: Vector
     device_ns: Vector | None = None
     overlapped: Overlapped | None = None
+    unheld: Vector | None = None
 
 
 def switches() -> int:
@@ -60,25 +70,26 @@ def switches() -> int:
     return resource.getrusage(_THREAD).ru_nivcsw
 
 
-def idle(start: Call, prepare: Call | None, count: int) -> Samples:
-    """``count`` samples of a rank that sits them out: it only comes to the start of each."""
-    for _ in range(count):
+def idle(start: Call, prepare: Call | None, count: int, *, overlaps: bool = False) -> Samples:
+    """``count`` samples of a rank that sits out: it only comes to the start of each, twice if it ``overlaps``."""
+    for _ in range(STARTS_OVERLAPPED * count if overlaps else count):
         if prepare is not None:
             prepare()
         start()
     nothing = np.zeros(count, dtype=np.int64)
-    return Samples(nothing, nothing, nothing)
+    parts = Overlapped(nothing, nothing, nothing, nothing) if overlaps else None
+    return Samples(nothing, nothing, nothing, overlapped=parts)
 
 
 def take(loop: Loop, count: int) -> Samples:
     """``count`` samples. Raises BackendError when a call fails."""
-    entries, exits, taken = [0] * count, [0] * count, [0] * count
+    entries, exits, known, taken = [0] * count, [0] * count, [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
-    known = switches()
     try:
         for index in range(count):
             if prepare is not None:
                 prepare()
+            known[index] = switches()
             if row == 1:
                 call = next(calls)
                 start()
@@ -99,7 +110,7 @@ def take(loop: Loop, count: int) -> Samples:
     return Samples(
         np.asarray(entries, dtype=np.int64),
         np.asarray(exits, dtype=np.int64),
-        (np.diff(np.asarray(taken, dtype=np.int64), prepend=known) > 0).astype(np.int64),
+        np.greater(taken, known).astype(np.int64),
     )
 
 
@@ -110,14 +121,14 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
     waits for it: there is no way to time one that nobody waits for. Raises as ``take``.
     """
     columns = np.zeros((5, count), dtype=np.int64)
-    taken = np.zeros(count, dtype=np.int64)
+    known, taken = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
-    known = switches()
     try:
         for index in range(count):
             post = next(posts)
             if prepare is not None:
                 prepare()
+            known[index] = switches()
             start()
             before = now()
             wait = post()
@@ -141,7 +152,7 @@ def take_overlapped(loop: Loop, posts: Iterator[Post], compute: Callable[[], Non
     return Samples(
         entries,
         exits,
-        (np.diff(taken, prepend=known) > 0).astype(np.int64),
+        np.greater(taken, known).astype(np.int64),
         overlapped=Overlapped(alone, posted_at - entries, computed_at - posted_at, exits - computed_at),
     )
 

@@ -20,7 +20,7 @@ from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, po
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.pacing import ROWED, budget_of
 from busbw.records import Case, Check, Failed, Measurement, least_good
-from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, agreed, sample
+from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, agreed, sample
 from busbw.store import utc_now
 
 if TYPE_CHECKING:
@@ -74,6 +74,10 @@ def _untimeable(op: Op, case: Case, place: Place) -> str | None:
             case.sync == "none" and rowed,
             f"mode {case.mode} is calls without a barrier between them already; sync none adds nothing to it",
         ),
+        (
+            case.cache == "flushed" and rowed,
+            f"mode {case.mode} is calls in a row, of which only the first would find flushed caches",
+        ),
         (case.mode == "graph" and cpu, "a graph is captured on a GPU; there is none on a CPU"),
         (
             case.held and cpu,
@@ -122,11 +126,11 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     started, began = utc_now(), bench.clock.now_ns()
     if op.members == "all":
         bench.backend.use_groups(rounds[0])
-    budget = budget_of(bench.timing, len(rounds), case.mode)
     bench.common.renew()
     watch = Watch(bench.backend, bench.hosts)
     sets = _sets(bench, case)
     flush = Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()) if case.cache == "flushed" else None
+    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), flush)
     results: list[RoundResult] = []
     checks: list[Check] = []
     first_calls: list[int] = []
@@ -141,7 +145,8 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         if part is not None and op.reduces and case.in_place:
             for one in part.sets:
                 settle(one.send, case.redop or "sum")
-        results.append(sample(bench, op, case, groups, part, matrix, budget, flush))
+        results.append(sample(bench, op, case, groups, part, matrix, terms))
+        terms = Terms(terms.budget, terms.flush, results[0].calls)
         after, _ = _check(bench, op, case, part, sets)
         if isinstance(after, str) or after.state == "wrong":
             return Failed(case=case, launch=launch, block=block, error=_wrong(after, "after timing"))
@@ -150,7 +155,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         case=case,
         launch=launch,
         block=block,
-        calls=op.trips * max(result.calls for result in results),
+        calls=op.trips * results[0].calls,
         first_call_ns=int(agreed(bench, [max(first_calls)])[0]),
         warmup_calls=max(result.warmup_calls for result in results),
         stop_reason=least_good([result.stop_reason for result in results]),
@@ -172,8 +177,8 @@ def _clock_error(bench: Bench) -> int | None:
 
 
 def _sets(bench: Bench, case: Case) -> int:
-    """How many sets of buffers take turns: one, or as many as do not fit into the caches together."""
-    if case.cache != "rotating":
+    """How many sets of buffers take turns: one, or as many as do not fit into the caches together, up to 64."""
+    if case.cache != "rotating" or not case.size_bytes:
         return 1
     wanted = math.ceil(_CACHES_TO_SWEEP * last_level_cache_bytes() / max(case.size_bytes, 1))
     return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])
@@ -187,9 +192,9 @@ def _wrong(check: Check | str, when: str) -> str:
 
 
 def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int) -> Part | str | None:
-    """This rank's part, or on every rank the error of the first one that could not make its buffers.
+    """This rank's part, or on every rank the error of the first one that could not make its buffers and bind to them.
 
-    The ranks agree before anybody calls: one without buffers would leave the others waiting in the operation.
+    The ranks agree before anybody calls: one that has no part would leave the others waiting in the operation.
     """
     error = ""
     part: Part | None = None
@@ -201,13 +206,13 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, 
         return part
     told = bench.backend.share(error)
     first = next(rank for rank, text in enumerate(told) if text)
-    return f"no buffers: rank {first} says: {told[first]}"
+    return f"cannot be prepared: rank {first} says: {told[first]}"
 
 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
     """This rank's group and ``sets`` sets of buffers with their calls in one round; None when it sits the round out.
 
-    Raises BackendError when the buffers cannot be made.
+    Raises BackendError when the buffers cannot be made, or the operation cannot be called as the mode needs it.
     """
     group = next((group for group in groups if bench.backend.rank in group), None)
     if group is None:
@@ -226,7 +231,11 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
     bound: list[BufferSet] = []
     for _ in range(sets):
         send, receive = _buffers(bench.backend, layout, dtype)
-        bound.append(BufferSet(send, receive, bench.backend.bind(op, case, group, send, receive, matrix)))
+        operation = bench.backend.bind(op, case, group, send, receive, matrix)
+        if case.mode == "overlap" and operation.post is None:
+            message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
+            raise BackendError(message)
+        bound.append(BufferSet(send, receive, operation))
     return Part(group, layout, tuple(bound), made_of)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from busbw.backends.base import Vector
 from busbw.plan import Timing
-from busbw.records import Mode, StopReason
+from busbw.records import Cache, Mode, StopReason
 from busbw.statistics import autocorrelation_time, median_interval
 
 SECOND_NS = 1_000_000_000
@@ -65,17 +65,18 @@ def warmup_calls(timing: Timing, estimate_ns: int) -> int:
     return min(max(wanted, timing.warmup_calls), timing.warmup_calls_cap)
 
 
-def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget) -> int:
+def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget, cache: Cache = "warm") -> int:
     """Calls between two reads of the clock, when one call takes ``estimate_ns`` and a read ``timer_ns``.
 
-    One, where a call is much longer than reading the clock; else the smallest power of two that fills 10 µs. A row
-    fills 1 ms and has at least 10 calls, or as many (at least 2) as leave time for the least number of samples.
+    One, where a call is much longer than reading the clock, and where the caches are flushed before a sample: a second
+    call would find the data of the first there. Else the smallest power of two that fills 10 µs. A row fills 1 ms and
+    has at least 10 calls, or as many (at least 2) as leave time for the least number of samples.
     """
     estimate = max(estimate_ns, 1)
     if mode in ROWED:
         affordable = int(budget.max_ns / budget.least_samples / estimate)
         return max(min(max(math.ceil(_ROW_NS / estimate), _ROW_CALLS), affordable), _SHORTEST_ROW)
-    if mode == "overlap" or estimate >= _TIMER_READS * timer_ns:
+    if mode == "overlap" or cache == "flushed" or estimate >= _TIMER_READS * timer_ns:
         return 1
     return 1 << max(0, math.ceil(math.log2(_SHORTEST_SAMPLE_NS / estimate)))
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.backends.base import Backend, Operation, Vector
 from busbw.clock import Clock
-from busbw.loops import Loop, Samples, idle, require_time, take, take_overlapped
+from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.data import Pattern
 from busbw.ops.groups import Ranks, Round
@@ -100,11 +100,12 @@ class _Sampler:
 
     def batch(self, count: int, pace_ns: int) -> Samples:
         """``count`` samples."""
-        self.start.begin(count, pace_ns)
+        starts = self._starts
+        self.start.begin(count * starts, pace_ns // starts)
         bench, part = self.bench, self.part
         prepare = None if self.flush is None else self.flush.sweep
         if part is None:
-            return idle(self.start, prepare, count * (2 if self.computes else 1))
+            return idle(self.start, prepare, count, overlaps=self.computes)
         operations = [one.operation for one in part.sets]
         # A round over one call would cost more than repeating it.
         calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
@@ -116,6 +117,16 @@ class _Sampler:
             samples = take(loop, count)
         require_time(samples, bench.backend.rank)
         return samples
+
+    def missed(self, count: int) -> Vector:
+        """Which of the ``count`` samples of the last batch began too late on this rank (1)."""
+        missed = np.zeros(count, dtype=np.int64)
+        missed[np.asarray(self.start.missed(), dtype=np.int64) // self._starts] = 1
+        return missed
+
+    @property
+    def _starts(self) -> int:
+        return STARTS_OVERLAPPED if self.computes else 1
 
 
 class Sweep:
@@ -129,6 +140,17 @@ class Sweep:
         self._memory += 1
 
 
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for every round of a block: its share of the budget, what drives the data out of the caches before a
+    sample (None: nothing), and how many calls a sample has (None: the first round settles it for all).
+    """
+
+    budget: Budget
+    flush: Sweep | None = None
+    calls: int | None = None
+
+
 def sample(
     bench: Bench,
     op: Op,
@@ -136,14 +158,14 @@ def sample(
     groups: Round,
     part: Part | None,
     matrix: Matrix,
-    budget: Budget,
-    flush: Sweep | None = None,
+    terms: Terms,
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` at once; every rank calls it, with its own ``part`` (None: idle).
 
     Raises BackendError when a rank is lost and ClockError when a sample did not take time.
     """
-    sampler = _Sampler(bench, case, part, start_for(case.sync, bench.backend, bench.common), flush)
+    budget = terms.budget
+    sampler = _Sampler(bench, case, part, start_for(case.sync, bench.backend, bench.common), terms.flush)
     once = sampler.batch(1, 0)
     estimate = int(agreed(bench, [int((once.exits - once.entries)[0])])[0])
     warmup = warmup_calls(bench.timing, estimate)
@@ -151,7 +173,7 @@ def sample(
     warm = sampler.batch(warmup, estimate)
     spent = bench.clock.now_ns() - began
     estimate, pace = map(int, agreed(bench, [int(np.median(warm.exits - warm.entries)), spent // warmup]))
-    sampler.calls = calls_per_sample(case.mode, estimate, bench.timer_ns, budget)
+    sampler.calls = terms.calls or calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
     alone_ns: int | None = None
     if case.mode == "overlap":
         alone_ns = _prepare_work(bench, sampler, estimate)
@@ -192,10 +214,8 @@ def _until_enough(
     more = first_batch(budget, estimate_ns, pace_ns)
     while True:
         samples = sampler.batch(more, pace_ns)
-        missed = np.zeros(more, dtype=np.int64)
-        missed[sampler.start.missed()] = 1
-        entries = bench.common.common(samples.entries) - origin
-        batches.append(Taken(samples, entries, entries + (samples.exits - samples.entries), missed))
+        entries, exits = bench.common.common(samples.entries), bench.common.common(samples.exits)
+        batches.append(Taken(samples, entries - origin, exits - origin, sampler.missed(more)))
         seen.append(reduce_batch(bench.backend, groups, batches[-1]))
         count += more
         everything = joined(seen)

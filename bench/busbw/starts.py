@@ -15,17 +15,17 @@ _TOO_MANY_MISSED = 0.25
 
 class Start(Protocol):
     """Brings the ranks together. ``begin`` comes before a batch of samples, the call itself before each sample, and
-    ``missed`` after the batch: the samples for which this rank was not there in time.
+    ``missed`` after the batch: the starts for which this rank was not there in time.
     """
 
     def begin(self, count: int, pace_ns: int) -> None:
-        """A batch of ``count`` samples is to come, one in about ``pace_ns``. All ranks call it."""
+        """A batch with ``count`` starts is to come, one in about ``pace_ns``. All ranks call it."""
 
     def __call__(self) -> None:
         """Return when the sample may begin."""
 
     def missed(self) -> list[int]:
-        """The samples of the last batch that began too late on this rank."""
+        """The starts of the last batch that were too late on this rank."""
 
 
 def start_for(sync: Sync, backend: Backend, common: CommonClock) -> Start:
@@ -89,15 +89,16 @@ class DisseminationStart(BarrierStart):
 class WindowStart:
     """At an agreed moment of the common clock, one window after the other. A rank that comes later has missed it.
 
-    It spins, so it needs a core for each rank, and clocks that can be compared. When more than a quarter of a batch
-    was missed somewhere, the windows of the next batch are twice as long (SKaMPI).
+    It spins, so it needs a core for each rank, and clocks that can be compared. A window is half as
+    long again as what it is for; when more than a quarter of a batch was missed somewhere, twice as long from then on
+    (SKaMPI).
     """
 
     def __init__(self, backend: Backend, common: CommonClock) -> None:
         self._backend = backend
         self._common = common
         self._now = common.clock.now_ns
-        self._length_ns = 0
+        self._longer = 1
         self._opens: list[int] = []
         self._next = 0
         self._late: list[int] = []
@@ -107,9 +108,10 @@ class WindowStart:
         missed = len(self._late) > _TOO_MANY_MISSED * max(self._next, 1)
         here = int(self._common.common(np.asarray([self._now()], dtype=np.int64))[0])
         latest, pace, anybody = self._backend.reduce(np.asarray([here, pace_ns, missed], dtype=np.int64), "max")
-        self._length_ns = self._length_ns * (2 if anybody else 1) or int(pace * _SLACK)
-        first = int(latest) + _HEAD_START_NS
-        self._opens = [self._common.local(first + number * self._length_ns) for number in range(count)]
+        # Not the last length doubled: the calls of a sample may have become more since then.
+        self._longer *= 2 if anybody else 1
+        length, first = int(pace * _SLACK * self._longer), int(latest) + _HEAD_START_NS
+        self._opens = [self._common.local(first + number * length) for number in range(count)]
         self._next, self._late = 0, []
 
     def __call__(self) -> None:

@@ -193,7 +193,7 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
 def test_a_size_that_no_memory_holds_fails_alone(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep("all_reduce", "1KiB,4096TiB"), "--ranks", "2")
     assert finished.code == 1, finished.told
-    assert "FAILED: no buffers: rank 0 says: " in finished.out
+    assert "FAILED: cannot be prepared: rank 0 says: " in finished.out
     assert {row.case.size_bytes for row in commands.read().measurements} == {1024}
 
 

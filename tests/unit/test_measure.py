@@ -513,7 +513,7 @@ class Cramped(WrappingBackend):
 def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
     for outcome in everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
         assert isinstance(outcome, Failed)
-        assert outcome.error == "no buffers: rank 1 says: no room for 16 elements of float32"
+        assert outcome.error == "cannot be prepared: rank 1 says: no room for 16 elements of float32"
 
 
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:
