@@ -9,26 +9,32 @@ from typing import TypeVar
 import click
 
 from busbw import store
+from busbw.errors import UsageError
 from busbw.records import JSON
-from busbw_analysis import tables
+from busbw_analysis import compare_tables, tables
+from busbw_analysis.compare import FAILURES
+from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import load
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
 
+results_dir_option = click.option(
+    "--results-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("results"),
+    show_default=True,
+    envvar="BUSBW_RESULTS_DIR",
+    help="Where runs are kept.",
+)
+
+
 def run_options(command: _Command) -> _Command:
     """What every command of the analysis is given: RUN…, where runs are kept, and whether unlike ones may be pooled."""
     for decorate in (
         click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
-        click.option(
-            "--results-dir",
-            type=click.Path(path_type=Path, file_okay=False),
-            default=Path("results"),
-            show_default=True,
-            envvar="BUSBW_RESULTS_DIR",
-            help="Where runs are kept.",
-        ),
+        results_dir_option,
         click.argument("runs", metavar="RUN...", nargs=-1, required=True),
     ):
         command = decorate(command)
@@ -67,6 +73,72 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool)
     judgement = judgement_of(runs, results_dir, force=force)
     rows = tables.fit_rows(judgement)
     _print(judgement, {"fits": rows}, tables.fit_text(rows), as_json=as_json)
+
+
+@click.command()
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option("--within", default="5%", show_default=True, help="Differences inside ± this share are called equal.")
+@click.option("--paired", is_flag=True, help="Compare neighbouring launches, which were taken in turns (A B B A …).")
+@click.option(
+    "--fail-on",
+    type=click.Choice(FAILURES),
+    multiple=True,
+    help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B.",
+)
+@results_dir_option
+@click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
+@as_json_option
+def compare(
+    *,
+    first: str,
+    second: str,
+    within: str,
+    paired: bool,
+    fail_on: tuple[str, ...],
+    results_dir: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Hold B against A, launch by launch: per op and band of sizes faster, slower, equal, or cannot tell.
+
+    A and B are runs (a folder, the start or end of a name, "latest"), or several with commas between, which are pooled.
+    """
+    margin = _share(within)
+    sides = [load([store.find(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
+    comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
+    if as_json:
+        document = compare_tables.document(comparison)
+        click.echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        for notice in comparison.notices:
+            click.echo(f"caution: {notice}", err=True)
+        for line in compare_tables.left_out_lines(comparison):
+            click.echo(line, err=True)
+        click.echo(compare_tables.text(comparison))
+    if comparison.fails(fail_on):
+        click.get_current_context().exit(1)
+
+
+def _several(side: str) -> list[str]:
+    names = [name.strip() for name in side.split(",")]
+    if not all(names):
+        message = f"{side!r} is no list of runs; want one run, or several with commas between"
+        raise UsageError(message)
+    return names
+
+
+def _share(text: str) -> float:
+    """``5%`` or ``0.05`` as a fraction. Raises UsageError for anything else, and for what is not in [0, 1)."""
+    number = text.strip().removesuffix("%")
+    try:
+        share = float(number) / (100 if text.strip().endswith("%") else 1)
+    except ValueError:
+        share = math.nan
+    if not 0 <= share < 1:
+        message = f"--within {text!r} is no share; want a percentage such as 5% or a fraction such as 0.05, below 1"
+        raise UsageError(message)
+    return share
 
 
 def _print(judgement: Judgement, document: dict[str, JSON], text: str, *, as_json: bool) -> None:

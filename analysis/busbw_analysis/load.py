@@ -135,7 +135,6 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("placement of ranks on hosts", _placement),
     ("backend", _of_cases("backend")),
     ("device", _of_cases("device")),
-    ("mode", _of_cases("mode")),
     ("cpu.model", _over_hosts("cpu.model")),
     ("cpu.physical_cores", _over_hosts("cpu.physical_cores")),
     ("cpu.logical_cores", _over_hosts("cpu.logical_cores")),
@@ -179,27 +178,50 @@ def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
         message = f"run {twice[0]} was given more than once; pooled with itself its launches would count twice"
         raise AnalysisError(message)
     for stored in runs[1:]:
-        notices += _differences(runs[0].run, stored.run, force=force)
+        notices += _refuse(differences(runs[0].run, stored.run), force=force)
     cases = _cases(runs)
     blocks = _blocks(runs, {row.case: row.index for row in cases})
     return Dataset(runs=runs, cases=cases, blocks=blocks, samples=_table(blocks), notices=tuple(notices))
 
 
-def _differences(first: Run, second: Run, *, force: bool) -> list[str]:
-    notices: list[str] = []
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One of ``CHECKED`` in which two runs differ, in words; ``unknown_in`` is the run that did not record it."""
+
+    key: str
+    text: str
+    unknown_in: str | None = None
+
+
+def differences(first: Run, second: Run) -> tuple[Difference, ...]:
+    """Everything in ``CHECKED`` in which ``second`` is not like ``first``, with both values."""
+    found: list[Difference] = []
     for key, value_of in CHECKED:
         one, two = value_of(first), value_of(second)
         if one == two:
             continue
         if one is None or two is None:
             without = first.id if one is None else second.id
-            notices.append(f"run {without} did not record {key!r}, so it could not be compared with the other runs")
+            text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
+            found.append(Difference(key, text, without))
+        else:
+            text = f"{key!r} is {_short(one)} in run {first.id} and {_short(two)} in run {second.id}"
+            found.append(Difference(key, text))
+    return tuple(found)
+
+
+def _refuse(found: Iterable[Difference], *, force: bool) -> list[str]:
+    notices: list[str] = []
+    for difference in found:
+        if difference.unknown_in is not None:
+            notices.append(difference.text)
             continue
-        difference = f"{key!r} is {_short(one)} in run {first.id} and {_short(two)} in run {second.id}"
         if not force:
-            message = f"these runs may not be pooled: {difference}; judge them one by one, or overrule it with --force"
+            message = (
+                f"these runs may not be pooled: {difference.text}; judge them one by one, or overrule it with --force"
+            )
             raise UnlikeRuns(message)
-        notices.append(f"pooled although {difference}")
+        notices.append(f"pooled although {difference.text}")
     return notices
 
 

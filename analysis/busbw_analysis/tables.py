@@ -3,16 +3,13 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.records import JSON
 from busbw.units import format_rate, format_size, format_time, significant
+from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import Roof
 from busbw_analysis.summary import CaseSummary, GroupSummary
 
-Row = dict[str, JSON]
-
-_NONE: Final = "–"
 _RATE_WIDTH = 8
 _IN_PLACE: Final = "*"
 
@@ -36,8 +33,6 @@ _SHOW_COLUMNS: Final = (
 )
 _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 """The first word of a check, and what a narrow column says for it."""
-
-_LEFT: Final = frozenset({"op", "flags", "curve", "note"})
 
 _SHOW_NOTES: Final = (
     "time: median of the launch medians of the slowest rank; *: in place; spread: half of p5–p95 over time",
@@ -138,7 +133,7 @@ def show_text(rows: Sequence[Row]) -> str:
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
     notes += [f"100 % of the roof: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
-    return _aligned(_SHOW_COLUMNS, body, notes)
+    return aligned(_SHOW_COLUMNS, body, notes)
 
 
 def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per kind of column reads best as a list
@@ -147,23 +142,23 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
     if name == "size":
         return str(row["size_bytes"])
     if name == "type":
-        return row["dtype"] or _NONE
+        return row["dtype"] or MISSING
     if name in {"time", "low", "high"}:
         value = row[f"{name}_ns"]
-        return _NONE if value is None else f"{value / 1e3:.1f}"
+        return MISSING if value is None else f"{value / 1e3:.1f}"
     if name in {"algbw", "busbw"}:
-        return _NONE if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
+        return MISSING if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
     if name == "spread":
-        return _NONE if row["spread"] is None else f"{row['spread'] * 50:.1f}"
+        return MISSING if row["spread"] is None else f"{row['spread'] * 50:.1f}"
     if name in {"skew", "roof"}:
         share = row[f"{name}_share"]
-        return _NONE if share is None else significant(share * 100, 1, _RATE_WIDTH)
+        return MISSING if share is None else significant(share * 100, 1, _RATE_WIDTH)
     if name == "check":
-        return _CHECKS.get(row["check"].partition(" ")[0], _NONE)
+        return _CHECKS.get(row["check"].partition(" ")[0], MISSING)
     if name == "flags":
         return _flag_words(row)
     value = row[name]
-    return _NONE if value is None else str(value)
+    return MISSING if value is None else str(value)
 
 
 def _flag_words(row: Row) -> str:
@@ -250,12 +245,12 @@ def _fit_row(curve: Curve) -> Row:
 def fit_text(rows: Sequence[Row]) -> str:
     """``rows`` of ``fit_rows`` as aligned columns: a line per segment, a line for every curve that was refused."""
     body = [line for row in rows for line in _fit_lines(row)]
-    return _aligned(_FIT_COLUMNS, body, _FIT_NOTES)
+    return aligned(_FIT_COLUMNS, body, _FIT_NOTES)
 
 
 def _fit_lines(row: Row) -> Iterator[list[str]]:
     if row["refused"] is not None:
-        blanks = [_NONE] * (len(_FIT_COLUMNS) - 2)
+        blanks = [MISSING] * (len(_FIT_COLUMNS) - 2)
         yield [row["curve"], *blanks, f"no fit: {row['refused']}"]
         return
     for number, segment in enumerate(row["segments"]):
@@ -270,13 +265,13 @@ def _fit_lines(row: Row) -> Iterator[list[str]]:
             format_size(segment["first_bytes"]),
             format_size(segment["last_bytes"]),
             format_time(segment["alpha_seconds"] * 1e9),
-            _NONE if interval is None else format_time(interval[0] * 1e9),
-            _NONE if interval is None else format_time(interval[1] * 1e9),
-            format_rate(row["algbw"]) if last else _NONE,
-            format_rate(row["busbw"]) if last else _NONE,
-            _about(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else _NONE,
+            MISSING if interval is None else format_time(interval[0] * 1e9),
+            MISSING if interval is None else format_time(interval[1] * 1e9),
+            format_rate(row["algbw"]) if last else MISSING,
+            format_rate(row["busbw"]) if last else MISSING,
+            _about(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else MISSING,
             f"{row['mean_residual']:.1%}/{row['max_residual']:.1%}" if first else "",
-            _NONE if held_out is None else f"{held_out:.1%}/{row['held_out_worst_error']:.1%}",
+            MISSING if held_out is None else f"{held_out:.1%}/{row['held_out_worst_error']:.1%}",
             "; ".join([*notes, *([bound] if bound else [])]),
         ]
 
@@ -287,19 +282,3 @@ def _about(size_bytes: float) -> str:
         if size_bytes >= factor:
             return f"{size_bytes / factor:.3g} {unit}"
     return f"{size_bytes:.3g} B"
-
-
-def _aligned(columns: Sequence[tuple[str, str]], body: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
-    """Header and units behind ``#``, as nccl-tests writes them; words left, numbers right."""
-    head = [[name for name, _ in columns], [unit for _, unit in columns]]
-    lines = [*head, *body] if any(unit for _, unit in columns) else [head[0], *body]
-    widths = [max(len(line[index]) for line in lines) for index in range(len(columns))]
-    texts: list[str] = []
-    for number, line in enumerate(lines):
-        cells = (
-            cell.ljust(width) if name in _LEFT else cell.rjust(width)
-            for cell, width, (name, _) in zip(line, widths, columns, strict=True)
-        )
-        mark = "# " if number < len(lines) - len(body) else "  "
-        texts.append((mark + "  ".join(cells)).rstrip())
-    return "\n".join([*texts, *(f"# {note}" for note in notes)])

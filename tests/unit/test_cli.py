@@ -58,7 +58,7 @@ def test_help(arguments: list[str]) -> None:
 
 
 def test_help_names_every_command() -> None:
-    for name in ("run", "list", "doctor", "show", "fit", "report"):
+    for name in ("run", "list", "doctor", "show", "fit", "report", "compare"):
         assert f"\n  {name} " in busbw("--help").stdout
 
 

@@ -1,0 +1,314 @@
+"""Two datasets brought together: what both measured, band by band of sizes and case by case, and what only one did."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import msgspec
+import numpy as np
+
+from busbw.errors import UnlikeRuns, UsageError
+from busbw.records import Case
+from busbw_analysis.comparison import (
+    LAUNCHES_FOR_A_TEST,
+    Estimate,
+    Launches,
+    LaunchKey,
+    Pairs,
+    Verdict,
+    Word,
+    estimate,
+    verdicts,
+)
+from busbw_analysis.load import Dataset, differences
+from busbw_analysis.summary import CaseSummary, GroupSummary, summarise
+
+Statistic = Literal["median", "mean"]
+
+BANDS: Final = (("small", 0, 16 << 10), ("medium", 16 << 10, 1 << 20), ("large", 1 << 20, None))
+"""Name of a band, its first size, and the first size of the next one."""
+
+FAILURES: Final = ("slower", "cannot-tell", "missing")
+"""What a comparison can be made to fail on; ``missing``: a case that A has a result of and B has not."""
+
+NO_SIZE: Final = "no size"
+"""The band of an op that moves nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedCase:
+    """One case on both sides. ``first_ns`` and ``second_ns`` are the medians over launches of its ``statistic`` within
+    a launch, ns per call; that is the mean where either side has two modes, whose median may jump between them.
+    """
+
+    case: Case
+    statistic: Statistic
+    first_ns: float
+    second_ns: float
+    estimate: Estimate
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedBand:
+    """The sizes of one curve in one band, as one: each launch counts with the geometric mean over ``sizes`` of its
+    times. ``case`` is what they share; its ``size_bytes`` is the smallest. A launch that lacks one of the sizes does
+    not count.
+    """
+
+    case: Case
+    band: str
+    sizes: tuple[int, ...]
+    estimate: Estimate
+    verdict: Verdict
+    cases: tuple[ComparedCase, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """A case that could not be compared, and why; ``missing`` is the side without a result."""
+
+    case: Case
+    missing: Literal["A", "B", "both"]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """B held against A. ``within`` is the difference that is called equal, as a share; ``notices`` is what to know."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    launches: tuple[int, int]
+    within: float
+    paired: bool
+    bands: tuple[ComparedBand, ...]
+    left_out: tuple[LeftOut, ...]
+    notices: tuple[str, ...]
+
+    def fails(self, reasons: Iterable[str]) -> bool:
+        """Whether one of ``reasons`` (of ``FAILURES``) holds: what a gate in CI asks."""
+        words = self.words()
+        held = {
+            "slower": "slower" in words,
+            "cannot-tell": "cannot tell" in words,
+            "missing": any(one.missing == "B" for one in self.left_out),
+        }
+        return any(held[reason] for reason in reasons)
+
+    def words(self) -> Mapping[Word, int]:
+        """How many bands got each verdict."""
+        found = [band.verdict.word for band in self.bands]
+        return {word: found.count(word) for word in dict.fromkeys(found)}
+
+
+def compare(
+    first: Dataset, second: Dataset, *, within: float = 0.05, paired: bool = False, force: bool = False
+) -> Comparison:
+    """Hold ``second`` (B) against ``first`` (A), over launches and nothing else.
+
+    ``paired``: the launches were taken in turns, and neighbours are compared. Raises UsageError when a run is on both
+    sides or launches to be paired were not taken in turns, UnlikeRuns with all differences when the sides were not
+    measured on like machines and settings (``force`` makes notices of them).
+    """
+    ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
+    if ours & theirs:
+        message = (
+            f"run {', '.join(sorted(ours & theirs))} is on both sides; a run compared with itself is equal by "
+            "construction and says nothing. Give two runs; to see what this machine tells apart, measure twice"
+        )
+        raise UsageError(message)
+    notices = [*_unlike(first, second, force=force)]
+    pairs = _pairs(first, second) if paired else None
+    notices += [] if paired else _order(first, second)
+    notices += [f"side {name}: {notice}" for name, side in (("A", first), ("B", second)) for notice in side.notices]
+    one = {summary.case: summary for summary in summarise(first)}
+    two = {summary.case: summary for summary in summarise(second)}
+    both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
+    material = [_Material.of(first, one[case], second, two[case]) for case in both]
+    return Comparison(
+        first=tuple(stored.run.id for stored in first.runs),
+        second=tuple(stored.run.id for stored in second.runs),
+        launches=(len(_starts(first)), len(_starts(second))),
+        within=within,
+        paired=paired,
+        bands=_bands(material, pairs, within),
+        left_out=tuple(_left_out(one, two)),
+        notices=tuple(dict.fromkeys(notices)),
+    )
+
+
+def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
+    base = first.runs[0].run
+    found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored.run)]
+    for one in found:
+        if one.unknown_in is not None:
+            yield f"run {one.unknown_in} did not record {one.key!r}, so it could not be compared"
+    unlike = list(dict.fromkeys(one.text for one in found if one.unknown_in is None))
+    if unlike and not force:
+        message = f"these runs may not be compared: {'; '.join(unlike)}. Overrule it with --force"
+        raise UnlikeRuns(message)
+    yield from (f"compared although {text}" for text in unlike)
+
+
+def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
+    """When each launch that measured something began."""
+    measured = {(block.run, block.launch) for block in dataset.blocks}
+    return {
+        (stored.run.id, row.launch): row.started
+        for number, stored in enumerate(dataset.runs)
+        for row in stored.launches
+        if (number, row.launch) in measured
+    }
+
+
+def _pairs(first: Dataset, second: Dataset) -> Pairs:
+    """Neighbours in time, one of each side: A B B A A B makes (A B) (B A) (A B)."""
+    one, two = _starts(first), _starts(second)
+    both = sorted([(began, "A", key) for key, began in one.items()] + [(began, "B", key) for key, began in two.items()])
+    pairs: list[tuple[LaunchKey, LaunchKey]] = []
+    for left, right in zip(both[::2], both[1::2], strict=False):
+        sides = {left[1]: left[2], right[1]: right[2]}
+        if len(sides) == 2:
+            pairs.append((sides["A"], sides["B"]))
+    if len(pairs) * 2 != len(both):
+        order = "".join(side for _, side, _ in both)
+        message = (
+            f"--paired needs launches that were taken in turns (A B B A …), each pair one of A and one of B; these "
+            f"began in the order {order}. Compare them without --paired"
+        )
+        raise UsageError(message)
+    return pairs
+
+
+def _order(first: Dataset, second: Dataset) -> Iterator[str]:
+    one, two = _starts(first).values(), _starts(second).values()
+    if one and two and (max(one) < min(two) or max(two) < min(one)):
+        yield (
+            "all launches of one side were taken before those of the other: a machine that changed in between looks "
+            "like a difference. Take them in turns (A B B A …) and use --paired to be safe from that"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Material:
+    """One case with one number a launch on each side."""
+
+    case: Case
+    statistic: Statistic
+    first: Launches
+    second: Launches
+
+    @classmethod
+    def of(cls, first: Dataset, one: CaseSummary, second: Dataset, two: CaseSummary) -> "_Material":
+        bimodal = any(group.modes is not None for group in (*one.groups, *two.groups))
+        statistic: Statistic = "mean" if bimodal else "median"
+        return cls(one.case, statistic, _launch_values(first, one, statistic), _launch_values(second, two, statistic))
+
+
+def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic) -> Launches:
+    """One number of every launch, ns per call: of the one group, of the slowest of groups that run at once, or the
+    geometric mean of pairs that take turns. A launch in which a group is missing has none.
+    """
+    by_group = [_of_group(group, statistic) for group in summary.groups]
+    bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op == "pair_matrix" else max
+    return {
+        (dataset.runs[run].run.id, launch): bring([values[run, launch] for values in by_group])
+        for run, launch in by_group[0]
+        if all((run, launch) in values for values in by_group)
+    }
+
+
+def _of_group(group: GroupSummary, statistic: Statistic) -> dict[tuple[int, int], float]:
+    values = group.launch_means_ns if statistic == "mean" else group.launch_medians_ns
+    return dict(zip(group.launch_keys, values, strict=True))
+
+
+def _geometric_mean(values: Iterable[float]) -> float:
+    return float(np.exp(np.log(list(values)).mean()))
+
+
+def _bands(material: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
+    usable = [one for one in material if _comparable(one.first, one.second, pairs)]
+    found = [estimate(one.first, one.second, pairs) for one in usable]
+    cases = {
+        one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
+        for one, estimated, verdict in zip(usable, found, verdicts(found, within), strict=True)
+    }
+    groups: dict[tuple[Case, str], list[_Material]] = {}
+    for one in sorted(usable, key=lambda one: one.case.size_bytes):
+        key = msgspec.structs.replace(one.case, size_bytes=0)
+        groups.setdefault((key, band_of(one.case)), []).append(one)
+    # In the order of the plan, in which the ops were asked for; the sizes of one curve ascend.
+    place = {msgspec.structs.replace(one.case, size_bytes=0): number for number, one in reversed([*enumerate(usable)])}
+    ordered = sorted(groups.items(), key=lambda item: (place[item[0][0]], item[1][0].case.size_bytes))
+    whole = [
+        (band, members, estimate(first, second, pairs))
+        for (_, band), members in ordered
+        for first, second in [(_together(members, "first"), _together(members, "second"))]
+        if _comparable(first, second, pairs)
+    ]
+    given = verdicts([estimated for _, _, estimated in whole], within)
+    return tuple(
+        ComparedBand(
+            case=members[0].case,
+            band=band,
+            sizes=tuple(one.case.size_bytes for one in members),
+            estimate=estimated,
+            verdict=verdict,
+            cases=tuple(cases[one.case] for one in members),
+        )
+        for (band, members, estimated), verdict in zip(whole, given, strict=True)
+    )
+
+
+def band_of(case: Case) -> str:
+    """The band of sizes that a case belongs to."""
+    if not case.size_bytes:
+        return NO_SIZE
+    return next(
+        name for name, low, high in BANDS if low <= case.size_bytes and (high is None or case.size_bytes < high)
+    )
+
+
+def _comparable(first: Launches, second: Launches, pairs: Pairs | None) -> bool:
+    return bool(first and second) and (pairs is None or any(one in first and two in second for one, two in pairs))
+
+
+def _together(members: Sequence[_Material], side: Literal["first", "second"]) -> Launches:
+    sides: list[Launches] = [getattr(one, side) for one in members]
+    common = [launch for launch in sides[0] if all(launch in values for values in sides)]
+    return {launch: _geometric_mean(values[launch] for values in sides) for launch in common}
+
+
+def _middle(side: Launches) -> float:
+    return float(np.median(list(side.values())))
+
+
+def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) -> Iterator[LeftOut]:
+    for case in dict.fromkeys([*one, *two]):
+        states = {name: _why_not(side.get(case)) for name, side in (("A", one), ("B", two))}
+        wanting = {name: why for name, why in states.items() if why is not None}
+        if wanting:
+            missing: Literal["A", "B", "both"] = "both" if len(wanting) == 2 else ("A" if "A" in wanting else "B")
+            yield LeftOut(case, missing, "; ".join(f"{why} in {name}" for name, why in wanting.items()))
+
+
+def _why_not(summary: CaseSummary | None) -> str | None:
+    if summary is None:
+        return "not asked for"
+    if summary.groups:
+        return None
+    reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""
+    return f"{summary.state}{reasons}"
+
+
+def too_few(comparison: Comparison) -> str | None:
+    """What to say when no verdict was possible because a side has fewer launches than any exact test needs."""
+    if min(comparison.launches) >= LAUNCHES_FOR_A_TEST:
+        return None
+    one, two = comparison.launches
+    return (
+        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side, with which the "
+        "smallest p of an exact test on launches is 0.1"
+    )

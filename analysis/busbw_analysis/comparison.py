@@ -1,0 +1,279 @@
+"""Two sides held against each other, each made of launches: the estimate, the exact test and the verdict.
+
+Only launches go in: a side maps every launch to one number, so samples cannot be thrown into one pot here. Sources:
+rank-sum and signed-rank test with the estimates and intervals that belong to them, Hollander, Wolfe & Chicken 2014
+(sections 4.1 to 4.3, 3.1 to 3.3); many tests at once, Holm 1979.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import nct, norm, t
+
+from busbw.errors import AnalysisError
+
+Floats = npt.NDArray[np.float64]
+
+LaunchKey: TypeAlias = tuple[str, int]
+"""One launch: the id of its run and its number there."""
+
+Launches: TypeAlias = Mapping[LaunchKey, float]
+"""One number of every launch of a side, for example the median time of a case."""
+
+Pairs: TypeAlias = Sequence[tuple[LaunchKey, LaunchKey]]
+"""Launches that were taken next to each other, one of either side."""
+
+Word = Literal["faster", "slower", "equal", "cannot tell"]
+
+CONFIDENCE = 0.95
+LAUNCHES_FOR_A_TEST = 4
+"""With 3 launches a side the smallest p of any exact test on launches is 0.1."""
+
+POWER = 0.8
+"""How often the number of launches that is said to be needed would be enough."""
+
+_EFFICIENCY = 3 / math.pi
+"""What a rank test makes of a normal sample compared with the t test (Pitman); more where tails are heavier."""
+
+_MOST_LAUNCHES = 1000
+_LEAST_SCATTER = 1e-6
+_ROUNDING = 1 + 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """B over A: the ratio with its exact 95 % interval, and the p-value of the hypothesis that there is no difference.
+
+    ``ratio`` is the Hodges-Lehmann estimate on logarithms. ``low``, ``high`` and ``p_value`` are None when there are
+    too few launches for them. ``launches`` are those of A and of B that went in. ``scatter`` is the standard deviation
+    of the logarithm from launch to launch within a side (``paired``: of half of a pair's difference, so that it
+    compares), None where no side has two.
+    """
+
+    ratio: float
+    low: float | None
+    high: float | None
+    p_value: float | None
+    launches: tuple[int, int]
+    scatter: float | None
+    paired: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What may be said: the word, the p-value after all the tests it stands among, and the launches a side that would
+    tell (None when a verdict was reached, when one launch a side shows no scatter, and when 1000 would not do).
+    """
+
+    word: Word
+    adjusted_p: float | None
+    needed: int | None
+
+
+def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> Estimate:
+    """How much ``second`` is of ``first``: by the rank-sum test, or with ``pairs`` by the signed-rank test on them.
+
+    Pairs of which a launch is missing on its side are left out. Raises AnalysisError when a side is empty, a value is
+    not positive and finite, or one launch stands on both sides.
+    """
+    both = sorted(set(first) & set(second))
+    if both:
+        run, launch = both[0]
+        message = f"launch {launch} of run {run} is on both sides; a launch compared with itself shows no difference"
+        raise AnalysisError(message)
+    for side in (first, second):
+        if not side or not all(math.isfinite(value) and value > 0 for value in side.values()):
+            message = f"a side has the values {list(side.values())[:5]}; want one positive, finite number a launch"
+            raise AnalysisError(message)
+    if pairs is None:
+        one, two = _logs(first.values()), _logs(second.values())
+        points = np.sort((two[:, np.newaxis] - one).ravel())
+        enough = min(len(one), len(two)) >= LAUNCHES_FOR_A_TEST
+        null = _rank_sum(len(one), len(two)) if enough else None
+        return _estimate(points, null, (len(one), len(two)), _scatter(one, two), paired=False)
+    whole = [(first[one], second[two]) for one, two in pairs if one in first and two in second]
+    if not whole:
+        message = "no pair of launches has a value on both sides; want one or more"
+        raise AnalysisError(message)
+    steps = _logs([two / one for one, two in whole])
+    rows, columns = np.triu_indices(len(steps))
+    points = np.sort((steps[rows] + steps[columns]) / 2)
+    null = _signed_rank(len(steps)) if len(steps) >= LAUNCHES_FOR_A_TEST else None
+    scatter = float(steps.std(ddof=1)) / math.sqrt(2) if len(steps) > 1 else None
+    return _estimate(points, null, (len(steps), len(steps)), scatter, paired=True)
+
+
+def holm(p_values: Sequence[float]) -> tuple[float, ...]:
+    """The p-values after Holm: the chance of even one false alarm among all of them is held, whatever links them."""
+    adjusted = [0.0] * len(p_values)
+    worst = 0.0
+    for rank, place in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
+        worst = max(worst, min(1.0, (len(p_values) - rank) * p_values[place]))
+        adjusted[place] = worst
+    return tuple(adjusted)
+
+
+def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...]:
+    """One verdict for each of ``estimates``, which are one family of tests.
+
+    ``equal``: the interval lies within 1 ± ``within``. Otherwise ``faster`` or ``slower`` when the adjusted p-value is
+    at most 5 %, and ``cannot tell`` when it is not. A difference that is sure and smaller than ``within`` is therefore
+    called equal. Estimates of too few launches are no part of the family.
+    """
+    tested = [place for place, one in enumerate(estimates) if one.p_value is not None]
+    adjusted = dict(zip(tested, holm([estimates[place].p_value or 0.0 for place in tested]), strict=True))
+    return tuple(_verdict(one, adjusted.get(place), within, max(len(tested), 1)) for place, one in enumerate(estimates))
+
+
+def _verdict(found: Estimate, adjusted: float | None, within: float, tests: int) -> Verdict:
+    if found.low is not None and found.high is not None and 1 - within <= found.low and found.high <= 1 + within:
+        return Verdict("equal", adjusted, None)
+    if adjusted is not None and adjusted <= (1 - CONFIDENCE) * _ROUNDING:
+        return Verdict("slower" if found.ratio > 1 else "faster", adjusted, None)
+    return Verdict("cannot tell", adjusted, _needed(found, within, tests))
+
+
+def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
+    """Launches a side with which a verdict is reached in ``POWER`` of all cases, both when the sides are equal (the
+    interval then has to lie within 1 ± ``within``) and when they differ by ``within`` (as the first of ``tests`` in
+    Holm's order, the hardest place). ``scatter`` as in ``Estimate``; ``within`` is above 0. None for more than 1000.
+
+    From the noncentral t distribution and the efficiency of a rank test on normal values.
+    """
+    margin = math.log1p(within)
+
+    def enough(count: int) -> bool:
+        size = _Size(count, scatter, tests, paired)
+        return min(size.finds(margin), size.confirms(0.0, margin)) >= POWER
+
+    return _first(enough, _fewest(tests, paired=paired))
+
+
+def _needed(found: Estimate, within: float, tests: int) -> int | None:
+    """As ``launches_needed``; where there are that many already, what the ratio that was found would take."""
+    have, scatter = min(found.launches), found.scatter
+    if scatter is None:
+        return None
+    needed = launches_needed(scatter, within, tests, paired=found.paired) if within > 0 else 0
+    if needed is None or needed > have:
+        return needed
+    seen, margin = abs(math.log(found.ratio)), math.log1p(within)
+
+    def enough(count: int) -> bool:
+        size = _Size(count, scatter, tests, found.paired)
+        return max(size.finds(seen), size.confirms(seen, margin)) >= POWER
+
+    return _first(enough, max(have + 1, _fewest(tests, paired=found.paired)))
+
+
+def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
+    """The smallest number from ``fewest`` on that is enough; None when even the largest is not."""
+    low, high = fewest, _MOST_LAUNCHES
+    if not enough(high):
+        return None
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle + 1, high)
+    return low
+
+
+def _fewest(tests: int, *, paired: bool) -> int:
+    """The fewest launches a side with which the test can reach 5 % in the hardest place of Holm's order."""
+    count = LAUNCHES_FOR_A_TEST
+    while 2 * (0.5**count if paired else 1 / math.comb(2 * count, count)) > (1 - CONFIDENCE) / tests * _ROUNDING:
+        count += 1
+    return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """What ``count`` launches a side can do, given the scatter of each."""
+
+    count: int
+    scatter: float
+    tests: int
+    paired: bool
+
+    @property
+    def error(self) -> float:
+        """The standard error of the logarithm of the ratio."""
+        return max(self.scatter, _LEAST_SCATTER) * math.sqrt(2 / (self.count * _EFFICIENCY))
+
+    @property
+    def freedom(self) -> int:
+        """Degrees of freedom of that error."""
+        return self.count - 1 if self.paired else 2 * self.count - 2
+
+    def finds(self, difference: float) -> float:
+        """How often a true ``difference`` (a logarithm) is found."""
+        critical = t.ppf(1 - (1 - CONFIDENCE) / self.tests / 2, self.freedom)
+        return float(nct.sf(critical, self.freedom, difference / self.error))
+
+    def confirms(self, difference: float, margin: float) -> float:
+        """How often the interval lies within ± ``margin`` when the truth is ``difference``."""
+        critical = t.ppf((1 + CONFIDENCE) / 2, self.freedom)
+        ends = [(margin + sign * difference) / self.error - critical for sign in (-1, 1)]
+        return max(0.0, float(np.sum(norm.cdf(ends))) - 1)
+
+
+def _logs(values: Iterable[float]) -> Floats:
+    return np.log(np.asarray(list(values), dtype=np.float64))
+
+
+def _scatter(one: Floats, two: Floats) -> float | None:
+    freedom = len(one) + len(two) - 2
+    if freedom < 1:
+        return None
+    return math.sqrt(float(((one - one.mean()) ** 2).sum() + ((two - two.mean()) ** 2).sum()) / freedom)
+
+
+def _estimate(
+    points: Floats, null: Floats | None, launches: tuple[int, int], scatter: float | None, *, paired: bool
+) -> Estimate:
+    """Estimate, interval and p-value from the sorted ``points`` (differences of all pairs across the sides, or means of
+    all pairs of steps) and ``null``, the chance of each number of points above 0 when there is no difference.
+
+    Test and interval are two readings of one table, so they never contradict each other. Ties count for no difference.
+    """
+    ratio = math.exp(float(np.median(points)))
+    if null is None:
+        return Estimate(ratio, None, None, None, launches, scatter, paired)
+    below = np.cumsum(null)
+    rest = len(points) - max(int((points > 0).sum()), int((points < 0).sum()))
+    p_value = min(1.0, 2 * float(below[rest]))
+    cut = int(np.searchsorted(below, (1 - CONFIDENCE) / 2 * _ROUNDING, side="right"))
+    low, high = (None, None) if cut == 0 else (math.exp(points[cut - 1]), math.exp(points[len(points) - cut]))
+    return Estimate(ratio, low, high, p_value, launches, scatter, paired)
+
+
+@functools.lru_cache(maxsize=256)
+def _rank_sum(one: int, two: int) -> Floats:
+    """The chance that u of the ``one`` · ``two`` pairs have the second above the first, u = 0 …, for like sides.
+
+    Mann & Whitney 1947: the largest of all values is of either side in proportion to their numbers.
+    """
+    rows = [np.ones(1) for _ in range(two + 1)]
+    for first in range(1, one + 1):
+        new = [np.ones(1)]
+        for second in range(1, two + 1):
+            chances = np.zeros(first * second + 1)
+            # The largest value is one of the first side: it is above nobody's second; or one of the second side.
+            chances[: (first - 1) * second + 1] += rows[second] * first / (first + second)
+            chances[first:] += new[second - 1] * second / (first + second)
+            new.append(chances)
+        rows = new
+    return rows[two]
+
+
+@functools.lru_cache(maxsize=256)
+def _signed_rank(count: int) -> Floats:
+    """The chance of each sum of the ranks of the positive ones among ``count`` values, when signs are a coin's."""
+    chances = np.ones(1)
+    for rank in range(1, count + 1):
+        chances = (np.append(chances, np.zeros(rank)) + np.append(np.zeros(rank), chances)) / 2
+    return chances

@@ -1,0 +1,267 @@
+"""Two runs brought together: what is compared with what, what is refused, and what is named because it cannot be."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from busbw.cli import main
+from busbw.errors import UnlikeRuns, UsageError
+from busbw.records import Case, LaunchStarted
+from busbw.store import StoredRun
+from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis import compare_tables
+from busbw_analysis.compare import NO_SIZE, Comparison, band_of, compare
+from busbw_analysis.load import pool
+
+SIZES = (64, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
+STEADY = World(launch_noise=0.01)
+
+
+def run_of(
+    seed: int,
+    cases: Sequence[Case],
+    world: World = STEADY,
+    *,
+    launches: int = 10,
+    machine: Machine | None = None,
+    fate: Fate | None = None,
+    starts: Sequence[int] | None = None,
+) -> StoredRun:
+    stored = synthetic_run(cases, world, launches=launches, samples=15, seed=seed, machine=machine, fate=fate)
+    if starts is None:
+        return stored
+    rows = tuple(
+        msgspec.structs.replace(row, started=f"2026-01-02T03:{starts[row.launch]:02d}:00.000Z")
+        if isinstance(row, LaunchStarted)
+        else row
+        for row in stored.rows
+    )
+    return replace(stored, rows=rows)
+
+
+def compared(
+    one: StoredRun, two: StoredRun, *, within: float = 0.05, paired: bool = False, force: bool = False
+) -> Comparison:
+    return compare(pool((one,)), pool((two,)), within=within, paired=paired, force=force)
+
+
+def slower_by(share: float, *ops: str) -> World:
+    """A world in which ``ops`` take longer by ``share``."""
+    usual = World().pieces[0]
+    slow = Piece(usual.alpha_seconds * (1 + share), usual.beta_seconds_per_byte * (1 + share))
+    return World(launch_noise=0.01, by_op=dict.fromkeys(ops, (slow,)))
+
+
+def test_the_slow_op_is_slower_and_the_others_are_equal() -> None:
+    cases = [*(case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES), case("barrier", 0)]
+    found = compared(run_of(1, cases), run_of(2, cases, slower_by(0.2, "all_gather")))
+    words = {(band.case.op, band.band): band.verdict.word for band in found.bands}
+    assert words == {
+        ("all_reduce", "small"): "equal",
+        ("all_reduce", "medium"): "equal",
+        ("all_reduce", "large"): "equal",
+        ("all_gather", "small"): "slower",
+        ("all_gather", "medium"): "slower",
+        ("all_gather", "large"): "slower",
+        ("barrier", NO_SIZE): "equal",
+    }
+    assert found.bands[3].sizes == (64, 1 << 10, 8 << 10)
+    assert [one.case.size_bytes for one in found.bands[3].cases] == [64, 1 << 10, 8 << 10]
+    assert all(one.estimate.ratio == pytest.approx(1.2, rel=0.02) for one in found.bands[3].cases)
+    assert found.bands[3].estimate.ratio == pytest.approx(1.2, rel=0.02)
+    assert found.left_out == ()
+    swapped = compared(run_of(2, cases, slower_by(0.2, "all_gather")), run_of(1, cases))
+    assert swapped.words() == {"equal": 4, "faster": 3}
+
+
+@pytest.mark.parametrize(
+    ("size", "band"),
+    [
+        (0, NO_SIZE),
+        (8, "small"),
+        ((16 << 10) - 4, "small"),
+        (16 << 10, "medium"),
+        ((1 << 20) - 4, "medium"),
+        (1 << 20, "large"),
+    ],
+)
+def test_the_bounds_of_the_bands(size: int, band: str) -> None:
+    assert band_of(case("barrier" if size == 0 else "all_reduce", size)) == band
+
+
+def test_modes_are_never_compared_with_each_other() -> None:
+    isolated, pipelined = case("all_reduce", 64), case("all_reduce", 64, mode="pipelined")
+    found = compared(run_of(1, [isolated, pipelined]), run_of(2, [pipelined]))
+    assert [band.case.mode for band in found.bands] == ["pipelined"]
+    assert [(one.case.mode, one.missing) for one in found.left_out] == [("isolated", "B")]
+
+
+def test_a_band_is_made_of_the_sizes_that_both_sides_have() -> None:
+    first = [case("all_reduce", size) for size in (64, 128, 256)]
+    second = [case("all_reduce", size) for size in (128, 256, 512)]
+    found = compared(run_of(1, first), run_of(2, second))
+    assert found.bands[0].sizes == (128, 256)
+    assert [(one.case.size_bytes, one.missing, one.why) for one in found.left_out] == [
+        (64, "B", "not asked for in B"),
+        (512, "A", "not asked for in A"),
+    ]
+
+
+def test_failed_cases_are_named_and_never_compared() -> None:
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    found = compared(run_of(1, cases), run_of(2, cases, fate=Fate(failed={cases[0]: "wrong data: 3 elements"})))
+    assert found.bands[0].sizes == (128,)
+    assert [(one.case, one.missing) for one in found.left_out] == [(cases[0], "B")]
+    assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
+    assert found.fails(["missing"])
+    assert not found.fails(["slower", "cannot-tell"])
+
+
+def test_two_modes_are_compared_by_their_means() -> None:
+    half = World(launch_noise=0.01, slow_share=0.5, slow_seconds=4e-3)
+    one = [case("all_reduce", 64)]
+    found = compared(run_of(1, one, half), run_of(2, one))
+    assert found.bands[0].cases[0].statistic == "mean"
+    assert found.bands[0].cases[0].first_ns == pytest.approx(2e6, rel=0.3)
+
+
+def test_splits_go_by_their_slowest_group_and_pair_matrices_by_all_pairs() -> None:
+    for one in (case("all_gather", 1 << 20, group="div:2"), case("pair_matrix", 1 << 10)):
+        slow = World(launch_noise=0.01, by_op={one.op: (Piece(40e-6, 2e-10),)})
+        found = compared(run_of(1, [one]), run_of(2, [one], slow))
+        assert found.bands[0].estimate.launches == (10, 10)
+        assert found.bands[0].estimate.ratio == pytest.approx(2, rel=0.05)
+
+
+def test_a_run_may_not_be_compared_with_itself() -> None:
+    one = run_of(1, [case("all_reduce", 64)])
+    with pytest.raises(UsageError, match="synthetic-1 is on both sides"):
+        compared(one, one)
+
+
+def test_unlike_runs_are_refused_with_all_differences_and_forced_with_notices() -> None:
+    cases = [case("all_reduce", 64)]
+    other = Machine(usable_cores=2, facts={"kernel": "9.9", "torch": "2.4.0"})
+    one, two = run_of(1, cases), run_of(2, cases, machine=other)
+    with pytest.raises(UnlikeRuns) as refused:
+        compared(one, two)
+    wanted = (
+        "'kernel'",
+        "'6.0.0-synthetic'",
+        "'9.9'",
+        "'torch'",
+        "'2.13.0'",
+        "'2.4.0'",
+        "'cpu.usable_cores'",
+        "--force",
+    )
+    assert [text for text in wanted if text not in str(refused.value)] == []
+    notices = " ".join(compared(one, two, force=True).notices)
+    assert [text for text in wanted[:-1] if text not in notices] == []
+
+
+@pytest.mark.parametrize("launches", [1, 3])
+def test_few_launches_tell_nothing_and_say_how_many_would(launches: int) -> None:
+    cases = [case("all_reduce", 64)]
+    found = compared(
+        run_of(1, cases, launches=launches), run_of(2, cases, slower_by(9, "all_reduce"), launches=launches)
+    )
+    (band,) = found.bands
+    assert band.verdict.word == "cannot tell"
+    assert band.estimate.p_value is None
+    assert "nothing is told from fewer than 4" in compare_tables.text(found)
+
+
+def test_pairs_are_neighbours_in_time() -> None:
+    cases = [case("all_reduce", 64)]
+    first, second = (0, 3, 4, 7, 8, 11, 12, 15), (1, 2, 5, 6, 9, 10, 13, 14)
+    one = run_of(1, cases, launches=8, starts=first)
+    two = run_of(2, cases, slower_by(0.3, "all_reduce"), launches=8, starts=second)
+    found = compared(one, two, paired=True)
+    assert found.bands[0].verdict.word == "slower"
+    assert found.bands[0].estimate.p_value == pytest.approx(2 / 2**8)
+    assert found.notices == ()
+
+
+def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:
+    cases = [case("all_reduce", 64)]
+    one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
+    two = run_of(2, cases, launches=4, starts=(4, 5, 6, 7))
+    with pytest.raises(UsageError, match="began in the order AAAABBBB"):
+        compared(one, two, paired=True)
+    assert "before those of the other" in compared(one, two).notices[0]
+
+
+# --- the command --------------------------------------------------------------------------------------------------
+
+
+def busbw(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, ["compare", *arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def three(tmp_path: Path) -> list[str]:
+    """Run folders: a run, one like it, and one that is slower."""
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    worlds = (STEADY, STEADY, slower_by(0.3, "all_reduce"))
+    return [str(write_synthetic(tmp_path, run_of(seed, cases, world, launches=8))) for seed, world in enumerate(worlds)]
+
+
+def test_the_table_names_sides_correction_and_power(three: list[str]) -> None:
+    result = busbw(three[0], three[2])
+    assert result.exit_code == 0
+    assert "slower" in result.stdout
+    for text in (
+        "synthetic-0 (8 launches)",
+        "synthetic-2 (8 launches)",
+        "Holm",
+        "80%",
+        "below 16 KiB",
+        "± 5 %",
+        "128 B",
+    ):
+        assert text in result.stdout
+
+
+def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
+    document: dict[str, Any] = json.loads(busbw(three[0], three[2], "--json", "--within", "0.1").stdout)
+    (band,) = document["bands"]
+    assert (document["within"], document["correction"], document["words"]) == (0.1, "Holm", {"slower": 1})
+    assert (band["verdict"], band["launches"], band["sizes"]) == ("slower", [8, 8], [64, 128])
+    assert band["low"] < band["ratio"] < band["high"]
+    assert [one["size_bytes"] for one in band["cases"]] == [64, 128]
+    assert "size_bytes" not in band
+
+
+def test_several_runs_on_a_side_are_pooled(three: list[str]) -> None:
+    document: dict[str, Any] = json.loads(busbw(f"{three[0]}, {three[1]}", three[2], "--json").stdout)
+    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "launches": 16}
+    assert document["bands"][0]["launches"] == [16, 8]
+
+
+def test_the_gate_fails_on_what_it_was_told_to(three: list[str]) -> None:
+    assert busbw(three[0], three[2], "--fail-on", "slower").exit_code == 1
+    assert busbw(three[2], three[0], "--fail-on", "slower").exit_code == 0
+    assert busbw(three[0], three[1], "--fail-on", "slower", "--fail-on", "cannot-tell").exit_code == 0
+
+
+@pytest.mark.parametrize("within", ["x", "-1%", "100%", "1", "nan", ""])
+def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
+    result = busbw(three[0], three[1], "--within", within)
+    assert result.exit_code == 2
+    assert "5%" in result.stderr
+
+
+def test_a_run_with_itself_and_an_empty_name_exit_2(three: list[str]) -> None:
+    for arguments in ((three[0], three[0]), (f"{three[0]},", three[1])):
+        result = busbw(*arguments)
+        assert result.exit_code == 2
+        assert result.stdout == ""

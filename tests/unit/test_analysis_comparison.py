@@ -1,0 +1,209 @@
+"""The test and the estimate against scipy and against known truths: they know launches and nothing finer."""
+
+import inspect
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import mannwhitneyu, wilcoxon
+
+from busbw.errors import AnalysisError
+from busbw.testing.noise import Noise, simulated
+from busbw_analysis import comparison
+from busbw_analysis.comparison import Estimate, Launches, estimate, holm, launches_needed, verdicts
+
+
+def side(name: str, values: "np.typing.ArrayLike") -> dict[tuple[str, int], float]:
+    return {(name, number): float(value) for number, value in enumerate(np.asarray(values))}
+
+
+def paired(one: Launches, two: Launches) -> Estimate:
+    return estimate(one, two, list(zip(one, two, strict=True)))
+
+
+def rejected(found: Estimate) -> bool:
+    return found.p_value is not None and found.p_value <= 0.05
+
+
+positive = st.floats(0.5, 2.0).map(lambda value: round(value, 6))
+
+
+@given(st.lists(positive, min_size=4, max_size=9, unique=True), st.lists(positive, min_size=4, max_size=9, unique=True))
+def test_the_rank_sum_p_is_that_of_scipy(first: list[float], second: list[float]) -> None:
+    if set(first) & set(second):
+        return
+    expected = mannwhitneyu(second, first, method="exact").pvalue
+    assert estimate(side("a", first), side("b", second)).p_value == pytest.approx(expected)
+
+
+@given(st.lists(positive, min_size=4, max_size=14, unique=True))
+def test_the_signed_rank_p_is_that_of_scipy(ratios: list[float]) -> None:
+    steps = np.log(ratios)
+    if len(np.unique(np.abs(steps))) < len(steps) or (steps == 0).any():
+        return
+    found = paired(side("a", np.ones(len(ratios))), side("b", ratios))
+    assert found.p_value == pytest.approx(wilcoxon(steps, method="exact").pvalue)
+
+
+@given(
+    st.lists(positive, min_size=4, max_size=10),
+    st.lists(positive, min_size=4, max_size=10),
+    st.booleans(),
+)
+def test_interval_and_test_never_contradict_each_other(first: list[float], second: list[float], pair: bool) -> None:  # noqa: FBT001
+    one, two = side("a", first), side("b", second)
+    found = paired(one, side("b", second[: len(first)])) if pair and len(second) >= len(first) else estimate(one, two)
+    if found.low is None or found.high is None:
+        assert not rejected(found)
+        return
+    assert found.low <= found.ratio <= found.high
+    assert rejected(found) == (not found.low <= 1 <= found.high)
+
+
+def test_the_ratio_is_hodges_lehmanns_and_b_over_a() -> None:
+    first, second = np.array([10.0, 11.0, 12.0, 13.0, 30.0]), np.array([21.0, 22.0, 24.0, 26.0])
+    expected = np.exp(np.median(np.log(second[:, np.newaxis] / first)))
+    found = estimate(side("a", first), side("b", second))
+    assert found.ratio == pytest.approx(expected)
+    assert estimate(side("b", second), side("a", first)).ratio == pytest.approx(1 / expected)
+
+
+def test_pairing_removes_what_neighbours_share() -> None:
+    generator = np.random.default_rng(1)
+    drift = generator.lognormal(0, 0.3, 10)
+    one, two = side("a", drift * generator.lognormal(0, 0.01, 10)), side("b", 1.05 * drift)
+    assert rejected(paired(one, two))
+    assert not rejected(estimate(one, two))
+    assert (paired(one, two).scatter or 1) < (estimate(one, two).scatter or 0) / 10
+
+
+@pytest.mark.parametrize("launches", [1, 2, 3])
+def test_fewer_than_four_launches_never_tell(launches: int) -> None:
+    one, two = side("a", np.linspace(1, 1.01, 10)), side("b", np.linspace(100, 101, launches))
+    found = estimate(one, two)
+    assert (found.low, found.high, found.p_value) == (None, None, None)
+    (verdict,) = verdicts([found], 0.05)
+    assert verdict.word == "cannot tell"
+    assert verdict.needed is not None
+    assert verdict.needed >= 4
+
+
+def test_one_launch_a_side_shows_no_scatter() -> None:
+    found = estimate(side("a", [1.0]), side("b", [1.0]))
+    assert found.scatter is None
+    assert verdicts([found], 0.05)[0].needed is None
+
+
+def test_a_launch_may_not_stand_on_both_sides() -> None:
+    one = side("a", [1.0, 2.0, 3.0, 4.0])
+    with pytest.raises(AnalysisError, match="launch 0 of run a is on both sides"):
+        estimate(one, one)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, math.nan], [-1.0], [math.inf]])
+def test_what_is_no_time_is_refused(values: list[float]) -> None:
+    with pytest.raises(AnalysisError, match="positive"):
+        estimate(side("a", values), side("b", [1.0]))
+
+
+def test_nothing_here_takes_samples() -> None:
+    """A pooled-sample test would need a vector of samples; every side here is one number a launch."""
+    public = [
+        value
+        for name, value in vars(comparison).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == comparison.__name__
+    ]
+    sides = {
+        str(parameter.annotation)
+        for function in public
+        for name, parameter in inspect.signature(function).parameters.items()
+        if name in {"first", "second"}
+    }
+    assert {function.__name__ for function in public} == {"estimate", "holm", "verdicts", "launches_needed"}
+    assert sides == {str(Launches)}
+
+
+def test_holm_by_hand() -> None:
+    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx((0.03, 0.06, 0.06, 0.02))
+    assert holm([]) == ()
+    assert holm([0.9, 0.8]) == (1.0, 1.0)
+
+
+def _found(ratio: float, low: float, high: float, p: float) -> Estimate:
+    return Estimate(ratio, low, high, p, (10, 10), 0.03, paired=False)
+
+
+def test_the_words() -> None:
+    words = [
+        (_found(1.1, 1.05, 1.15, 0.001), "slower"),
+        (_found(0.9, 0.85, 0.95, 0.001), "faster"),
+        (_found(1.0, 0.96, 1.04, 0.9), "equal"),
+        (_found(1.02, 1.01, 1.03, 0.001), "equal"),
+        (_found(1.04, 0.98, 1.1, 0.2), "cannot tell"),
+    ]
+    for one, word in words:
+        assert verdicts([one], 0.05)[0].word == word
+    assert verdicts([words[3][0]], 0.0)[0].word == "slower"
+
+
+def test_many_tests_need_more_evidence_each() -> None:
+    lone = _found(1.1, 1.01, 1.2, 0.02)
+    others = [_found(1.0, 0.9, 1.1, 0.9)] * 2
+    assert verdicts([lone], 0.05)[0].word == "slower"
+    (first, *_) = verdicts([lone, *others], 0.05)
+    assert first.word == "cannot tell"
+    assert first.adjusted_p == pytest.approx(0.06)
+
+
+def test_the_launches_needed_grow_with_scatter_and_with_the_number_of_tests() -> None:
+    needed = [launches_needed(scatter, 0.05) or 0 for scatter in (0.0, 0.01, 0.03, 0.1)]
+    assert needed == sorted(needed)
+    assert needed[0] == 4
+    assert (launches_needed(0.03, 0.05, 10) or 0) > needed[2]
+    assert launches_needed(0.0, 0.05, paired=True) == 6
+    assert launches_needed(3.0, 0.05) is None
+
+
+# --- known truths, fixed seeds -------------------------------------------------------------------------------------
+
+
+def _share(trial: Callable[[np.random.Generator], bool], trials: int) -> float:
+    generator = np.random.default_rng(2026)
+    return sum(trial(generator) for _ in range(trials)) / trials
+
+
+def _medians(
+    generator: np.random.Generator, noise: Noise, cases: int, launches: int = 20
+) -> "np.typing.NDArray[np.float64]":
+    medians = np.median(simulated(noise, generator, launches=launches, cases=cases, samples=60), axis=2)
+    return np.asarray(np.exp(np.log(medians).mean(axis=0)))
+
+
+@pytest.mark.parametrize("noise", [Noise(), Noise(slow_share=0.1)])
+def test_like_sides_are_called_different_about_as_often_as_allowed(noise: Noise) -> None:
+    def alarm(generator: np.random.Generator) -> bool:
+        values = _medians(generator, noise, 1)
+        return rejected(estimate(side("a", values[::2]), side("b", values[1::2])))
+
+    # The exact test of 10 against 10 has size 4.3 %; 300 trials have a standard error of 1.2 %.
+    assert 0.01 <= _share(alarm, 300) <= 0.08
+
+
+def test_a_slowdown_of_a_twentieth_is_found_in_a_band_of_four_sizes() -> None:
+    def found(generator: np.random.Generator) -> bool:
+        values = _medians(generator, Noise(shared=0.25), 4)
+        return verdicts([estimate(side("a", values[::2]), side("b", 1.05 * values[1::2]))], 0.05)[0].word == "slower"
+
+    assert _share(found, 150) >= 0.9
+
+
+def test_the_interval_covers_the_true_ratio() -> None:
+    def covered(generator: np.random.Generator) -> bool:
+        values = _medians(generator, Noise(), 1)
+        found = estimate(side("a", values[::2]), side("b", 1.3 * values[1::2]))
+        return (found.low or 0) <= 1.3 <= (found.high or 0)
+
+    assert 0.92 <= _share(covered, 300) <= 0.99
