@@ -35,21 +35,33 @@ def parameters_for(
             for other in everything
             if other.key.op == op
             and other.key.backend == series.key.backend
-            and other.key.mode == series.key.mode
+            and other.key.mode in {series.key.mode, "isolated"}
             and (other.key.hosts > 1) == far
             and len(other.points) > 1
         ]
         if not found:
             continue
-        best = min(found, key=lambda other: (other.key.group != series.key.group, other.key.dtype != series.key.dtype))
+        best = min(found, key=lambda other: _unlikeness(other, series))
         if best.key == series.key:
             return NoModel("α and β are taken from this very curve, so a comparison would go round in a circle")
         points = [(point.size_bytes, point.time_ns) for point in best.points]
-        return parameters_from(points, messages, host_rate, f"{op} of this run{host_origin}")
+        how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
+        return parameters_from(points, messages, host_rate, f"{op} of this run{how}{host_origin}")
     points = _matrix_points(dataset, summaries, far=far)
     if len(points) > 1:
         return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
     return NoModel("no message between two ranks was measured in this run; add ping_pong to the plan to have a model")
+
+
+def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
+    """What of the way in which two curves were measured differs, the most important first."""
+    one, two = other.key, series.key
+    return (
+        one.mode != two.mode,
+        one.group != two.group,
+        one.dtype != two.dtype,
+        (one.sync, one.cache, one.held) != (two.sync, two.cache, two.held),
+    )
 
 
 def parameters_from(

@@ -68,7 +68,7 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
     found: dict[str, HostCopy] = {}
     for summary in summaries:
         group = summary.only
-        if summary.case.op != _COPY or summary.state != "measured" or group is None:
+        if summary.case.op != _COPY or summary.state != "measured" or group is None or summary.case.cache != "warm":
             continue
         size = summary.case.size_bytes
         time_ns = group.time_ns if group.span_ns is None else group.span_ns

@@ -49,6 +49,8 @@ def remarks_on(
         *_odd(matrices),
         *_launches(measured),
         *_flagged(measured),
+        *_disturbed(measured),
+        *_clocks(measured),
         *_not_checked(measured),
         *_moved(measured),
         *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
@@ -75,6 +77,8 @@ def case_name(summary: CaseSummary) -> str:
     case = summary.case
     parts = [case.op, format_size(case.size_bytes) if case.size_bytes else None, case.dtype, case.redop, case.variant]
     parts += ["in place" if case.in_place else None, None if case.group == "all" else f"groups {case.group}"]
+    parts += [None if case.mode == "isolated" else case.mode, None if case.sync == "barrier" else f"sync {case.sync}"]
+    parts += [None if case.cache == "warm" else case.cache, "held" if case.held else None]
     return " ".join(part for part in parts if part)
 
 
@@ -163,13 +167,12 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
     for kind, members in found.items():
         worst = min((odd for _, odd in members), key=lambda odd: odd.ratio)
         text = f"Pair matrix: {worst.text}"
+        by_name: dict[str, set[int]] = {}
+        for number, odd in sorted(members, key=lambda member: member[1].ratio):
+            by_name.setdefault(odd.name, set()).add(number)
         if len(members) > 1:
-            by_name: dict[str, set[int]] = {}
-            for number, odd in sorted(members, key=lambda member: member[1].ratio):
-                by_name.setdefault(" → ".join(map(str, odd.ranks)), set()).add(number)
             names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
-            what = "pair" if kind == "pair" else f"{kind} (rank)"
-            text += f"; that is the worst of {len(members)}. Slow by {what}, of {len(matrices)} matrices: {names}"
+            text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(matrices)} matrices: {names}"
         yield Remark("caution", f"slow {kind}", f"{text}.")
 
 
@@ -305,6 +308,29 @@ def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
                 f"{len(cases)} of {_cases(len(measured))} {meaning}; strongest in {case_name(worst)}: {numbers(group)}."
             )
             yield Remark(severity, flag, text)
+
+
+def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    cases = [summary for summary in measured if summary.disturbance.high]
+    if cases:
+        worst = max(cases, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.flagged))
+        text = (
+            f"{len(cases)} of {_cases(len(measured))} were measured while something else disturbed them; most "
+            f"{case_name(worst)}: {worst.disturbance.in_words()}. Every sample is kept; do not take these numbers for "
+            "those of a quiet machine."
+        )
+        yield Remark("caution", "disturbed", text)
+
+
+def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+    cases = [summary for summary in measured if "clock error" in summary.flags]
+    if cases:
+        worst = max((group.clock_error_ns for summary in cases for group in summary.groups), default=0.0)
+        text = (
+            f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
+            f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
+        )
+        yield Remark("note", "clock error", text)
 
 
 def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:

@@ -20,6 +20,9 @@ class SeriesKey:
     group: str
     hosts: int
     mode: str
+    sync: str
+    cache: str
+    held: bool
     in_place: bool
     root: int | None
     variant: str | None
@@ -28,6 +31,11 @@ class SeriesKey:
     def label(self) -> str:
         """A name for tables and legends; says only what is not the usual."""
         parts = [self.op, self.dtype, self.redop, "in place" if self.in_place else None, self.variant]
+        parts += [
+            None if self.mode == "isolated" else self.mode,
+            None if self.sync == "barrier" else f"sync {self.sync}",
+        ]
+        parts += [None if self.cache == "warm" else self.cache, "held" if self.held else None]
         where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
         parts += [where, None if self.hosts == 1 else f"{self.hosts} hosts"]
         return " · ".join(part for part in parts if part)
@@ -65,10 +73,12 @@ class Series:
 
 
 def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
-    """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other."""
+    """All curves of the measured cases. The pair matrix has none: its pairs are judged against each other. Nor have
+    samples in which something else was computed: most of their time is not communication.
+    """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
     for summary in summaries:
-        if summary.state != "measured" or summary.case.op == "pair_matrix":
+        if summary.state != "measured" or summary.case.op == "pair_matrix" or summary.case.mode == "overlap":
             continue
         for group in summary.groups:
             found.setdefault(_key(dataset, summary, group), []).append((_point(summary, group), group))
@@ -95,6 +105,9 @@ def _key(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesK
         group=case.group,
         hosts=len(dataset.hosts_of(group.ranks)) or 1,
         mode=case.mode,
+        sync=case.sync,
+        cache=case.cache,
+        held=case.held,
         in_place=case.in_place,
         root=case.root,
         variant=case.variant,

@@ -14,8 +14,10 @@ import numpy.typing as npt
 
 from busbw.records import QUANTILES, Case
 from busbw.statistics import autocorrelation_time, median_interval
+from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.load import Block, CaseState, Dataset, rank_list
+from busbw_analysis.overlap import Overlap, overlap_of
 from busbw_analysis.shape import Modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
@@ -28,6 +30,8 @@ Flag = Literal[
     "correlated",
     "outliers",
     "oversubscribed",
+    "disturbed",
+    "clock error",
     "moved>1",
     "cap",
     "not checked",
@@ -43,6 +47,7 @@ _SLOW_TIMES_MEDIAN = 5.0
 _SLOW_LEAST_NS = 1e6
 _SKEW_WORTH_A_FLAG = 0.1
 _SLOW_TIME_SHARE_WORTH_A_FLAG = 0.1
+_CLOCK_ERROR_SHARE = 0.05
 _TAU_WORTH_A_FLAG = 5.0
 _OUTLIERS_WORTH_A_FLAG = 0.05
 
@@ -81,8 +86,9 @@ class GroupSummary:
     (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
     time from the first entry to the last exit; both None without a shared clock. ``busbw`` is None where there is no
     wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median, 1 ms) and the time they took.
-    ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every sample which
-    rank entered last.
+    ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
+    is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
+    sample which rank entered last. ``overlap`` is there for the mode of that name.
     """
 
     ranks: tuple[int, ...]
@@ -116,6 +122,8 @@ class GroupSummary:
     drift: bool
     views: tuple[RankView, ...]
     entry_known: bool
+    clock_error_ns: float
+    overlap: Overlap | None
 
     @property
     def launches(self) -> int:
@@ -152,6 +160,7 @@ class CaseSummary:
     groups: tuple[GroupSummary, ...]
     total: Total | None
     flags: tuple[Flag, ...]
+    disturbance: Disturbance
 
     @property
     def only(self) -> GroupSummary | None:
@@ -192,6 +201,7 @@ def _case(
     for block in blocks if state == "measured" else ():
         by_group.setdefault(block.samples.ranks, []).append(block)
     groups = tuple(_group(case, ranks, members, columns) for ranks, members in by_group.items())
+    disturbance = disturbance_of(blocks)
     return CaseSummary(
         index=index,
         case=case,
@@ -201,7 +211,8 @@ def _case(
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
-        flags=_flags(case, blocks, groups) if groups else (),
+        flags=_flags(case, blocks, groups, disturbance) if groups else (),
+        disturbance=disturbance,
     )
 
 
@@ -235,7 +246,9 @@ def _added(rates: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _flags(case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary]) -> tuple[Flag, ...]:
+def _flags(
+    case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary], disturbance: Disturbance
+) -> tuple[Flag, ...]:
     """What a reader of one row must know. ``oversubscribed`` is added by ``judge``, which knows the machine."""
     wanted: tuple[tuple[Flag, bool], ...] = (
         ("bimodal", any(group.modes is not None for group in groups)),
@@ -248,6 +261,8 @@ def _flags(case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary]) 
         ("drift", any(group.drift for group in groups)),
         ("correlated", any(group.tau >= _TAU_WORTH_A_FLAG for group in groups)),
         ("outliers", any(group.outlier_share > _OUTLIERS_WORTH_A_FLAG for group in groups)),
+        ("disturbed", disturbance.high),
+        ("clock error", any(not _clock_serves(group.clock_error_ns, group.time_ns) for group in groups)),
         ("moved>1", any(group.moved_factor > 1 for group in groups)),
         ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
     )
@@ -268,7 +283,9 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
     lengths = [block.rows.stop - block.rows.start for block in blocks]
     effective = sum(length / tau for length, tau in zip(lengths, taus, strict=True))
     samples = blocks[0].samples
-    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
+    error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
+    # Half of an overlapped sample is computation: its time is no rate of anything.
+    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes and case.mode != "overlap" else None
     return GroupSummary(
         ranks=ranks,
         label=rank_list(ranks),
@@ -278,8 +295,8 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         p5_ns=p5,
         p95_ns=p95,
         spread=(p95 - p5) / time_ns,
-        skew_share=_skew_share(launches),
-        span_ns=_median_span(launches),
+        skew_share=_skew_share(launches) if _clock_serves(error_ns, time_ns) else None,
+        span_ns=_median_span(launches) if _clock_serves(error_ns, time_ns) else None,
         algbw=rate,
         busbw=None if rate is None or samples.bus_factor is None else rate * samples.bus_factor,
         bus_factor=samples.bus_factor,
@@ -302,8 +319,15 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         drift=2 * sum(drifts(columns.slowest[block.rows], tau) for block, tau in zip(blocks, taus, strict=True))
         > len(blocks),
         views=_views(ranks, by_launch, columns),
-        entry_known=all(block.samples.last_rank is not None for block in blocks),
+        entry_known=_clock_serves(error_ns, time_ns) and all(block.samples.last_rank is not None for block in blocks),
+        clock_error_ns=error_ns,
+        overlap=overlap_of(by_launch),
     )
+
+
+def _clock_serves(error_ns: float, time_ns: float) -> bool:
+    """Whether the clocks agree well enough to tell who came when within a call of ``time_ns``."""
+    return error_ns <= _CLOCK_ERROR_SHARE * time_ns
 
 
 @dataclass(frozen=True, slots=True)

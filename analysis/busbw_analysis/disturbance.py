@@ -1,0 +1,78 @@
+"""Whether something else disturbed a case: lost cores, missed windows, other programs, a hypervisor, slow clocks.
+
+Everything is kept; a case is flagged so that its number is not believed for what it is not. Limits: foreign CPU time
+6 % and stolen time 0.5 %, above which launches were seen to differ (docs/method.md).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from busbw_analysis.load import Block
+
+FOREIGN_SHARE = 0.06
+STEAL_SHARE = 0.005
+FLAGGED_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Disturbance:
+    """Of one case, over all its blocks. ``switched`` is the share of samples in which the kernel took a rank's core
+    away, ``missed`` that for which a rank was late at its window, ``flagged`` that of either. ``foreign`` and
+    ``stolen`` are the CPU time of others on the worst host (medians over the blocks that could tell; None: none
+    could). ``throttled`` lists why GPUs ran slower than they can.
+    """
+
+    switched: float
+    missed: float
+    flagged: float
+    foreign: float | None
+    stolen: float | None
+    throttled: tuple[str, ...]
+
+    @property
+    def high(self) -> bool:
+        """Whether that is more than a number can stand."""
+        return (
+            self.flagged > FLAGGED_SHARE
+            or (self.foreign or 0.0) > FOREIGN_SHARE
+            or (self.stolen or 0.0) > STEAL_SHARE
+            or bool(self.throttled)
+        )
+
+    def in_words(self) -> str:
+        """What there is to be said, worst first; empty when there is nothing."""
+        found = [
+            f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > FOREIGN_SHARE else "",
+            f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > STEAL_SHARE else "",
+            f"a rank lost its core in {self.switched:.0%} of the samples" if self.switched > FLAGGED_SHARE else "",
+            f"a rank missed its window in {self.missed:.0%} of the samples" if self.missed > FLAGGED_SHARE else "",
+            f"GPUs were slowed down ({', '.join(self.throttled)})" if self.throttled else "",
+        ]
+        return ", ".join(one for one in found if one)
+
+
+def disturbance_of(blocks: Sequence[Block]) -> Disturbance:
+    """What disturbed the blocks of a case (one entry a group: what is of the whole block counts once)."""
+    samples = sum(len(block.samples.slowest_ns) for block in blocks) or 1
+    both = sum(len({*block.samples.disturbed, *block.samples.missed}) for block in blocks)
+    measured = {id(block.measurement): block.measurement for block in blocks}.values()
+    foreign = [
+        max(known)
+        for one in measured
+        if (known := [host.foreign_share for host in one.conditions if host.foreign_share is not None])
+    ]
+    stolen = [
+        max(known)
+        for one in measured
+        if (known := [host.steal_share for host in one.conditions if host.steal_share is not None])
+    ]
+    reasons = {reason for one in measured for host in one.conditions for gpu in host.gpus for reason in gpu.throttled}
+    return Disturbance(
+        switched=sum(len(block.samples.disturbed) for block in blocks) / samples,
+        missed=sum(len(block.samples.missed) for block in blocks) / samples,
+        flagged=both / samples,
+        foreign=median(foreign) if foreign else None,
+        stolen=median(stolen) if stolen else None,
+        throttled=tuple(sorted(reasons)),
+    )
