@@ -17,6 +17,9 @@ import busbw
 from busbw.records import JSON
 
 VARIABLES = (
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
     "GLOO_SOCKET_IFNAME",
     "GLOO_DEVICE_TRANSPORT",
@@ -27,6 +30,7 @@ VARIABLES = (
     "NCCL_DEBUG",
     "NCCL_IB_DISABLE",
     "NCCL_IB_HCA",
+    "NCCL_LAUNCH_MODE",
     "NCCL_NET",
     "NCCL_NVLS_ENABLE",
     "NCCL_P2P_DISABLE",
@@ -43,12 +47,16 @@ VARIABLES = (
     "SLURM_NNODES",
     "SLURM_NTASKS",
     "TORCH_NCCL_ASYNC_ERROR_HANDLING",
+    "TORCH_NCCL_BLOCKING_WAIT",
     "UCX_NET_DEVICES",
     "UCX_TLS",
 )
 """The environment variables that are recorded when they are set: they change results, and none holds a secret."""
 
-LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil")
+NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
+"""What NCCL is called as a package of its own, by the version of CUDA that it is for."""
+
+LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *NCCL_PACKAGES)
 
 _LEAST_CACHE_BYTES = 32 << 20
 _SUFFIX_BYTES = {"K": 1 << 10, "M": 1 << 20}

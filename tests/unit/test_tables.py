@@ -4,13 +4,13 @@ import pytest
 
 from busbw import cases as planned
 from busbw import plan
-from busbw.backends.torch_dist import CALLS
+from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
 from busbw_analysis.models import MODELS, UNMODELLED, model_for
 from busbw_analysis.summary import SYNCHRONISING
 
 
-def test_gloo_has_a_call_for_every_op_and_for_nothing_else() -> None:
+def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:
     assert set(CALLS) == set(OPS)
 
 

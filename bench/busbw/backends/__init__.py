@@ -1,9 +1,14 @@
 """The table of backends. Their libraries are loaded only when one is opened."""
 
 import importlib.util
+import os
+import re
+from contextlib import suppress
 from importlib import metadata
+from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
+from busbw.environment import NCCL_PACKAGES
 from busbw.errors import UsageError
 
 
@@ -21,6 +26,48 @@ def _torch_versions() -> dict[str, str]:
     return {"torch": metadata.version("torch")}
 
 
+def _open_nccl(world: World) -> Backend:
+    from busbw.backends.nccl import NcclBackend  # noqa: PLC0415 - as above
+
+    return NcclBackend(world)
+
+
+def _nccl_missing() -> str | None:
+    """What can be told without importing torch, which would start CUDA in a process that is to fork its ranks."""
+    spec = importlib.util.find_spec("torch")
+    if spec is None or spec.origin is None:
+        return "torch is not installed"
+    reasons = []
+    if not any(list(Path("/dev").glob(pattern)) for pattern in _CUDA_DEVICES):
+        reasons.append("there is no CUDA device")
+    elif os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
+        reasons.append("CUDA_VISIBLE_DEVICES hides every GPU")
+    if not _built_with_cuda(Path(spec.origin).with_name("version.py")):
+        reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without NCCL")
+    return "; ".join(reasons) or None
+
+
+_CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
+"""Device files of the NVIDIA driver: on a Linux host, in WSL, on Jetson."""
+
+
+def _built_with_cuda(version_file: Path) -> bool:
+    """By the file in which torch notes how it was built; True where that cannot be read, for torch will say."""
+    try:
+        noted = re.search(r"^cuda\b[^=]*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return True
+    return noted is None or noted[1].strip() != "None"
+
+
+def _nccl_versions() -> dict[str, str]:
+    found = _torch_versions()
+    for name in NCCL_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 BACKENDS: dict[str, BackendRow] = {
     row.name: row
     for row in (
@@ -31,6 +78,14 @@ BACKENDS: dict[str, BackendRow] = {
             missing=_torch_missing,
             open=_open_gloo,
             versions=_torch_versions,
+        ),
+        BackendRow(
+            name="nccl",
+            device="cuda",
+            summary="torch.distributed over NCCL: one NVIDIA GPU a rank",
+            missing=_nccl_missing,
+            open=_open_nccl,
+            versions=_nccl_versions,
         ),
     )
 }

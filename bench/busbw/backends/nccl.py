@@ -1,0 +1,81 @@
+"""NCCL through torch.distributed: CUDA tensors, one GPU a rank, and all control traffic over Gloo on the hosts."""
+
+import socket
+from collections.abc import Sequence
+
+import torch
+import torch.distributed as dist
+
+from busbw.backends.base import World
+from busbw.backends.torch_dist import TorchBackend, first_line
+from busbw.cuda import CudaDevice
+from busbw.errors import BackendError, LaunchError
+from busbw.ops.base import Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.ops.groups import split_world
+from busbw.records import Case
+
+_WAITED_FOR_BY_THE_HOST = {"barrier"}
+"""ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""
+
+
+class NcclBackend(TorchBackend):
+    """CUDA tensors over NCCL. Raises LaunchError when this rank has no GPU of its own."""
+
+    def __init__(self, world: World) -> None:
+        count = torch.cuda.device_count()
+        if not dist.is_nccl_available() or not count:
+            lacks = "torch was built without NCCL" if count else "torch sees no CUDA device"
+            message = f"rank {world.rank} cannot use NCCL: {lacks}"
+            raise LaunchError(message)
+        try:
+            # A launcher may show each rank its own GPU alone: then all of them call it number 0.
+            self._gpu = CudaDevice(0 if count == 1 else world.local_rank % count)
+        except RuntimeError as error:
+            message = f"rank {world.rank} cannot use its GPU: {first_line(error)}"
+            raise LaunchError(message) from error
+        super().__init__(world, "nccl", self._gpu)
+        try:
+            mine = f"{socket.gethostname()} {self._gpu.uuid or self._gpu.name}"
+            problem = shared_gpu(self.share(mine))
+            if problem is not None:
+                raise LaunchError(problem)
+            # All ranks together in the first call: point-to-point may otherwise not come first (batch_isend_irecv).
+            dist.all_reduce(torch.zeros(1, device=self._gpu.name))
+            self._gpu.synchronise()
+        except (RuntimeError, BackendError) as error:
+            message = f"rank {world.rank} of {world.size} could not connect over NCCL: {first_line(error)}"
+            raise LaunchError(message) from error
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why NCCL cannot run ``case``."""
+        return why_not(op, case) or super().refuse(op, case)
+
+
+def why_not(op: Op, case: Case) -> str | None:
+    """Why NCCL cannot run ``case``, or not so that its data could be checked."""
+    if op.name in _WAITED_FOR_BY_THE_HOST and (case.held or case.mode == "graph"):
+        how = "handed over while the stream is held" if case.held else "captured in a graph"
+        return f"the host waits within a {op.name} of torch's NCCL, so it cannot be {how}"
+    if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:
+        uneven = sorted({len(group) for group in split_world(case.group, case.ranks) if len(group).bit_count() != 1})
+        if uneven:
+            return (
+                f"NCCL averages {case.dtype} by multiplying with 1/n before it adds, which is exact for a power of two "
+                f"only; groups here have {', '.join(map(str, uneven))} ranks"
+            )
+    return None
+
+
+def shared_gpu(places: Sequence[str]) -> str | None:
+    """Why the ranks cannot run where they are, when two have one GPU; ``places[r]`` is the host and GPU of rank r."""
+    for rank, place in enumerate(places):
+        first = places.index(place)
+        if first != rank:
+            host, _, gpu = place.partition(" ")
+            gpus = len({one for one in places if one.partition(" ")[0] == host})
+            return (
+                f"ranks {first} and {rank} have one GPU ({gpu} on host {host}); NCCL wants one for each rank, and the "
+                f"ranks of this host see {gpus}: start no more ranks than that"
+            )
+    return None

@@ -1,0 +1,232 @@
+"""The calls of torch.distributed: every operation bound to its buffers, for any of its backends.
+
+Whatever can be prepared is prepared before the function that is timed is returned. On a CPU that function returns when
+this rank has finished; on a GPU it hands the work over, and the stream waits for what was posted, not the host.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from busbw.backends.base import Operation, Wait
+from busbw.ops.base import Matrix
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
+
+# torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
+_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+_REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it."""
+
+    case: Case
+    group: Ranks
+    me: int
+    process_group: dist.ProcessGroup | None
+    send: torch.Tensor
+    receive: torch.Tensor
+    traffic: Matrix
+
+    @property
+    def root(self) -> int:
+        """The global rank of the root."""
+        return self.group[self.case.root or 0]
+
+    @property
+    def redop(self) -> Any:  # noqa: ANN401 - torch.distributed's ReduceOp has no usable type
+        """The reduction as torch.distributed names it."""
+        return REDUCTIONS[self.case.redop or "sum"]
+
+
+def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own
+    """A collective of torch.distributed, at once or posted; whatever can be bound is bound before the first call."""
+    start = partial(function, *arguments, **options, async_op=True)
+
+    def post() -> Wait:
+        work = start()
+        return _nothing if work is None else work.wait  # None: this rank is not in the group
+
+    return Operation(partial(function, *arguments, **options), post)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _all_reduce(bound: Bound) -> Operation:
+    return _split(dist.all_reduce, bound.receive, bound.redop, group=bound.process_group)
+
+
+def _all_gather(bound: Bound) -> Operation:
+    return _split(_ALL_GATHER, bound.receive, bound.send, group=bound.process_group)
+
+
+def _reduce_scatter(bound: Bound) -> Operation:
+    return _split(_REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group)
+
+
+def _all_to_all(bound: Bound) -> Operation:
+    return _split(dist.all_to_all_single, bound.receive, bound.send, group=bound.process_group)
+
+
+def _all_to_all_v(bound: Bound) -> Operation:
+    incoming = [row[bound.me] for row in bound.traffic]
+    outgoing = list(bound.traffic[bound.me])
+    return _split(dist.all_to_all_single, bound.receive, bound.send, incoming, outgoing, group=bound.process_group)
+
+
+def _broadcast(bound: Bound) -> Operation:
+    return _split(dist.broadcast, bound.receive, bound.root, group=bound.process_group)
+
+
+def _reduce(bound: Bound) -> Operation:
+    # Also on the root the send buffer is the one that is reduced into: receive is a view of it.
+    return _split(dist.reduce, bound.send, bound.root, bound.redop, group=bound.process_group)
+
+
+def _gather(bound: Bound) -> Operation:
+    blocks = _blocks(bound.receive, bound) if bound.group[bound.me] == bound.root else None
+    return _split(dist.gather, bound.send, blocks, dst=bound.root, group=bound.process_group)
+
+
+def _scatter(bound: Bound) -> Operation:
+    blocks = _blocks(bound.send, bound) if bound.group[bound.me] == bound.root else None
+    return _split(dist.scatter, bound.receive, blocks, src=bound.root, group=bound.process_group)
+
+
+def _blocks(buffer: torch.Tensor, bound: Bound) -> list[torch.Tensor]:
+    return list(buffer.chunk(len(bound.group)))
+
+
+def _barrier(bound: Bound) -> Operation:
+    if bound.send.is_cuda:
+        return _split(dist.barrier, group=bound.process_group, device_ids=[bound.send.device.index])
+    return _split(dist.barrier, group=bound.process_group)
+
+
+def _send_recv(bound: Bound) -> Operation:
+    after = bound.group[(bound.me + 1) % len(bound.group)]
+    before = bound.group[(bound.me - 1) % len(bound.group)]
+    return _exchange(bound.send, after, bound.receive, before)
+
+
+def _pair_bidir(bound: Bound) -> Operation:
+    other = bound.group[1 - bound.me]
+    return _exchange(bound.send, other, bound.receive, other)
+
+
+def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    if send.is_cuda:
+        return _exchange_in_one(send, to, receive, source)
+
+    def post() -> Wait:
+        # The receive is posted first: Gloo's sender waits for the note that it is there.
+        coming, going = dist.irecv(receive, source), dist.isend(send, to)
+
+        def wait() -> None:
+            for work in (coming, going):
+                if work is not None:
+                    work.wait()
+
+        return wait
+
+    def call() -> None:
+        post()()
+
+    return Operation(call, post)
+
+
+def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:
+    """NCCL works off its calls one after the other: all ranks would receive first, and none would ever send."""
+    both = [dist.P2POp(dist.irecv, receive, source), dist.P2POp(dist.isend, send, to)]
+
+    def post() -> Wait:
+        works = dist.batch_isend_irecv(both)
+
+        def wait() -> None:
+            for work in works:
+                work.wait()
+
+        return wait
+
+    def call() -> None:
+        post()()
+
+    return Operation(call, post)
+
+
+def _ping_pong(bound: Bound) -> Operation:
+    other = bound.group[1 - bound.me]
+    if bound.me == 0:
+
+        def there_and_back() -> None:
+            dist.send(bound.send, other)
+            dist.recv(bound.receive, other)
+
+        return Operation(there_and_back)
+
+    def back() -> None:
+        dist.recv(bound.receive, other)
+        dist.send(bound.send, other)
+
+    return Operation(back)
+
+
+def _pair_uni(bound: Bound) -> Operation:
+    other = bound.group[1 - bound.me]
+    answer = torch.zeros(1, dtype=bound.send.dtype, device=bound.send.device)
+    if bound.me == 0:
+
+        def there() -> None:
+            dist.send(bound.send, other)
+            dist.recv(answer, other)
+
+        return Operation(there)
+
+    def here() -> None:
+        dist.recv(bound.receive, other)
+        dist.send(answer, other)
+
+    return Operation(here)
+
+
+def _memory_copy(bound: Bound) -> Operation:
+    return Operation(partial(bound.receive.copy_, bound.send))
+
+
+CALLS: dict[str, Callable[[Bound], Operation]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_v": _all_to_all_v,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+    "send_recv": _send_recv,
+    "ping_pong": _ping_pong,
+    "pair_uni": _pair_uni,
+    "pair_bidir": _pair_bidir,
+    "pair_matrix": _pair_uni,
+    "memory_copy": _memory_copy,
+}
+
+IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
+"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""

@@ -1,0 +1,75 @@
+"""NCCL as far as it can be held without a GPU: what it refuses, and how it says that it cannot run."""
+
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+from busbw import backends
+from busbw.backends import BACKENDS
+from busbw.backends.base import World
+from busbw.backends.nccl import NcclBackend, shared_gpu, why_not
+from busbw.environment import LIBRARIES
+from busbw.errors import LaunchError
+from busbw.ops import OPS
+from busbw.testing.synthetic import case
+
+
+@pytest.mark.parametrize(("noted", "built"), [("cuda: Optional[str] = None", False), ("cuda: str = '12.6'", True)])
+def test_how_torch_was_built_is_read_from_its_own_note(tmp_path: Path, noted: str, built: bool) -> None:  # noqa: FBT001
+    file = tmp_path / "version.py"
+    file.write_text(f"__version__ = '2.13.0'\ndebug = False\n{noted}\nhip: Optional[str] = None\n")
+    assert backends._built_with_cuda(file) is built
+    assert backends._built_with_cuda(tmp_path / "absent.py"), "then torch itself will say"
+
+
+def test_every_reason_for_which_it_cannot_run_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_CUDA_DEVICES", ("no such device",))
+    monkeypatch.setattr(backends, "_built_with_cuda", lambda _file: False)
+    missing = BACKENDS["nccl"].missing()
+    assert missing == (
+        f"there is no CUDA device; torch {metadata.version('torch')} was built without CUDA, and so without NCCL"
+    )
+
+
+def test_a_hidden_gpu_is_called_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "_CUDA_DEVICES", ("null",))
+    monkeypatch.setattr(backends, "_built_with_cuda", lambda _file: True)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert BACKENDS["nccl"].missing() == "CUDA_VISIBLE_DEVICES hides every GPU"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert BACKENDS["nccl"].missing() is None
+
+
+def test_a_rank_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
+    with pytest.raises(LaunchError, match="rank 1 cannot use NCCL: torch sees no CUDA device"):
+        NcclBackend(World(1, 2, 1, "local", 1.0))
+
+
+def test_two_ranks_on_one_gpu_are_named() -> None:
+    assert shared_gpu(["a GPU-1", "a GPU-2", "b GPU-1"]) is None
+    said = shared_gpu(["a GPU-1", "a GPU-2", "a GPU-1"])
+    assert said is not None
+    assert said.startswith("ranks 0 and 2 have one GPU (GPU-1 on host a)")
+    assert "see 2: start no more" in said
+
+
+def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:
+    def average(ranks: int, dtype: str) -> str | None:
+        return why_not(OPS["all_reduce"], case("all_reduce", 96, ranks, redop="avg", dtype=dtype, device="cuda"))
+
+    assert "exact for a power of two only; groups here have 3 ranks" in str(average(3, "float32"))
+    assert average(4, "float32") is None
+    assert average(3, "int32") is None
+
+
+def test_a_barrier_is_not_captured_and_not_held() -> None:
+    barrier = OPS["barrier"]
+    assert "captured in a graph" in str(why_not(barrier, case("barrier", 0, device="cuda", mode="graph")))
+    assert "while the stream is held" in str(why_not(barrier, case("barrier", 0, device="cuda", held=True)))
+    assert why_not(barrier, case("barrier", 0, device="cuda")) is None
+
+
+def test_versions_are_among_those_that_a_run_records() -> None:
+    assert set(BACKENDS["nccl"].versions()) <= set(LIBRARIES)
