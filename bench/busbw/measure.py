@@ -303,7 +303,7 @@ def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) 
     """
     counts = np.asarray([bool(error), took_part, wrong], dtype=np.int64)
     try:
-        raised_on, taking_part, wrong_everywhere = bench.backend.reduce(counts, "sum")
+        raised_on, taking_part, wrong_everywhere = bench.backend.reduce(counts, "sum", wary=bool(error))
     except BackendError as broken:
         if not error:
             raise

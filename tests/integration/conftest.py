@@ -189,10 +189,10 @@ class Commands:
         """One of the programs beside these tests that stand in for ``busbw``."""
         return (sys.executable, str(_HERE / "programs" / name))
 
-    def torchrun(self, ranks: int) -> tuple[str, ...]:
-        """``torchrun … -m busbw``, on the loopback interface."""
+    def torchrun(self, ranks: int, program: Sequence[str] = ("-m", "busbw")) -> tuple[str, ...]:
+        """``torchrun … -m busbw``, or another program below it, on the loopback interface."""
         here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
-        return (sys.executable, "-m", "torch.distributed.run", *here, "-m", "busbw")
+        return (sys.executable, "-m", "torch.distributed.run", *here, *program)
 
     def read(self, results: Path | None = None) -> store.StoredRun:
         """The one run there is."""

@@ -58,14 +58,9 @@ def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:
 
 
 def _blamed(told: str, rank: int) -> bool:
-    """Whether ``rank`` is named with its host.
-
-    Beside it may stand a rank that was still waiting for it when the others stopped listening: without a launcher of
-    our own above the ranks, the two cannot be told apart.
-    """
-    one = rf"rank \d+ \(host {re.escape(socket.gethostname())}\)"
-    said = re.search(rf"busbw: ({one}(?:, {one})*) did not answer during ", told)
-    return said is not None and f"rank {rank} (" in said[1]
+    """Whether ``rank`` is named with its host, and nobody beside it: the others waited for it."""
+    said = re.findall(r"^busbw: (.*) did not answer during ", told, re.MULTILINE)
+    return bool(said) and set(said) == {f"rank {rank} (host {socket.gethostname()})"}
 
 
 def test_a_stopped_rank_is_named(commands: Commands) -> None:
@@ -90,6 +85,21 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
             assert f"rank {rank} " in run.rows[-2].error
             assert run.end is not None
             assert run.end.status == "failed"
+
+
+def test_a_rank_that_waited_in_the_check_is_not_blamed_for_the_one_it_waited_for(commands: Commands) -> None:
+    """Rank 1 sends to rank 2, which hangs, and runs into the timeout; rank 0 has its data and waits for both in the
+    vote on the check. When rank 1 comes to vote, it must not wait for a second timeout, while rank 0 listens and goes.
+    """
+    finished = commands.run(
+        *("hang-last", "run", "--plan", commands.sweep("broadcast"), "--root", "1", "--timeout", "12"),
+        program=commands.torchrun(3, commands.program("with_fault.py")[1:]),
+    )
+    assert finished.code != 0
+    assert _blamed(finished.err, 2), finished.told
+    run = commands.read()
+    assert isinstance(run.rows[-2], Failed)
+    assert run.rows[-2].error.startswith(f"rank 2 (host {socket.gethostname()}) did not answer during broadcast at ")
 
 
 def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:

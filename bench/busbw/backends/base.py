@@ -86,8 +86,12 @@ class Backend(Protocol):
     def barrier(self) -> None:
         """Return when every rank of the world has come."""
 
-    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
-        """Element-wise over all ranks, apart from the traffic that is measured; every rank gets the result."""
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
+        """Element-wise over all ranks, apart from the traffic that is measured; every rank gets the result.
+
+        ``wary``: this rank has just seen an operation fail and does not know whether the world still stands. It waits
+        no longer than until another one gives up (``fail``): who waits on a second time is taken for lost.
+        """
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Send ``values`` to a rank, apart from the traffic that is measured."""

@@ -113,11 +113,13 @@ class TorchBackend:
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
 
-    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values over the control group."""
         buffer = torch.from_numpy(np.array(values, dtype=np.int64))
         try:
-            dist.all_reduce(buffer, REDUCTIONS[how], group=self._control)
+            work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
+            if work is not None:
+                wait_warily(work, self._store, self.size)
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
         result: Vector = buffer.numpy()
@@ -206,6 +208,21 @@ def _store(world: World) -> dist.Store:
     store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
     given: dist.Store = store
     return given
+
+
+def wait_warily(work: dist.Work, store: dist.Store, size: int) -> None:
+    """Wait for ``work``, but no longer than until a rank of the world gives up.
+
+    Raises BackendError then, and RuntimeError when the work itself fails. A rank whose operation has just run into the
+    timeout would wait for a second one here, while the others have long heard each other out and gone.
+    """
+    while not work.is_completed():
+        for rank in range(size):
+            if store.check([_FAILED_KEY.format(rank=rank)]):
+                message = f"rank {rank} has given up"
+                raise BackendError(message)
+        time.sleep(_ANSWER_POLL_SECONDS)
+    work.wait()
 
 
 def answers(store: dist.Store, size: int, mine: dict[int, str]) -> dict[int, str]:

@@ -343,8 +343,8 @@ class FakeBackend:
         last = max(self._world.barriers.exchange(self.rank, self._true_ns()))
         self._set_true(last + self._world.script.barrier_ns + late)
 
-    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
-        """Element-wise over all ranks; takes no time."""
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:  # noqa: ARG002
+        """Element-wise over all ranks; takes no time. Nobody here waits for a rank that is gone, wary or not."""
         self.reductions += 1
         everyone = np.stack(self._world.reductions.exchange(self.rank, values))
         result: Vector = everyone.max(axis=0) if how == "max" else everyone.sum(axis=0)

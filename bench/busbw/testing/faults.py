@@ -53,9 +53,9 @@ class WrappingBackend:
         """Pass on."""
         self.inner.barrier()
 
-    def reduce(self, values: Vector, how: Literal["max", "sum"]) -> Vector:
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """Pass on."""
-        return self.inner.reduce(values, how)
+        return self.inner.reduce(values, how, wary=wary)
 
     def send(self, to: int, values: Sequence[int]) -> None:
         """Pass on."""

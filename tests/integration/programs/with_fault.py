@@ -21,6 +21,7 @@ from busbw.testing.faults import CorruptingBackend, WrappingBackend, wrapped
 
 BAD_OP = "broadcast"
 _BAD_RANK = 1
+_LAST_OF_THREE = 2
 
 
 class _Disturbed(WrappingBackend):
@@ -58,6 +59,11 @@ def _raise_alone(rank: int) -> None:
 
 def _hang(rank: int) -> None:
     if rank == _BAD_RANK:
+        time.sleep(1000)
+
+
+def _hang_last(rank: int) -> None:
+    if rank == _LAST_OF_THREE:
         time.sleep(1000)
 
 
@@ -123,6 +129,7 @@ FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "raise-everywhere": _disturbed(_raise_everywhere),
     "raise-alone": _disturbed(_raise_alone),
     "hang": _disturbed(_hang),
+    "hang-last": _disturbed(_hang_last),
     "crash": _disturbed(_crash),
     "leave": _disturbed(_leave),
     "bug": _disturbed(_bug),
