@@ -16,6 +16,7 @@ from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import load
+from busbw_analysis.selftest import latest_selftest
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -46,7 +47,10 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 
 def judgement_of(runs: Sequence[str], results_dir: Path, *, force: bool) -> Judgement:
     """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
-    return judge(load([store.find(results_dir, run) for run in runs], force=force))
+    dataset = load([store.find(results_dir, run) for run in runs], force=force)
+    first = dataset.runs[0]
+    backend = first.run.cases[0].backend if first.run.cases else ""
+    return judge(dataset, latest_selftest(first.path.parent, backend, len(first.run.hosts)))
 
 
 @click.command()

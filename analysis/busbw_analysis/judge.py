@@ -11,6 +11,7 @@ from busbw_analysis.models import predict, predict_alternatives
 from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, host_copies, roof_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
+from busbw_analysis.selftest import SelfTest
 from busbw_analysis.series import Series, series_of
 from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
@@ -29,20 +30,24 @@ class Judgement:
     matrices: tuple[PairMatrix, ...]
     lateness: tuple[GroupLateness, ...]
     cases: tuple[CaseSummary, ...]
+    selftest: SelfTest | None
 
 
-def judge(dataset: Dataset) -> Judgement:
-    """Judge ``dataset``. Never raises for what was measured badly: that becomes a remark or a refused fit."""
+def judge(dataset: Dataset, selftest: SelfTest | None = None) -> Judgement:
+    """Judge ``dataset``. Never raises for what was measured badly: that becomes a remark or a refused fit.
+
+    ``selftest`` is the newest one of this machine, where there is one.
+    """
     crowded = oversubscribed_hosts(dataset)
     summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
-    matrices = matrices_of(summaries)
+    matrices = matrices_of(summaries, dataset.runs[0].run.hosts)
     lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies) for one in series)
     return Judgement(
         dataset=dataset,
-        remarks=remarks_on(dataset, summaries, matrices, lateness),
+        remarks=remarks_on(dataset, summaries, matrices, lateness, selftest),
         verdicts=tuple(
             verdict
             for curve in curves
@@ -54,6 +59,7 @@ def judge(dataset: Dataset) -> Judgement:
         matrices=matrices,
         lateness=lateness,
         cases=summaries,
+        selftest=selftest,
     )
 
 

@@ -9,6 +9,7 @@ from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
+from busbw_analysis.selftest import SelfTest
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
@@ -36,6 +37,7 @@ def remarks_on(
     summaries: Sequence[CaseSummary],
     matrices: Sequence[PairMatrix],
     lateness: Sequence[GroupLateness],
+    selftest: SelfTest | None = None,
 ) -> tuple[Remark, ...]:
     """All remarks on a dataset, the worst first."""
     measured = [summary for summary in summaries if summary.state == "measured"]
@@ -51,6 +53,7 @@ def remarks_on(
         *_flagged(measured),
         *_disturbed(measured),
         *_clocks(measured),
+        *_tested(selftest),
         *_not_checked(measured),
         *_moved(measured),
         *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
@@ -331,6 +334,22 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
         )
         yield Remark("note", "clock error", text)
+
+
+def _tested(selftest: SelfTest | None) -> Iterator[Remark]:
+    """What the instrument says of itself: how small a difference it can tell here."""
+    if selftest is None:
+        text = "No self-test of this machine with so many ranks: how small a difference it can tell is not known."
+        yield Remark("note", "self-test", f"{text} busbw selftest finds out.")
+    elif selftest.failures:
+        yield Remark("caution", "self-test", f"Self-test of {selftest.started[:10]}: {selftest.answer()}")
+    elif selftest.coarsest is not None:
+        worst = max(selftest.resolution, key=lambda name: selftest.resolution[name])
+        text = (
+            f"Differences below {selftest.coarsest:.0%} ({worst}) are not resolved here between 10 and 10 launches"
+            + (f"; the best case is {selftest.finest:.0%}" if len(selftest.resolution) > 1 else "")
+        )
+        yield Remark("note", "self-test", f"{text} (self-test of {selftest.started[:10]}).")
 
 
 def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:

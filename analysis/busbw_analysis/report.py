@@ -33,6 +33,7 @@ from busbw_analysis.report_curves import operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_ranks import pair_matrices, rank_views
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
+from busbw_analysis.report_trust import overlaps, trust
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -115,7 +116,7 @@ def page_of(judgement: Judgement) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
-    pairs = pair_matrices(judgement.matrices)
+    pairs, beside = pair_matrices(judgement.matrices), overlaps(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
@@ -128,8 +129,10 @@ def page_of(judgement: Judgement) -> Page:
             operations(judgement),
             *((pairs,) if pairs else ()),
             rank_views(dataset, judgement.cases, judgement.lateness),
+            *((beside,) if beside else ()),
             fits(judgement),
             missing_cases(dataset),
+            trust(judgement),
             timing(dataset),
             environment(dataset),
             glossary(),

@@ -108,8 +108,10 @@ GLOSSARY: Final = (
             "samples know of each other (autocorrelation time of 5 samples or more), so that they count as fewer. "
             "outliers: more than 5 % of the samples are further from the quartiles of their launch than three times "
             "the distance between these. oversubscribed: more ranks than "
-            "cores. moved>1: the backend moves more bytes than the best algorithm needs. cap: the limit of time or "
-            "samples came before the interval was narrow. not checked: the data were not compared."
+            "cores. disturbed: other programs, the hypervisor or lost cores took more than a number can stand. "
+            "clock error: the ranks' clocks agree too badly to say who came when. moved>1: the backend moves more "
+            "bytes than the best algorithm needs. cap: the limit of time or samples came before the interval was "
+            "narrow. not checked: the data were not compared."
         ),
     ),
     (
@@ -140,6 +142,9 @@ def case_label(case: Case, *, with_op: bool = True, without: frozenset[str] = fr
         "ranks": f"{case.ranks} rank{'s' if case.ranks != 1 else ''}",
         "group": "" if case.group == "all" else f"groups {case.group}",
         "mode": case.mode,
+        "sync": "" if case.sync == "barrier" else f"sync {case.sync}",
+        "cache": "" if case.cache == "warm" else case.cache,
+        "held": "held" if case.held else "",
         "in_place": "in place" if case.in_place else "",
         "root": "" if case.root is None else f"root {case.root}",
         "variant": case.variant or "",
@@ -198,9 +203,10 @@ def timing(dataset: Dataset) -> Section:
     checks = Counter(block.measurement.check.state for block in dataset.blocks)
     calls = sorted({block.measurement.calls for block in dataset.blocks})
     protocol = (
-        "Before every sample the ranks of a group meet at a barrier, outside of the timed part; each then "
-        "reads a monotonic clock before and after the call. The time of a call is that of the slowest rank. "
-        "The cost of reading the clock is known and not subtracted. No sample is thrown away."
+        "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
+        "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
+        "calls. The time of a call is that of the slowest rank. The cost of reading the clock is known and not "
+        "subtracted. No sample is thrown away."
     )
     facts: list[tuple[str, str]] = []
     if dataset.blocks:

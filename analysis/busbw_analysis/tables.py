@@ -65,6 +65,10 @@ def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], C
         "dtype": case.dtype,
         "redop": case.redop,
         "in_place": case.in_place,
+        "mode": case.mode,
+        "sync": case.sync,
+        "cache": case.cache,
+        "held": case.held,
         "groups": case.group,
         "variant": case.variant,
         "root": case.root,
@@ -104,7 +108,7 @@ def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], C
 def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
     if group is None:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
-        return dict.fromkeys((*names, "busbw", "spread", "skew_share", "roof_share", "denominator"))
+        return dict.fromkeys((*names, "busbw", "spread", "skew_share", "roof_share", "denominator", "overlap"))
     share = (
         group.busbw / roof.busbw if roof is not None and roof.busbw is not None and group.busbw is not None else None
     )
@@ -123,6 +127,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "skew_share": group.skew_share,
         "roof_share": share,
         "denominator": None if roof is None or share is None else roof.denominator,
+        "overlap": None if group.overlap is None else group.overlap.share.value,
     }
 
 
@@ -167,6 +172,11 @@ def _flag_words(row: Row) -> str:
         parts.append(f"{row['state'].upper()}: {row['reason']}")
     if row["variant"]:
         parts.append(row["variant"])
+    parts += [] if row["mode"] == "isolated" else [row["mode"]]
+    parts += [] if row["sync"] == "barrier" else [f"sync {row['sync']}"]
+    parts += [] if row["cache"] == "warm" else [row["cache"]]
+    parts += ["held"] if row["held"] else []
+    parts += [] if row["overlap"] is None else [f"hidden {row['overlap']:.0%}"]
     if row["row"] in {"total", "median pair", "slowest pair"}:
         parts.append(row["row"])
     if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):

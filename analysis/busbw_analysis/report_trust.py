@@ -1,0 +1,107 @@
+"""The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
+
+from typing import Final
+
+from busbw.units import format_size, format_time
+from busbw_analysis.judge import Judgement
+from busbw_analysis.launches import Resampled
+from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, clock_time, words
+from busbw_analysis.report_run import case_label
+from busbw_analysis.selftest import SelfTest, State
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL
+
+_TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
+_CHECK_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Check", "State", "Found", "Wanted"))
+_NONE: Final = (
+    "No self-test of this machine with this backend and so many ranks was found beside the run, so it is not known how "
+    "small a difference can be told here. busbw selftest finds out, in about a minute."
+)
+
+
+def trust(judgement: Judgement) -> Section:
+    """What the instrument costs, and what the newest self-test of this machine says."""
+    blocks: list[Block] = []
+    tested = judgement.selftest
+    if tested is None:
+        blocks.append(Paragraph(_NONE))
+    else:
+        blocks.append(Paragraph(_said(tested), tone="bad" if tested.failures else "plain"))
+        rows = tuple(
+            (Cell(one.name), Cell(one.state, tone=_TONES[one.state]), Cell(one.found), Cell(one.limit))
+            for one in tested.checks
+        )
+        caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
+        blocks.append(Table(caption, _CHECK_COLUMNS, rows, folded=not tested.failures))
+    own = _own_cost(judgement)
+    if own:
+        blocks.append(Paragraph(own))
+    return Section("trust", "How far to trust the instrument", tuple(blocks))
+
+
+def _said(tested: SelfTest) -> str:
+    cells = ", ".join(f"{width:.0%} for {name}" for name, width in tested.resolution.items())
+    fine = f" By case: {cells}." if cells else ""
+    return f"Self-test of {clock_time(tested.started)} UTC. {tested.answer()}{fine}"
+
+
+def _own_cost(judgement: Judgement) -> str:
+    """The harness's own share of a call, as it was measured by the launches of these runs."""
+    launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
+    if not launches:
+        return ""
+    alone = max(max(launch.empty_call_ns) for launch in launches)
+    row = max(max(launch.empty_loop_ns) for launch in launches)
+    return (
+        f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
+        "calls, on the rank where it takes longest: so much of every number is the instrument. It is not subtracted."
+    )
+
+
+def overlaps(judgement: Judgement) -> Section | None:
+    """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
+    rows: list[tuple[Cell, ...]] = []
+    for case in judgement.cases:
+        for group in case.groups:
+            found = group.overlap
+            if found is None:
+                continue
+            several = f" (ranks {group.label})" if len(case.groups) > 1 else ""
+            rows.append(
+                (
+                    Cell(case_label(case.case, without=frozenset({"mode", "ranks"})) + several),
+                    Cell(format_size(case.case.size_bytes) if case.case.size_bytes else MISSING),
+                    Cell(f"{found.share.value:.0%}", bar=found.share.value),
+                    Cell(_ends(found.share)),
+                    *words(map(format_time, (found.pure_ns, found.post_ns, found.wait_ns, found.exposed_ns))),
+                    Cell(f"{found.slowdown:.2f} ×"),
+                )
+            )
+    if not rows:
+        return None
+    how = (
+        "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
+        "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
+        "That the computation itself gets slower beside the communication is no part of it; the last column says by "
+        "how much."
+    )
+    columns = (
+        Column("Case", numeric=False),
+        Column("Size"),
+        Column("Overlap"),
+        Column("Over launches"),
+        Column("Alone"),
+        Column("Post"),
+        Column("Wait"),
+        Column("Post + wait"),
+        Column("Computation"),
+    )
+    note = (
+        "Medians over launches of the slowest rank's median. Over launches: bootstrap interval from "
+        f"{LAUNCHES_FOR_AN_INTERVAL} launches on, below that what resampling them gives, which is no interval."
+    )
+    table = Table("Communication beside computation", columns, tuple(rows), row_headers=2, note=note)
+    return Section("overlap", "Overlap", (Paragraph(how), table))
+
+
+def _ends(share: Resampled) -> str:
+    return MISSING if share.low is None or share.high is None else f"{share.low:.0%} to {share.high:.0%}"
