@@ -6,7 +6,7 @@ can see which numbers were taken on a machine that was busy with something else.
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,10 +21,14 @@ _LEAST_CPU_SECONDS = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Reading:
-    """One look at this host and this process; seconds since whenever, MHz, runnable processes."""
+class Reading:
+    """One look at this host and this process; seconds since whenever, MHz (0: not told), runnable processes.
+
+    ``counted`` is the CPU time that the kernel accounts for at all, idle included; ``busy`` and ``stolen`` are of it.
+    """
 
     at: float
+    counted: float
     busy: float
     stolen: float
     own: float
@@ -33,13 +37,15 @@ class _Reading:
     mhz: float
 
 
-def _look() -> _Reading:
+def look() -> Reading:
+    """What this host and this process look like now."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0) + getattr(times, "steal", 0.0)
     # guest time is counted in user time already, and must not count twice
     everything = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
-    return _Reading(
+    return Reading(
         at=time.monotonic(),
+        counted=everything,
         busy=everything - idle,
         stolen=getattr(times, "steal", 0.0),
         own=time.process_time(),
@@ -61,17 +67,19 @@ def _mhz() -> float:
 class Watch:
     """Looks when it is made and again at ``ended``; one sum-reduction brings all ranks' looks together."""
 
-    def __init__(self, backend: Backend, hosts: Sequence[str]) -> None:
+    def __init__(self, backend: Backend, hosts: Sequence[str], take_look: Callable[[], Reading] = look) -> None:
         self._backend = backend
         self._hosts = hosts
-        self._before = _look()
+        self._look = take_look
+        self._before = take_look()
 
     def ended(self) -> tuple[HostConditions, ...]:
         """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
-        before, after = self._before, _look()
+        before, after = self._before, self._look()
         table = np.zeros((self._backend.size, len(_COLUMNS)), dtype=np.int64)
         looked = (
             after.at - before.at,
+            after.counted - before.counted,
             after.busy - before.busy,
             after.stolen - before.stolen,
             after.own - before.own,
@@ -93,6 +101,7 @@ class Watch:
 
 _COLUMNS = (
     "wall",
+    "counted",
     "busy",
     "stolen",
     "own",
@@ -112,7 +121,9 @@ def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
     capacity = first["wall"] * first["cores"]
 
     def share(seconds: float) -> float | None:
-        return round(seconds / capacity, 4) if capacity >= _LEAST_CPU_SECONDS else None
+        # Where the kernel counts nothing at all (some sandboxes), nobody can tell. Ticks may be short of our own time.
+        told = capacity >= _LEAST_CPU_SECONDS and first["counted"] > 0
+        return round(max(seconds, 0.0) / capacity, 4) if told else None
 
     return HostConditions(
         host=host,

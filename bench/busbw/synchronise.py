@@ -4,10 +4,12 @@ Ranks of one running kernel read one clock and need no exchange. Between kernels
 binomial tree to rank 0, O(log hosts) rounds, and brings the offset to the ranks beside it (HCA, Hunold & Carpen-Amarie
 2015). A pair is compared by the envelope of its exchanges (SKaMPI): rank 0's stamp t₂ was taken between this rank's
 stamps t₁ and t₃, so the offset lies in [max(t₂ − t₃), min(t₂ − t₁)]. That is a bound and no estimate: the error that is
-stored with an offset is half of that width, and those of the ranks in between on top.
+stored with an offset is half of that width, those of the ranks in between on top, and what clocks that nobody watches
+may have drifted apart by while it was found out.
 """
 
 import math
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -27,7 +29,7 @@ _FIT_POINTS = 20
 _UNWATCHED_PPM = 100.0
 """What two crystals may drift apart by as long as nobody has watched them: their usual tolerance."""
 
-_COLUMNS = 3
+_COLUMNS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +37,17 @@ class _Point:
     """At ``at_ns`` of this rank's clock, rank 0's was ``offset_ns`` ahead, give or take ``error_ns``."""
 
     at_ns: int
-    offset_ns: float
-    error_ns: float
+    offset_ns: int
+    error_ns: int
     rtt_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """By how many millionths rank 0's clock runs faster (None: not known), and by how many more or less it may."""
+
+    ppm: float | None = None
+    unnoticed_ppm: float = _UNWATCHED_PPM
 
 
 @dataclass(slots=True)
@@ -52,6 +62,7 @@ class CommonClock:
     clock: Clock
     domains: tuple[str | None, ...]
     _points: list[_Point] = field(default_factory=list)
+    _drift: _Drift = field(default_factory=_Drift)
     _known: tuple[RankClock, ...] = ()
 
     @property
@@ -74,24 +85,24 @@ class CommonClock:
         if self.shared or None in self.domains:
             return
         self._points.append(_compare(self.backend, self.clock, self.domains, exchanges))
-        drift = self._drift_ppm()
-        self._known = _everyone(self.backend, self._points[-1], drift)
+        self._drift = _fit(self._points)
+        self._known = _everyone(self.backend, self._points[-1], self._drift.ppm)
 
     def common(self, local_ns: Vector) -> Vector:
         """Moments of this rank's clock as moments of rank 0's."""
         if self.shared or not self._points:
             return local_ns
-        last, drift = self._points[-1], self._drift_ppm() or 0.0
-        away = local_ns - last.at_ns
-        moved: Vector = local_ns + np.rint(last.offset_ns + away * (drift * 1e-6)).astype(np.int64)
+        last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
+        moved: Vector = local_ns + last.offset_ns + np.rint((local_ns - last.at_ns) * drift).astype(np.int64)
         return moved
 
     def local(self, common_ns: int) -> int:
         """A moment of rank 0's clock as one of this rank's."""
         if self.shared or not self._points:
             return common_ns
-        last, drift = self._points[-1], (self._drift_ppm() or 0.0) * 1e-6
-        return round((common_ns - last.offset_ns + drift * last.at_ns) / (1 + drift))
+        last, drift = self._points[-1], (self._drift.ppm or 0.0) * 1e-6
+        away = common_ns - last.offset_ns - last.at_ns
+        return last.at_ns + away - round(away * drift / (1 + drift))
 
     def error_ns(self) -> int | None:
         """The bound now, on this rank: 0 on one clock, None where clocks cannot be compared.
@@ -103,23 +114,27 @@ class CommonClock:
         if not self._points:
             return None
         last = self._points[-1]
-        away = self.clock.now_ns() - last.at_ns
-        return math.ceil(last.error_ns + away * self._unnoticed_ppm() * 1e-6)
+        return last.error_ns + _apart_ns(self.clock.now_ns() - last.at_ns, self._drift.unnoticed_ppm)
 
-    def _drift_ppm(self) -> float | None:
-        """The drift of rank 0's clock against this one, by least squares; None before there is enough to fit."""
-        if len(self._points) < _FIT_POINTS or self._points[-1].at_ns - self._points[0].at_ns < _FIT_NS:
-            return None
-        at = np.asarray([point.at_ns - self._points[0].at_ns for point in self._points], dtype=np.float64)
-        offsets = np.asarray([point.offset_ns - self._points[0].offset_ns for point in self._points])
-        return float(np.polyfit(at, offsets, 1)[0] * 1e6)
 
-    def _unnoticed_ppm(self) -> float:
-        """By how much the drift may be other than was fitted: the bounds of the points over the time they span."""
-        if self._drift_ppm() is None:
-            return _UNWATCHED_PPM
-        span = self._points[-1].at_ns - self._points[0].at_ns
-        return 2e6 * float(np.median([point.error_ns for point in self._points])) / span
+def _fit(points: Sequence[_Point]) -> _Drift:
+    """The drift of rank 0's clock against this one, by least squares; nothing before there is enough to fit.
+
+    The slope is a weighted sum of the offsets, so it is off by no more than the same sum of their bounds.
+    """
+    at = np.asarray([point.at_ns - points[0].at_ns for point in points], dtype=np.float64)
+    if len(points) < _FIT_POINTS or at[-1] < _FIT_NS:
+        return _Drift()
+    away = at - at.mean()
+    weights = away / (away @ away)
+    slope = float(weights @ np.asarray([point.offset_ns - points[0].offset_ns for point in points], dtype=np.float64))
+    bound = float(np.abs(weights) @ np.asarray([point.error_ns for point in points], dtype=np.float64))
+    return _Drift(slope * 1e6, bound * 1e6) if bound * 1e6 < _UNWATCHED_PPM else _Drift()
+
+
+def _apart_ns(elapsed_ns: int, ppm: float = _UNWATCHED_PPM) -> int:
+    """By how much clocks may be apart after ``elapsed_ns`` that were together, in whole ns."""
+    return math.ceil(abs(elapsed_ns) * ppm * 1e-6)
 
 
 def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> tuple[RankClock, ...]:
@@ -134,10 +149,10 @@ def compare_all(backend: Backend, clock: Clock, exchanges: int = EXCHANGES) -> t
 def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[RankClock, ...]:
     """Every rank's clock, at every rank; the drift travels in thousandths of a ppm, where there is one."""
     known = drift_ppm is not None
-    table = np.zeros((backend.size, _COLUMNS + 2), dtype=np.int64)
+    table = np.zeros((backend.size, _COLUMNS + 1), dtype=np.int64)
     table[backend.rank] = (
-        round(mine.offset_ns),
-        math.ceil(mine.error_ns),
+        mine.offset_ns,
+        mine.error_ns,
         mine.rtt_ns,
         known,
         round((drift_ppm or 0.0) * 1000),
@@ -157,28 +172,27 @@ def _everyone(backend: Backend, mine: _Point, drift_ppm: float | None) -> tuple[
 
 def _compare(backend: Backend, clock: Clock, domains: Sequence[str | None], exchanges: int) -> _Point:
     """This rank's offset to rank 0 through the tree; every rank of the world calls it."""
-    leaders = [rank for number, rank in enumerate(range(backend.size)) if domains[rank] not in domains[:number]]
-    offset = error = 0.0
-    shortest = 0
+    leaders = [rank for rank in range(backend.size) if domains[rank] not in domains[:rank]]
+    mine = _Point(clock.now_ns(), 0, 0, 0)
     if backend.rank in leaders:
         me = leaders.index(backend.rank)
         step = 1 << max(0, (len(leaders) - 1).bit_length() - 1)
         while step:
             if me % (2 * step) == 0 and me + step < len(leaders):
                 _answer(backend, clock, leaders[me + step], exchanges)
-                # What the child needs to know of this rank: where it stands itself.
-                backend.send(leaders[me + step], [round(offset), math.ceil(error)])
+                # What the child needs to know of this rank: where it stands itself, by now.
+                aged = _apart_ns(clock.now_ns() - mine.at_ns) if me else 0
+                backend.send(leaders[me + step], [mine.offset_ns, mine.error_ns + aged])
             elif me % (2 * step) == step:
-                low, high, shortest = _ask(backend, clock, leaders[me - step], exchanges)
-                above, bound = backend.receive(leaders[me - step], 2)
-                offset, error = (low + high) / 2 + above, (high - low) / 2 + bound
+                here = _ask(backend, clock, leaders[me - step], exchanges)
+                above, bound = map(int, backend.receive(leaders[me - step], 2))
+                mine = _Point(here.at_ns, here.offset_ns + above, here.error_ns + bound, here.rtt_ns)
             step //= 2
     # The ranks beside a leader read its clock.
     table = np.zeros((backend.size, _COLUMNS), dtype=np.int64)
-    table[backend.rank] = round(offset), math.ceil(error), shortest
+    table[backend.rank] = mine.at_ns, mine.offset_ns, mine.error_ns, mine.rtt_ns
     table = backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
-    leader = domains.index(domains[backend.rank])
-    return _Point(clock.now_ns(), float(table[leader, 0]), float(table[leader, 1]), int(table[leader, 2]))
+    return _Point(*map(int, table[domains.index(domains[backend.rank])]))
 
 
 def _answer(backend: Backend, clock: Clock, child: int, exchanges: int) -> None:
@@ -187,14 +201,17 @@ def _answer(backend: Backend, clock: Clock, child: int, exchanges: int) -> None:
         backend.send(child, [clock.now_ns()])
 
 
-def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> tuple[float, float, int]:
-    """The envelope of the offset (low, high) and the shortest round trip, ns."""
-    low, high, shortest = -math.inf, math.inf, -1
+def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> _Point:
+    """Where the clock of ``parent`` stands to this one, in the middle of the exchanges."""
+    low, high, shortest = -sys.maxsize, sys.maxsize, sys.maxsize
+    began = ended = clock.now_ns()
     for _ in range(exchanges):
         asked = clock.now_ns()
         backend.send(parent, [0])
         stamp = int(backend.receive(parent, 1)[0])
-        heard = clock.now_ns()
-        low, high = max(low, stamp - heard), min(high, stamp - asked)
-        shortest = heard - asked if shortest < 0 else min(shortest, heard - asked)
-    return low, high, shortest
+        ended = clock.now_ns()
+        low, high, shortest = max(low, stamp - ended), min(high, stamp - asked), min(shortest, ended - asked)
+    offset = (low + high) // 2
+    # Its bounds are of different moments: each may have moved on until the middle.
+    moved = _apart_ns((ended - began + 1) // 2)
+    return _Point((began + ended) // 2, offset, max(high - offset, 0) + moved, shortest)

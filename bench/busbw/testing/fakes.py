@@ -16,17 +16,14 @@ from typing import Generic, Literal, TypeVar
 import numpy as np
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Operation, Vector, Wait
+from busbw.backends.base import BackendRow, Operation, Vector, Wait
 from busbw.devices import Device
 from busbw.errors import BackendError, BusbwError
-from busbw.measure import measure
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
 from busbw.plan import Timing
-from busbw.records import Case, Failed, Measurement
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
+from busbw.records import Case
 from busbw.testing.meanings import MEANINGS, Exchange
 from busbw.work import Work
 
@@ -403,29 +400,3 @@ class FakeWork(Work):
     def do(self, units: int) -> None:
         """Let the time pass."""
         self._clock.advance(units * self._unit_ns)
-
-
-def measure_everywhere(
-    world: FakeWorld,
-    case: Case,
-    timing: Timing = QUICK,
-    *,
-    matrix: Matrix = (),
-    shared_clock: bool = True,
-    wrap: Callable[[FakeBackend], Backend] = lambda backend: backend,
-) -> list[Measurement | Failed | BusbwError]:
-    """Measure one block of ``case`` on every rank of ``world``; what each rank got, or what it raised.
-
-    ``wrap`` puts something around the backend of each rank, a fault for example.
-    """
-    domains = ("one clock",) * world.size if shared_clock else (None,) * world.size
-
-    def work(backend: FakeBackend) -> Measurement | Failed:
-        wrapped = wrap(backend)
-        common = CommonClock(wrapped, backend.clock, domains)
-        bench = Bench(
-            wrapped, backend.clock, timing, common, seed=1, hosts=("here",) * world.size, work=FakeWork(backend.clock)
-        )
-        return measure(bench, case, matrix, launch=0, block=0)
-
-    return world.run(work)

@@ -1,0 +1,200 @@
+"""What gives no result: broken clocks, ops that raise, buffers that cannot be had, wrong data, refused cases."""
+
+import itertools
+from collections.abc import Callable, Sequence
+
+import pytest
+import torch
+
+from busbw.backends.base import Backend, Operation
+from busbw.errors import BackendError, BusbwError, ClockError
+from busbw.measure import Place, refusal
+from busbw.ops import OPS
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Case, Failed, GroupSamples, Measurement
+from busbw.testing.blocks import measure_everywhere, measured, noisy
+from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from busbw.testing.faults import CorruptingBackend, WrappingBackend
+from busbw.testing.synthetic import case
+
+WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
+
+HERE = Place(crowded=False, comparable=True)
+
+
+def samples_of(made: Measurement) -> int:
+    return len(made.groups[0].slowest_ns)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------
+
+
+def errors_of(outcomes: Sequence[object]) -> list[BusbwError]:
+    return [outcome for outcome in outcomes if isinstance(outcome, BusbwError)]
+
+
+@pytest.mark.parametrize("takes", [0, -5])
+def test_a_clock_that_stands_still_or_runs_backwards_is_refused(takes: int) -> None:
+    def durations(rank: int, index: int, _case: Case) -> int:
+        return takes if (rank, index) == (1, WARM + 2) else 1_000
+
+    errors = errors_of(measure_everywhere(FakeWorld(3, Script(durations=durations)), case("send_recv", 64, 3)))
+    assert [type(error) for error in errors] == [BackendError, ClockError, BackendError]
+    assert "rank 1" in str(errors[1])
+
+
+def failing(ranks: set[int], indices: set[int]) -> Script:
+    def durations(rank: int, index: int, _case: Case) -> int:
+        if rank in ranks and index in indices:
+            message = f"no such luck on rank {rank}"
+            raise BackendError(message)
+        return 1_000
+
+    return Script(durations=durations)
+
+
+def test_an_op_that_raises_everywhere_is_a_failed_case() -> None:
+    outcomes = measure_everywhere(FakeWorld(3, failing({0, 1, 2}, {0})), case("all_reduce", 64, 3))
+    for outcome in outcomes:
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "the operation raised on every rank: no such luck on rank 0"
+
+
+def test_an_op_that_raises_on_one_rank_breaks_the_world() -> None:
+    errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {0})), case("all_reduce", 64, 3)))
+    assert [type(error) for error in errors] == [BackendError] * 3
+    assert all("raised on 1 of 3 ranks" in str(error) for error in errors)
+    assert "no such luck on rank 1" in str(errors[1])
+
+
+class Cramped(WrappingBackend):
+    """One rank that has no memory for its buffers."""
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        if self.rank == 1:
+            message = f"no room for {count} elements of {dtype}"
+            raise BackendError(message)
+        return self.inner.allocate(count, dtype)
+
+
+def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
+    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "cannot be prepared: rank 1 says: no room for 16 elements of float32"
+
+
+def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:
+    errors = errors_of(measure_everywhere(FakeWorld(3, failing({1}, {WARM})), case("all_reduce", 64, 3)))
+    assert len(errors) == 3
+    assert "no such luck" in str(errors[1])
+    assert str(errors[0]) == "rank 0 waits in vain: rank 1 is gone"
+
+
+def corrupting(rank: int, when: Callable[[int], bool], elements: int = 1) -> Callable[[FakeBackend], Backend]:
+    def wrap(backend: FakeBackend) -> Backend:
+        if backend.rank != rank:
+            return backend
+        return CorruptingBackend(backend, lambda _case, index: when(index), elements=elements)
+
+    return wrap
+
+
+@pytest.mark.parametrize("name", [op.name for op in OPS.values() if op.sized])
+def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
+    one = case(name, 64, 2, variant="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
+    for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "wrong data before timing: 1 elements differ"
+
+
+def test_data_that_went_wrong_during_the_timing_fail_the_case() -> None:
+    for outcome in measure_everywhere(
+        FakeWorld(3), case("all_gather", 96, 3), wrap=corrupting(2, lambda i: i > WARM, 5)
+    ):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "wrong data after timing: 5 elements differ"
+
+
+class OnlyOnce(WrappingBackend):
+    """Moves the data in the first call, and then only says that it did."""
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        inner, left = self.inner.bind(op, case, group, send, receive, traffic), receive.clone()
+        numbers = itertools.count()
+
+        def moving_once() -> None:
+            left.copy_(receive)
+            inner.call()
+            if next(numbers):
+                receive.copy_(left)
+
+        return Operation(moving_once)
+
+
+@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all", "scatter", "memory_copy"])
+def test_right_data_that_were_left_from_an_earlier_call_do_not_count(name: str) -> None:
+    for outcome in measure_everywhere(FakeWorld(2), case(name, 64, 2), wrap=OnlyOnce):
+        assert isinstance(outcome, Failed)
+        assert "after timing" in outcome.error
+
+
+def test_what_happens_to_data_that_nobody_checks_is_not_seen() -> None:
+    """Only the calls before and after the timing are checked; the ones between run on settled data."""
+    made = measure_everywhere(
+        FakeWorld(2), case("all_gather", 64, 2), wrap=corrupting(1, lambda index: 0 < index < WARM)
+    )[0]
+    assert isinstance(made, Measurement)
+
+
+def test_an_average_that_cannot_be_exact_is_measured_but_not_checked() -> None:
+    made = measured(FakeWorld(12), case("reduce_scatter", 48, 12, dtype="int8", redop="avg"))
+    assert made.check.state == "not checked"
+    assert "no exact test in int8" in (made.check.reason or "")
+
+
+def test_a_rank_that_is_gone_ends_the_wait_of_the_others() -> None:
+    def work(backend: FakeBackend) -> None:
+        if backend.rank == 1:
+            message = "I am leaving"
+            raise BackendError(message)
+        backend.barrier()
+
+    errors = errors_of(FakeWorld(3).run(work))
+    assert ["rank 1 is gone" in str(error) for error in errors] == [True, False, True]
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+REFUSALS: list[tuple[Case, str | None]] = [
+    (case("all_reduce", 64), None),
+    (case("all_reduce", 64, in_place=False), "in place only"),
+    (case("all_to_all", 64, in_place=True), "out of place only"),
+    (case("ping_pong", 64, group="div:1"), "needs 2 ranks in every group; the smallest here has 1"),
+    (case("broadcast", 64, root=3), None),
+    (case("broadcast", 64, root=4), "root 4 is not a rank of every group; the smallest has 4 ranks"),
+    (case("broadcast", 64, root=2, group="div:2"), "the smallest has 2 ranks"),
+    (case("all_to_all_v", 64, 3, group="div:2", variant="skew:0.5"), "groups of one size"),
+    (case("barrier", 0), None),
+]
+
+
+@pytest.mark.parametrize(("one", "said"), REFUSALS)
+def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | None) -> None:
+    reason = refusal(one, FakeWorld(one.ranks).backends[0], HERE)
+    assert (reason is None) if said is None else (said in str(reason))
+
+
+def test_the_backend_has_the_last_word() -> None:
+    world = FakeWorld(2, Script(refuse=lambda op, _case: f"no {op.name} today"))
+    assert refusal(case("all_reduce", 64, 2), world.backends[0], HERE) == "no all_reduce today"
+
+
+def test_a_group_has_vectors_of_one_length() -> None:
+    made = measured(FakeWorld(4, Script(durations=noisy(3))), case("all_reduce", 64, group="div:2"))
+    for group in made.groups:
+        assert isinstance(group, GroupSamples)
+        assert {len(group.slowest_ns), len(group.fastest_ns), len(group.late_rank)} == {samples_of(made)}

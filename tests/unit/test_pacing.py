@@ -1,0 +1,195 @@
+"""How many calls and samples, and when it is enough: pure rules, and the same decision on every rank."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw import pacing, reduction
+from busbw.measure import Place
+from busbw.records import Measurement
+from busbw.testing.blocks import measured, noisy, quick
+from busbw.testing.fakes import QUICK, FakeWorld, Script
+from busbw.testing.synthetic import case
+
+WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
+
+HERE = Place(crowded=False, comparable=True)
+
+
+def samples_of(made: Measurement) -> int:
+    return len(made.groups[0].slowest_ns)
+
+
+# --- how long --------------------------------------------------------------------------------------------------
+
+
+def test_steady_samples_converge_at_the_minimum() -> None:
+    made = measured(FakeWorld(2), case("all_reduce", 64, 2), quick(min_samples=30))
+    assert (made.stop_reason, samples_of(made)) == ("converged", 30)
+
+
+def test_the_minimum_is_in_time_as_well_as_in_samples() -> None:
+    made = measured(FakeWorld(2), case("all_reduce", 64, 2), quick(min_seconds=100e-6))
+    assert (made.stop_reason, samples_of(made)) == ("converged", 100)
+
+
+def test_samples_that_are_faster_than_the_warm_up_promised_still_fill_the_minimum_time() -> None:
+    script = Script(durations=lambda _rank, index, _case: 10_000 if index < WARM else 1_000)
+    made = measured(FakeWorld(2, script), case("all_reduce", 64, 2), quick(min_seconds=100e-6))
+    assert made.stop_reason == "converged"
+    assert sum(made.groups[0].slowest_ns) >= 100_000
+
+
+def test_noise_is_sampled_up_to_the_cap_of_samples() -> None:
+    made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), quick(precision=0.001))
+    assert (made.stop_reason, samples_of(made)) == ("cap_samples", QUICK.max_samples)
+
+
+def test_noise_is_sampled_up_to_the_cap_of_time() -> None:
+    pace = quick(precision=0.001, max_seconds=0.01)
+    made = measured(FakeWorld(2, Script(durations=noisy(1))), case("all_reduce", 64, 2), pace)
+    assert made.stop_reason == "cap_time"
+    assert QUICK.least_samples <= samples_of(made) < QUICK.max_samples
+
+
+def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
+    slow = Script(durations=lambda _rank, _index, _case: 10_000_000_000)
+    pace = quick(min_samples=30, least_samples=20)
+    made = measured(FakeWorld(2, slow), case("all_reduce", 64, 2), pace)
+    assert (made.stop_reason, samples_of(made)) == ("cap_time", 20)
+
+
+def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
+    pace = quick(blocks=4, min_samples=80, least_samples=40, max_samples=400)
+    assert samples_of(measured(FakeWorld(2), case("all_reduce", 64, 2), pace)) == 20
+    half, whole = (pacing.budget_of(quick(min_seconds=0.1), rounds) for rounds in (2, 1))
+    assert (half.min_ns, half.max_ns) == (whole.min_ns / 2, whole.max_ns / 2)
+
+
+@given(
+    st.floats(0, 1),
+    st.integers(1, 100),
+    st.integers(0, 100),
+    st.integers(0, 10**12),
+)
+def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
+    pace = quick(warmup_seconds=seconds, warmup_calls=least, warmup_calls_cap=least + more)
+    calls = pacing.warmup_calls(pace, estimate)
+    assert least <= calls <= least + more
+    if least < calls < least + more:
+        assert (calls - 1) * estimate < seconds * 1e9 <= calls * max(estimate, 1) + 1
+
+
+def test_warm_up_is_counted() -> None:
+    world = FakeWorld(2)
+    made = measured(world, case("all_reduce", 64, 2), quick(warmup_seconds=20e-6))
+    assert made.warmup_calls == 20
+    assert world.backends[0].calls == 2 + 1 + 20 + samples_of(made)
+
+
+budgets = st.builds(
+    lambda least, more, most, low, high: pacing.Budget(
+        min_samples=least + more,
+        least_samples=least,
+        max_samples=least + more + most,
+        min_ns=low,
+        max_ns=low + high,
+    ),
+    st.integers(2, 20),
+    st.integers(0, 20),
+    st.integers(0, 60),
+    st.floats(0, 1e5),
+    st.floats(0, 1e6),
+)
+
+
+@given(budgets, st.integers(0, 10**9), st.integers(0, 10**9))
+def test_the_first_batch_is_within_the_budget(budget: pacing.Budget, estimate: int, barrier: int) -> None:
+    batch = pacing.first_batch(budget, estimate, estimate + barrier)
+    assert 1 <= batch <= budget.max_samples
+    if batch > budget.least_samples:
+        assert (batch - 1) * (estimate + barrier) <= budget.max_ns
+
+
+def test_the_time_of_the_barriers_is_part_of_the_budget() -> None:
+    budget = pacing.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
+    assert pacing.first_batch(budget, 10**6, 10**6) == 100
+    assert pacing.first_batch(budget, 10**6, 10**7) == 50
+
+
+@given(budgets, st.lists(st.integers(1, 10**5), min_size=2, max_size=80), st.integers(0, 10**7), st.floats(0.001, 0.5))
+@settings(deadline=None)
+def test_reasons_to_stop(budget: pacing.Budget, samples: list[int], elapsed: int, precision: float) -> None:
+    vector = np.asarray(samples, dtype=np.int64)
+    reason = pacing.stop_reason(budget, [vector], elapsed, precision)
+    exact = pacing.half_width(vector) <= precision
+    if reason == "converged":
+        assert exact
+        assert len(samples) >= budget.min_samples
+        assert vector.sum() >= budget.min_ns
+    elif reason == "cap_samples":
+        assert len(samples) >= budget.max_samples
+    elif reason == "cap_time":
+        assert elapsed >= budget.max_ns
+        assert len(samples) >= budget.least_samples
+    else:
+        assert len(samples) < budget.max_samples
+        assert elapsed < budget.max_ns or len(samples) < budget.least_samples
+        assert not exact or len(samples) < budget.min_samples or vector.sum() < budget.min_ns
+
+
+def test_all_groups_of_a_round_must_have_converged() -> None:
+    steady = np.full(40, 1_000, dtype=np.int64)
+    wild = np.asarray([10, 100_000] * 20, dtype=np.int64)
+    budget = pacing.Budget(30, 20, 1000, 0, 1e12)
+    assert pacing.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
+    assert pacing.stop_reason(budget, [steady, wild], 1, 0.05) is None
+
+
+def test_all_groups_of_a_round_must_have_filled_the_minimum_time() -> None:
+    fast, slow = np.full(40, 1_000, dtype=np.int64), np.full(40, 9_000, dtype=np.int64)
+    budget = pacing.Budget(30, 20, 1000, 300_000, 1e12)
+    assert pacing.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
+    assert pacing.stop_reason(budget, [fast, slow], 1, 0.05) is None
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    ranks=st.integers(1, 4),
+    spread=st.floats(0.01, 1.5),
+    precision=st.floats(0.01, 0.3),
+    blocks=st.integers(1, 3),
+    group=st.sampled_from(["all", "mod:2"]),
+)
+@settings(deadline=None, max_examples=12)
+def test_ranks_with_different_times_agree_on_everything(
+    seed: int, ranks: int, spread: float, precision: float, blocks: int, group: str
+) -> None:
+    pace = quick(precision=precision, blocks=blocks, min_samples=12, max_seconds=0.02)
+    world = FakeWorld(ranks, Script(durations=noisy(seed, spread)))
+    made = measured(world, case("all_reduce", 64, ranks, group=group), pace)
+    least = 12 // blocks if made.stop_reason == "converged" else 6 // blocks
+    assert max(2, least) <= samples_of(made) <= pace.max_samples // blocks
+    assert len({backend.calls for backend in world.backends}) == 1
+    assert len({backend.barriers for backend in world.backends}) == 1
+    assert len({backend.reductions for backend in world.backends}) == 1
+
+
+def test_control_traffic_does_not_grow_with_the_samples_of_a_batch() -> None:
+    counts = []
+    for samples in (20, 180):
+        world = FakeWorld(2)
+        made = measured(world, case("all_reduce", 64, 2), quick(min_samples=samples))
+        assert samples_of(made) == samples
+        counts.append(world.backends[0].reductions)
+        assert world.backends[0].barriers == 2 + 1 + QUICK.warmup_calls + samples
+    assert counts[0] == counts[1]
+
+
+def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
+    for most, kept in ((reduction.KEPT_VALUES // 2, True), (reduction.KEPT_VALUES // 2 + 1, False)):
+        pace = quick(min_samples=most, max_samples=most)
+        (group,) = measured(FakeWorld(2), case("barrier", 0, 2), pace).groups
+        assert len(group.slowest_ns) == most
+        assert [rank.samples_ns is not None for rank in group.per_rank] == [kept, kept]
+        assert [set(rank.quantiles_ns) for rank in group.per_rank] == [{1_000}, {1_000}]
