@@ -29,8 +29,8 @@ class Cases:
     weights: dict[tuple[str, str], traffic.Weights]
 
 
-def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
-    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts.
+def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu") -> Cases:
+    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts; ``device`` is what the backend of the plan drives.
 
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
     possible one, and said. Raises UsageError for groups that do not fit the world.
@@ -41,7 +41,7 @@ def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
     for sweep in plan.sweep:
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
-            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes):
+            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device):
                 cases[case] = None
                 if note:
                     adjusted[note] = None
@@ -51,7 +51,7 @@ def expand(plan: Plan, ranks: int, nodes: int) -> Cases:
 
 
 def _cases_of(
-    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int
+    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int, device: str
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
@@ -66,7 +66,7 @@ def _cases_of(
         case = Case(
             op=op.name,
             backend=plan.backend,
-            device="cpu",
+            device=device,
             dtype=dtype,
             redop=redop,
             size_bytes=size,

@@ -164,8 +164,9 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         asked["traffic"] = read_weights(traffic)
     wanted = _plan(suite, plan_file, _names(ops), asked)
     if dry_run:
-        backend_named(wanted.backend)
-        _print_dry_run(cases.expand(wanted, launch.ranks_of(wanted, os.environ), 1), wanted, as_json=as_json)
+        device = backend_named(wanted.backend).device
+        expanded = cases.expand(wanted, launch.ranks_of(wanted, os.environ), 1, device)
+        _print_dry_run(expanded, wanted, as_json=as_json)
         return
     result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
     if result.speaks:

@@ -12,7 +12,7 @@ from itertools import cycle, islice, repeat
 import numpy as np
 
 from busbw import loops
-from busbw.backends.base import Backend, Call, Post, Vector
+from busbw.backends.base import Backend, Call, Post
 from busbw.clock import Clock
 from busbw.devices import Device
 from busbw.errors import BackendError
@@ -105,9 +105,8 @@ def take(timed: DeviceLoop, count: int) -> Samples:
     """
     loop, device, hold = timed.loop, timed.device, timed.hold
     columns = np.zeros((5, count), dtype=np.int64)
-    taken = np.zeros(count, dtype=np.int64)
+    known, taken = [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
-    known = switches()
     try:
         first, last = device.mark(), device.mark()
         for index in range(count):
@@ -115,6 +114,7 @@ def take(timed: DeviceLoop, count: int) -> Samples:
             if prepare is not None:
                 prepare()
             device.synchronise()
+            known[index] = switches()
             start()
             entered = now()
             if hold is not None:
@@ -135,7 +135,8 @@ def take(timed: DeviceLoop, count: int) -> Samples:
     entries, exits, device_ns, unheld, handed_over_ns = columns
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), row)
-    return Samples(entries, exits, _changed(taken, known), device_ns=device_ns, unheld=unheld)
+    switched = np.greater(taken, known).astype(np.int64)
+    return Samples(entries, exits, switched, device_ns=device_ns, unheld=unheld)
 
 
 def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[[], None], count: int) -> Samples:
@@ -147,9 +148,8 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
     """
     loop, device, hold = timed.loop, timed.device, timed.hold
     columns = np.zeros((9, count), dtype=np.int64)
-    taken = np.zeros(count, dtype=np.int64)
+    known, taken = [0] * count, [0] * count
     now, start, prepare = loop.clock.now_ns, loop.start, loop.prepare
-    known = switches()
     try:
         first, posted, computed, last = (device.mark() for _ in range(4))
         for index in range(count):
@@ -157,6 +157,7 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
             if prepare is not None:
                 prepare()
             device.synchronise()
+            known[index] = switches()
             start()
             if hold is not None:
                 device.hold(hold.ns)
@@ -203,7 +204,7 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
     return Samples(
         entries,
         exits,
-        _changed(taken, known),
+        np.greater(taken, known).astype(np.int64),
         device_ns=post_ns + compute_ns + wait_ns,
         overlapped=Overlapped(alone, post_ns, compute_ns, wait_ns, host_post_ns),
         unheld=unheld,
@@ -223,8 +224,3 @@ def empty_call_ns(backend: Backend, clock: Clock, *, row: int = 1, samples: int 
     loop = Loop(backend, clock, repeat(nothing), nothing, calls_per_sample=row)
     taken = take(DeviceLoop(loop, backend.device), samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)
-
-
-def _changed(counts: Vector, known: int) -> Vector:
-    """In which samples the kernel took the core away, from what it had counted after each."""
-    return (np.diff(counts, prepend=known) > 0).astype(np.int64)

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from busbw import cases, environment, plan, store
-from busbw.backends import BACKENDS
+from busbw.backends import BACKENDS, backend_named
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.launch import LAUNCHERS, launcher_here
@@ -72,7 +72,7 @@ def _suites() -> list[Row]:
     found: list[Row] = []
     for name in plan.suites():
         suite = plan.read_suite(name)
-        expanded = cases.expand(suite, suite.ranks or 4, 1).cases
+        expanded = cases.expand(suite, suite.ranks or 4, 1, backend_named(suite.backend).device).cases
         seconds = cases.estimated_seconds(suite, expanded)
         found.append(
             {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend, Operation
+from busbw.backends.base import Backend, Call, Operation
 from busbw.conditions import Watch
 from busbw.environment import last_level_cache_bytes
 from busbw.errors import BackendError
@@ -20,7 +20,7 @@ from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, po
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.pacing import ROWED, budget_of
 from busbw.records import Case, Check, Failed, Measurement, least_good
-from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, agreed, sample
+from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
 from busbw.store import utc_now
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def _untimeable(op: Op, case: Case, place: Place) -> str | None:
             "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
         ),
         (
-            case.mode == "overlap" and op.name == "memory_copy",
+            case.mode == "overlap" and op.name == "memory_copy" and cpu,
             "a copy by the processor is computation itself; it does not overlap with any",
         ),
     )
@@ -129,8 +129,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     bench.common.renew()
     watch = Watch(bench.backend, bench.hosts)
     sets = _sets(bench, case)
-    flush = Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()) if case.cache == "flushed" else None
-    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), flush)
+    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case))
     results: list[RoundResult] = []
     checks: list[Check] = []
     first_calls: list[int] = []
@@ -145,7 +144,10 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         if part is not None and op.reduces and case.in_place:
             for one in part.sets:
                 settle(one.send, case.redop or "sum")
-        results.append(sample(bench, op, case, groups, part, matrix, terms))
+        try:
+            results.append(sample(bench, op, case, groups, part, matrix, terms))
+        except Uncapturable as reason:
+            return Failed(case=case, launch=launch, block=block, error=f"cannot be captured: {reason}")
         terms = Terms(terms.budget, terms.flush, results[0].calls)
         after, _ = _check(bench, op, case, part, sets)
         if isinstance(after, str) or after.state == "wrong":
@@ -176,11 +178,22 @@ def _clock_error(bench: Bench) -> int | None:
     return None if error is None else 2 * int(agreed(bench, [error])[0])
 
 
+def _flush(bench: Bench, case: Case) -> Call | None:
+    """What drives the data out of the caches before each sample, those of the device where there is one."""
+    if case.cache != "flushed":
+        return None
+    if bench.backend.device is not None:
+        return bench.backend.device.flush
+    return Sweep(_CACHES_TO_SWEEP * last_level_cache_bytes()).sweep
+
+
 def _sets(bench: Bench, case: Case) -> int:
     """How many sets of buffers take turns: one, or as many as do not fit into the caches together, up to 64."""
     if case.cache != "rotating" or not case.size_bytes:
         return 1
-    wanted = math.ceil(_CACHES_TO_SWEEP * last_level_cache_bytes() / max(case.size_bytes, 1))
+    device = bench.backend.device
+    cache_bytes = last_level_cache_bytes() if device is None else device.cache_bytes
+    wanted = math.ceil(_CACHES_TO_SWEEP * cache_bytes / max(case.size_bytes, 1))
     return int(agreed(bench, [min(max(wanted, 2), _MOST_SETS)])[0])
 
 
@@ -202,11 +215,8 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, 
         part = part_of(bench, op, case, groups, matrix, sets)
     except BackendError as refused:
         error = str(refused)
-    if not agreed(bench, [bool(error)])[0]:
-        return part
-    told = bench.backend.share(error)
-    first = next(rank for rank, text in enumerate(told) if text)
-    return f"cannot be prepared: rank {first} says: {told[first]}"
+    told = first_error(bench, error)
+    return part if told is None else f"cannot be prepared: {told}"
 
 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
@@ -267,6 +277,7 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
             poison(one.receive, case.redop)
             if part.made_of is not None:
                 fill(one.send, part.layout.send, part.made_of)
+        _wait_for_device(bench)
         bench.backend.barrier()
         if part is not None and one is not None:
             error, call_ns = _attempt(bench, case, one.operation)
@@ -283,7 +294,7 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation) -> tuple[str, int]:
-    """Call once: the error of the backend, or nothing, and how long it took, ns."""
+    """Call once and wait for the device: the error of the backend, or nothing, and how long it took, ns."""
     before = bench.clock.now_ns()
     try:
         if case.mode == "overlap" and operation.post is not None:
@@ -291,9 +302,21 @@ def _attempt(bench: Bench, case: Case, operation: Operation) -> tuple[str, int]:
             wait()
         else:
             operation.call()
+        if bench.backend.device is not None:
+            bench.backend.device.synchronise()
     except bench.backend.raises as raised:
         return bench.backend.explain(raised), bench.clock.now_ns() - before
     return "", bench.clock.now_ns() - before
+
+
+def _wait_for_device(bench: Bench) -> None:
+    """Until it has done what was handed over. Raises BackendError when it could not."""
+    if bench.backend.device is None:
+        return
+    try:
+        bench.backend.device.synchronise()
+    except bench.backend.raises as raised:
+        raise BackendError(bench.backend.explain(raised)) from raised
 
 
 def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) -> str | int:

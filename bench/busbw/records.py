@@ -31,6 +31,9 @@ point-to-point messages, or at an agreed time of the synchronised clock."""
 Cache = Literal["warm", "rotating", "flushed"]
 """Where the data of a call are: in the buffers of the call before, in other ones in turn, or out of the caches."""
 
+TimedBy = Literal["host", "device"]
+"""The clock that durations are from: the host's around the call, or the device's between two marks in its stream."""
+
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
 EndStatus = Literal["complete", "failed", "interrupted"]
@@ -117,7 +120,8 @@ class OverlapSamples(Record, frozen=True, kw_only=True):
     ``pure_ns`` is the call alone, posted and waited for at once, sampled in turns with the other; ``post_ns`` starting
     it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait
     of the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation
-    takes when nothing is under way (median of the slowest rank).
+    takes when nothing is under way (median of the slowest rank). On a device all of them are by its clock, and
+    ``host_post_ns`` is what starting the call took the host (None: the parts are by the host's clock as it is).
     """
 
     pure_ns: tuple[int, ...]
@@ -126,6 +130,7 @@ class OverlapSamples(Record, frozen=True, kw_only=True):
     wait_ns: tuple[int, ...]
     exposed_ns: tuple[int, ...]
     compute_alone_ns: int
+    host_post_ns: tuple[int, ...] | None = None
 
 
 class GroupSamples(Record, frozen=True, kw_only=True):
@@ -137,11 +142,11 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     is the rank that truly entered last, ``arrival_skew_ns[i]`` last entry minus first entry, ``exit_span_ns[i]`` last
     exit minus last entry, ``exit_skew_ns[i]`` last exit minus first exit; all four None where the clocks cannot be
     compared. ``disturbed`` numbers the samples in which a rank was switched out by the kernel, ``missed`` those for
-    which a rank was not there when its window opened; they are kept like all others. ``timed_by`` says which clock the
-    durations are from; where the ranks drive a device, ``beside_ns`` is the same by the other one (slowest rank).
-    ``bus_factor`` turns algbw into busbw (None where there is no wire, one rank). ``wire_bytes`` is what all ranks of
-    the group together must send for one call by the best algorithm; ``moved_factor`` how many times that the backend
-    is known to move.
+    which a rank was not there when its window opened, or whose stream was not held long enough; they are kept like all
+    others. ``timed_by`` says which clock the durations are from; where the ranks drive a device, ``beside_ns`` is the
+    same by the other one (slowest rank). ``bus_factor`` turns algbw into busbw (None where there is no wire, one
+    rank). ``wire_bytes`` is what all ranks of the group together must send for one call by the best algorithm;
+    ``moved_factor`` how many times that the backend is known to move.
     """
 
     ranks: tuple[int, ...]
@@ -157,7 +162,7 @@ class GroupSamples(Record, frozen=True, kw_only=True):
     exit_skew_ns: tuple[int, ...] | None = None
     disturbed: tuple[int, ...] = ()
     missed: tuple[int, ...] = ()
-    timed_by: Literal["host", "device"] = "host"
+    timed_by: TimedBy = "host"
     beside_ns: tuple[int, ...] | None = None
     overlap: OverlapSamples | None = None
     per_rank: tuple[RankSamples, ...]
@@ -167,7 +172,7 @@ class GroupSamples(Record, frozen=True, kw_only=True):
         optional = [self.last_rank, self.arrival_skew_ns, self.exit_span_ns, self.exit_skew_ns, self.beside_ns]
         if self.overlap is not None:
             optional += [self.overlap.pure_ns, self.overlap.post_ns, self.overlap.compute_ns]
-            optional += [self.overlap.wait_ns, self.overlap.exposed_ns]
+            optional += [self.overlap.wait_ns, self.overlap.exposed_ns, self.overlap.host_post_ns]
         lengths |= {len(vector) for vector in optional if vector is not None}
         if len(lengths) != 1:
             message = f"the vectors of one group differ in length: {sorted(lengths)}"

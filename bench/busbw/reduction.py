@@ -14,21 +14,36 @@ from busbw.loops import Samples
 from busbw.ops import traffic
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, Round
-from busbw.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples
+from busbw.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples, TimedBy
 
 KEPT_VALUES = 4096
 """All ranks' samples of a group are kept while a block has no more of them than this; above it, quantiles only."""
 
 _ABSENT = np.iinfo(np.int64).min
 _ALWAYS = 8
-_OVERLAP = 5
+
+
+def timed_by(case: Case) -> TimedBy:
+    """Whose clock the durations of record are from, where ranks drive a device.
+
+    A call on its own is what a program waits for, so there the host's time counts, launching and waiting included.
+    In rows and graphs the device has its next call before it has done the last, and beside a computation the parts can
+    be told apart by the device alone; and where the stream was held, the host's time has that in it.
+    """
+    return "host" if case.mode == "isolated" and not case.held else "device"
+
+
+def durations(samples: Samples, clock: TimedBy) -> Vector:
+    """How long samples took by one of the clocks, ns; by the host's where there is no device."""
+    return samples.exits - samples.entries if clock == "host" or samples.device_ns is None else samples.device_ns
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What all ranks saw of some samples, the same on every rank: each field is groups × samples, ns or ranks.
 
-    ``beside`` and ``overlap`` (5 × groups × samples: pure, post, compute, wait, exposed) only where they were taken.
+    ``beside`` and ``overlap`` (5 × groups × samples: pure, post, compute, wait, exposed, and on a device a 6th: post on
+    the host) only where they were taken.
     """
 
     slowest: Vector
@@ -52,12 +67,19 @@ class Taken:
     entries: Vector
     exits: Vector
     missed: Vector
+    timed_by: TimedBy = "host"
 
     @property
     def durations(self) -> Vector:
-        """The durations of record, ns: by the device's clock where it has one."""
-        device = self.samples.device_ns
-        return self.samples.exits - self.samples.entries if device is None else device
+        """The durations of record, ns."""
+        return durations(self.samples, self.timed_by)
+
+    @property
+    def beside(self) -> Vector | None:
+        """The durations by the clock that is not of record, ns; None where there is but one."""
+        if self.samples.device_ns is None:
+            return None
+        return durations(self.samples, "host" if self.timed_by == "device" else "device")
 
 
 def joined(batches: list[Seen]) -> Seen:
@@ -93,10 +115,10 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
     are since a common origin, so that packing cannot overflow.
     """
     size, rank = backend.size, backend.rank
-    durations, overlapped = taken.durations, taken.samples.overlapped
+    lasted, beside, overlapped = taken.durations, taken.beside, taken.samples.overlapped
     rows = [
-        durations,
-        -(durations * size + rank),
+        lasted,
+        -(lasted * size + rank),
         taken.entries * size + rank,
         taken.exits,
         -taken.entries,
@@ -104,12 +126,13 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         taken.samples.switched,
         taken.missed,
     ]
-    if taken.samples.device_ns is not None:
-        rows.append(taken.samples.exits - taken.samples.entries)
+    if beside is not None:
+        rows.append(beside)
     if overlapped is not None:
         parts = (overlapped.pure, overlapped.post, overlapped.compute, overlapped.wait)
         rows += [*parts, overlapped.post + overlapped.wait]
-    mine = np.full((len(rows), len(groups), len(durations)), _ABSENT, dtype=np.int64)
+        rows += [] if overlapped.host_post is None else [overlapped.host_post]
+    mine = np.full((len(rows), len(groups), len(lasted)), _ABSENT, dtype=np.int64)
     for number, group in enumerate(groups):
         if rank in group:
             mine[:, number] = rows
@@ -127,8 +150,8 @@ def reduce_batch(backend: Backend, groups: Round, taken: Taken) -> Seen:
         exit_skew=last_out + first_out,
         switched=switched,
         missed=missed,
-        beside=more[0] if taken.samples.device_ns is not None else None,
-        overlap=more[-_OVERLAP:] if overlapped is not None else None,
+        beside=None if beside is None else more[0],
+        overlap=None if overlapped is None else more[0 if beside is None else 1 :],
     )
 
 
@@ -145,16 +168,16 @@ class PerRank:
 
 def gather_ranks(backend: Backend, batches: list[Taken], *, took_part: bool) -> PerRank:
     """What every rank saw in a round; every rank calls it."""
-    durations = np.concatenate([batch.durations for batch in batches])
-    size, count = backend.size, len(durations)
+    everything = np.concatenate([batch.durations for batch in batches])
+    size, count = backend.size, len(everything)
     keep = size * count <= KEPT_VALUES
     width = len(QUANTILES) + (2 * count if keep else 0)
     table = np.full((size, width), _ABSENT, dtype=np.int64)
     if took_part:
-        table[backend.rank, : len(QUANTILES)] = np.rint(np.quantile(durations, QUANTILES))
+        table[backend.rank, : len(QUANTILES)] = np.rint(np.quantile(everything, QUANTILES))
         if keep:
             entries = np.concatenate([batch.entries for batch in batches])
-            table[backend.rank, len(QUANTILES) :] = np.concatenate([durations, entries])
+            table[backend.rank, len(QUANTILES) :] = np.concatenate([everything, entries])
     table = backend.reduce(table.reshape(-1), "max").reshape(size, width)
     quantiles, rest = table[:, : len(QUANTILES)], table[:, len(QUANTILES) :]
     return PerRank(quantiles, rest[:, :count] if keep else None, rest[:, count:] if keep else None)
@@ -198,7 +221,7 @@ def record_group(
         exit_skew_ns=_integers(seen.exit_skew[number]) if comparable else None,
         disturbed=_integers(np.flatnonzero(seen.switched[number])),
         missed=_integers(np.flatnonzero(seen.missed[number])),
-        timed_by="host" if seen.beside is None else "device",
+        timed_by="host" if seen.beside is None else timed_by(case),
         beside_ns=None if seen.beside is None else _integers(seen.beside[number]),
         overlap=_overlap(seen, number, facts.compute_alone_ns),
         per_rank=tuple(
@@ -216,13 +239,14 @@ def record_group(
 def _overlap(seen: Seen, number: int, compute_alone_ns: int | None) -> OverlapSamples | None:
     if seen.overlap is None or compute_alone_ns is None:
         return None
-    pure, post, compute, wait, exposed = (_integers(row[number]) for row in seen.overlap)
+    pure, post, compute, wait, exposed, *host_post = (_integers(row[number]) for row in seen.overlap)
     return OverlapSamples(
         pure_ns=pure,
         post_ns=post,
         compute_ns=compute,
         wait_ns=wait,
         exposed_ns=exposed,
+        host_post_ns=host_post[0] if host_post else None,
         compute_alone_ns=compute_alone_ns,
     )
 

@@ -6,23 +6,26 @@ is a fixed number of reductions per batch, and there are at most ``pacing.MOST_B
 Protocol: docs/method.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import cycle, repeat
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw.backends.base import Backend, Operation, Vector
+from busbw import device_loops
+from busbw.backends.base import Backend, Call, Operation, Vector
 from busbw.clock import Clock
+from busbw.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.data import Pattern
 from busbw.ops.groups import Ranks, Round
-from busbw.pacing import Budget, calls_per_sample, first_batch, next_batch, stop_reason, warmup_calls
+from busbw.pacing import ROWED, Budget, calls_per_sample, first_batch, next_batch, stop_reason, warmup_calls
 from busbw.plan import Timing
 from busbw.records import Case, GroupSamples, StopReason
-from busbw.reduction import Facts, Seen, Taken, gather_ranks, joined, record_group, reduce_batch
+from busbw.reduction import Facts, Seen, Taken, durations, gather_ranks, joined, record_group, reduce_batch, timed_by
 from busbw.starts import Start, start_for
 from busbw.synchronise import CommonClock
 from busbw.work import Work
@@ -85,15 +88,29 @@ def agreed(bench: Bench, values: Sequence[int]) -> Vector:
     return bench.backend.reduce(np.asarray(values, dtype=np.int64), "max")
 
 
+def first_error(bench: Bench, error: str) -> str | None:
+    """What the first rank says that has an ``error``, at all ranks; None when none has one."""
+    if not agreed(bench, [bool(error)])[0]:
+        return None
+    told = bench.backend.share(error)
+    first = next(rank for rank, text in enumerate(told) if text)
+    return f"rank {first} says: {told[first]}"
+
+
 @dataclass(slots=True)
 class _Sampler:
-    """One round on one rank: how it takes a batch, once that is settled."""
+    """One round on one rank: how it takes a batch, once that is settled. ``work`` is what is computed beside a call,
+    ``hold`` holds the stream of a device, ``replays`` are the rows of calls that were captured.
+    """
 
     bench: Bench
     case: Case
     part: Part | None
     start: Start
-    flush: "Sweep | None"
+    flush: Call | None
+    work: Work
+    hold: Hold | None
+    replays: Iterator[Call] | None = None
     calls: int = 1
     computes: bool = False
     work_units: int = 0
@@ -102,25 +119,45 @@ class _Sampler:
         """``count`` samples."""
         starts = self._starts
         self.start.begin(count * starts, pace_ns // starts)
-        bench, part = self.bench, self.part
-        prepare = None if self.flush is None else self.flush.sweep
+        bench, part, device = self.bench, self.part, self.bench.backend.device
+        row = self.calls if self.replays is None else 1
+        if self.hold is not None:
+            self.hold.ns = int(agreed(bench, [self.hold.wanted_ns(row)])[0])
         if part is None:
-            return idle(self.start, prepare, count, overlaps=self.computes)
+            sit_out = idle if device is None else device_loops.idle
+            return sit_out(self.start, self.flush, count, overlaps=self.computes)
         operations = [one.operation for one in part.sets]
         # A round over one call would cost more than repeating it.
         calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
-        loop = Loop(bench.backend, bench.clock, calls, self.start, prepare, self.calls)
-        if self.computes:
-            posts = cycle([one.post for one in operations if one.post is not None])
-            samples = take_overlapped(loop, posts, lambda: bench.work.do(self.work_units), count)
+        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self.flush, row)
+        on_device = None if device is None else DeviceLoop(loop, device, self.hold)
+        if not self.computes:
+            samples = take(loop, count) if on_device is None else device_loops.take(on_device, count)
         else:
-            samples = take(loop, count)
+            posts = cycle([one.post for one in operations if one.post is not None])
+            beside = partial(self.work.do, self.work_units)
+            if on_device is None:
+                samples = take_overlapped(loop, posts, beside, count)
+            else:
+                samples = device_loops.take_overlapped(on_device, posts, beside, count)
         require_time(samples, bench.backend.rank)
         return samples
 
-    def missed(self, count: int) -> Vector:
-        """Which of the ``count`` samples of the last batch began too late on this rank (1)."""
-        missed = np.zeros(count, dtype=np.int64)
+    def settle(self, calls: int) -> str:
+        """From now on a sample has ``calls`` calls, captured where the mode is to replay them: what went wrong then."""
+        self.calls = calls
+        device = self.bench.backend.device
+        if self.case.mode == "graph" and device is not None and self.part is not None:
+            try:
+                self.replays = device_loops.captured(device, [one.operation.call for one in self.part.sets], calls)
+            except self.bench.backend.raises as error:
+                return self.bench.backend.explain(error)
+        return ""
+
+    def missed(self, samples: Samples) -> Vector:
+        """Which ``samples``, those of the last batch, began too late on this rank, or on its device too early (1)."""
+        count = len(samples.entries)
+        missed = np.zeros(count, dtype=np.int64) if samples.unheld is None else samples.unheld.copy()
         missed[np.asarray(self.start.missed(), dtype=np.int64) // self._starts] = 1
         return missed
 
@@ -140,6 +177,10 @@ class Sweep:
         self._memory += 1
 
 
+class Uncapturable(Exception):
+    """The calls of a case cannot be captured in a graph; the message says what the first rank heard."""
+
+
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every round of a block: its share of the budget, what drives the data out of the caches before a
@@ -147,7 +188,7 @@ class Terms:
     """
 
     budget: Budget
-    flush: Sweep | None = None
+    flush: Call | None = None
     calls: int | None = None
 
 
@@ -162,18 +203,28 @@ def sample(
 ) -> RoundResult:
     """Warm up and sample ``case`` on all ``groups`` at once; every rank calls it, with its own ``part`` (None: idle).
 
-    Raises BackendError when a rank is lost and ClockError when a sample did not take time.
+    Raises Uncapturable, on all ranks alike, when the calls cannot be captured as the mode needs it, BackendError when a
+    rank is lost and ClockError when a sample did not take time.
     """
-    budget = terms.budget
-    sampler = _Sampler(bench, case, part, start_for(case.sync, bench.backend, bench.common), terms.flush)
+    budget, device = terms.budget, bench.backend.device
+    start = start_for(case.sync, bench.backend, bench.common)
+    work = bench.work if device is None else DeviceWork(device)
+    sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.held else None)
     once = sampler.batch(1, 0)
     estimate = int(agreed(bench, [int((once.exits - once.entries)[0])])[0])
     warmup = warmup_calls(bench.timing, estimate)
     began = bench.clock.now_ns()
     warm = sampler.batch(warmup, estimate)
     spent = bench.clock.now_ns() - began
-    estimate, pace = map(int, agreed(bench, [int(np.median(warm.exits - warm.entries)), spent // warmup]))
-    sampler.calls = terms.calls or calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
+    by = timed_by(case)
+    estimate, pace = map(int, agreed(bench, [int(np.median(durations(warm, by))), spent // warmup]))
+    error = sampler.settle(terms.calls or calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache))
+    if case.mode == "graph" and (told := first_error(bench, error)) is not None:
+        raise Uncapturable(told)
+    if device is not None and case.mode in ROWED:
+        # The first row has everything that comes once, and a call within a row is not as long as one on its own.
+        row_ns = int(agreed(bench, [int(durations(sampler.batch(1, pace), by)[0])])[0])
+        estimate = max(1, row_ns // sampler.calls)
     alone_ns: int | None = None
     if case.mode == "overlap":
         alone_ns = _prepare_work(bench, sampler, estimate)
@@ -190,7 +241,7 @@ def sample(
 
 def _prepare_work(bench: Bench, sampler: _Sampler, estimate_ns: int) -> int:
     """As much computation as the communication takes (OSU's choice), the same on every rank; what it takes alone."""
-    work = bench.work
+    work = sampler.work
     unit_ns = int(agreed(bench, [work.unit_ns(bench.clock)])[0])
     sampler.work_units = max(1, round(estimate_ns / unit_ns))
     bench.backend.barrier()
@@ -215,7 +266,8 @@ def _until_enough(
     while True:
         samples = sampler.batch(more, pace_ns)
         entries, exits = bench.common.common(samples.entries), bench.common.common(samples.exits)
-        batches.append(Taken(samples, entries - origin, exits - origin, sampler.missed(more)))
+        late = sampler.missed(samples)
+        batches.append(Taken(samples, entries - origin, exits - origin, late, timed_by(sampler.case)))
         seen.append(reduce_batch(bench.backend, groups, batches[-1]))
         count += more
         everything = joined(seen)

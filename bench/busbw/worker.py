@@ -15,9 +15,9 @@ from busbw import environment, store
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
+from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
-from busbw.loops import empty_call_ns
 from busbw.measure import Place, measure, refusal
 from busbw.plan import Plan
 from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
@@ -27,6 +27,9 @@ from busbw.synchronise import CommonClock, compare_all
 
 _EMPTY_ROW = 100
 """Calls in a row, for the harness's own cost of one of many."""
+
+_WARMUP_UNITS = 1000
+"""Units of computation for a device in each step of the launch's warm-up: some ms."""
 
 _MOST_REASONS = 8
 """How many different reasons are repeated when every rank has one."""
@@ -95,7 +98,7 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
     place.hosts = hosts
-    cases = expand(job.plan, backend.size, len(set(hosts)))
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device)
     common = CommonClock(backend, clock, environment.clock_domains([one["facts"] for one in everyone]))
     common.renew()
     place_here = Place(environment.crowded(hosts, [one["facts"] for one in everyone]), common.comparable)
@@ -213,10 +216,16 @@ def _recorder(
 
 
 def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
-    """Small collectives for a time, not a count: connections, frequencies and caches settle by time."""
+    """Small collectives for a time, not a count: connections, frequencies and caches settle by time.
+
+    They are those of the hosts; a device computes beside them, because its clock rises with its work.
+    """
     spent = 0
     began = clock.now_ns()
     while spent < seconds * 1e9:
+        if backend.device is not None:
+            backend.device.compute(_WARMUP_UNITS)
+            backend.device.synchronise()
         for _ in range(10):
             backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
