@@ -7,10 +7,10 @@ venv := .venv
 installed := $(venv)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench clean
+.PHONY: help venv demo test lint format bench bench-metrology clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 venv: $(installed) ## make .venv and install busbw into it, editable, with the pinned versions of constraints.txt
 
@@ -44,6 +44,9 @@ format: $(installed) ## rewrite the sources in the project's style
 
 bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
+
+bench-metrology: $(installed) ## how often the statistics are right when the truth is known, and what this machine tells apart
+	$(venv)/bin/python tests/bench/metrology.py
 
 clean: ## remove .venv and caches; runs in results/ stay
 	rm -rf $(venv) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

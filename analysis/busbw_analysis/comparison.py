@@ -42,6 +42,9 @@ _EFFICIENCY = 3 / math.pi
 
 _MOST_LAUNCHES = 1000
 _LEAST_SCATTER = 1e-6
+_COARSE = 12
+"""Up to so many launches a side the steps of an exact test's p are worth counting in."""
+
 _ROUNDING = 1 + 1e-9
 
 
@@ -209,14 +212,21 @@ class _Size:
         """Degrees of freedom of that error."""
         return self.count - 1 if self.paired else 2 * self.count - 2
 
+    def attained(self, alpha: float) -> float:
+        """The chance of a false alarm that an exact test at ``alpha`` really has: with few launches it is coarse."""
+        if self.count > _COARSE:
+            return alpha
+        below = 2 * np.cumsum(_signed_rank(self.count) if self.paired else _rank_sum(self.count, self.count))
+        return float(below[below <= alpha * _ROUNDING].max(initial=_LEAST_SCATTER))
+
     def finds(self, difference: float) -> float:
         """How often a true ``difference`` (a logarithm) is found."""
-        critical = t.ppf(1 - (1 - CONFIDENCE) / self.tests / 2, self.freedom)
+        critical = t.ppf(1 - self.attained((1 - CONFIDENCE) / self.tests) / 2, self.freedom)
         return float(nct.sf(critical, self.freedom, difference / self.error))
 
     def confirms(self, difference: float, margin: float) -> float:
         """How often the interval lies within ± ``margin`` when the truth is ``difference``."""
-        critical = t.ppf((1 + CONFIDENCE) / 2, self.freedom)
+        critical = t.ppf(1 - self.attained(1 - CONFIDENCE) / 2, self.freedom)
         ends = [(margin + sign * difference) / self.error - critical for sign in (-1, 1)]
         return max(0.0, float(np.sum(norm.cdf(ends))) - 1)
 
