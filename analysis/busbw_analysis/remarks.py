@@ -346,7 +346,8 @@ def _tested(selftest: SelfTest | None) -> Iterator[Remark]:
     elif selftest.coarsest is not None:
         worst = max(selftest.resolution, key=lambda name: selftest.resolution[name])
         text = (
-            f"Differences below {selftest.coarsest:.0%} ({worst}) are not resolved here between 10 and 10 launches"
+            f"Differences below {selftest.coarsest:.0%} ({worst}) are not resolved here between {selftest.launches} "
+            f"and {selftest.launches} launches"
             + (f"; the best case is {selftest.finest:.0%}" if len(selftest.resolution) > 1 else "")
         )
         yield Remark("note", "self-test", f"{text} (self-test of {selftest.started[:10]}).")

@@ -50,7 +50,8 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class SelfTest:
     """A self-test as it was judged. ``resolution`` is by case, in words → the smallest relative difference that the
-    comparison of 2 × 10 launches of it would have told from none (half the width of the ratio's interval).
+    comparison of ``launches`` with as many launches of it would have told from none (half the width of the ratio's
+    interval).
     """
 
     id: str
@@ -59,6 +60,7 @@ class SelfTest:
     backend: str
     ranks: int
     usable_cores: int
+    launches: int
     checks: tuple[Check, ...]
     resolution: dict[str, float]
 
@@ -87,8 +89,8 @@ class SelfTest:
         cautions = sum(check.state == "caution" for check in self.checks)
         aside = f" {cautions} of {len(self.checks)} checks ask for caution." if cautions else ""
         return (
-            f"The instrument works here. Between 10 and 10 launches, differences below {fine:.0%} to {coarse:.0%} "
-            f"(by case) are not resolved.{aside}"
+            f"The instrument works here. Between {self.launches} and {self.launches} launches, differences below "
+            f"{fine:.0%} to {coarse:.0%} (by case) are not resolved.{aside}"
         )
 
 
@@ -119,6 +121,7 @@ def judge_selftest(folder: Path) -> SelfTest:
         backend=truth["backend"],
         ranks=truth["ranks"],
         usable_cores=truth["usable_cores"],
+        launches=len(same.runs[0].launches) // 2,
         checks=checks,
         resolution={name: width for name, one in estimates.items() if (width := _half_width(one)) is not None},
     )

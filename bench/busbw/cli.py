@@ -309,16 +309,29 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
 @main.command()
 @click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
 @click.option("--backend", default="gloo", show_default=True, help="Communication library (busbw list backends).")
+@click.option(
+    "--launches",
+    type=click.IntRange(4, 1000),
+    default=10,
+    show_default=True,
+    help="Launches on either side of the comparison of a thing with itself; more resolve finer differences.",
+)
 @_results_dir
 @_as_json
-def selftest(*, ranks: int | None, backend: str, results_dir: Path, as_json: bool) -> None:
+def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Path, as_json: bool) -> None:
     """Test the instrument on this machine, in about a minute, and say how far its numbers can be trusted.
 
     Exit status 1 when they cannot. Reports of this machine say what was found.
     """
     from busbw.selftest import run_selftest  # noqa: PLC0415 - it measures, and so it loads torch
 
-    folder = run_selftest(results_dir, backend=backend, ranks=ranks, say=lambda text: click.echo(text, err=True))
+    folder = run_selftest(
+        results_dir,
+        backend=backend,
+        ranks=ranks,
+        launches=launches,
+        say=lambda text: click.echo(f"busbw: {text}", err=True),
+    )
     judge = importlib.import_module("busbw_analysis.selftest")
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)

@@ -40,8 +40,17 @@ TRUTH_FILE = "truth.json"
 """What was done on purpose, beside the runs: the analysis has to find it."""
 
 
-def run_selftest(results_dir: Path, *, backend: str, ranks: int | None, say: Callable[[str], None]) -> Path:
+def run_selftest(
+    results_dir: Path,
+    *,
+    backend: str,
+    ranks: int | None,
+    launches: int = LAUNCHES_A_SIDE,
+    say: Callable[[str], None],
+) -> Path:
     """Take the three runs on this machine and return the folder that holds them; ``say`` hears what is being done.
+
+    The comparison with itself has ``launches`` launches a side.
 
     Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
     breaks: an instrument that cannot even run has failed, too.
@@ -70,8 +79,8 @@ def run_selftest(results_dir: Path, *, backend: str, ranks: int | None, say: Cal
     def wrong(inner: Backend) -> Backend:
         return CorruptingBackend(inner) if inner.rank == last else inner
 
-    say(f"the same thing twice: 2 × {LAUNCHES_A_SIDE} launches of {ranks} ranks")
-    same = take("same", _SAME, 2 * LAUNCHES_A_SIDE, row)
+    say(f"the same thing twice: 2 × {launches} launches of {ranks} ranks")
+    same = take("same", _SAME, 2 * launches, row)
     say(f"rank {last} comes {1e3 * DELAY_SECONDS:g} ms late in {DELAY_SHARE:.0%} of the samples")
     delayed = take("late", _LATE, 2, wrapped(row, late))
     say(f"rank {last} gets wrong data")

@@ -1,0 +1,42 @@
+"""The self-test with real ranks: whatever the machine is worth, what was done on purpose is found."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+
+def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands) -> None:
+    tested = commands.run("selftest", "--ranks", "2", "--launches", "4", "--json")
+    found = json.loads(tested.out)
+    states = {check["name"]: check["state"] for check in found["checks"]}
+    # What is a matter of the machine may be anything; what is a matter of the instrument may not.
+    assert states["wrong data"] == "ok", tested.told
+    assert states["clock error"] == "ok", tested.told
+    assert {"timer", "empty call", "barrier exit skew", "quiet machine", "late rank"} <= set(states)
+    assert {name for name in states if name.startswith("A/A")} == {f"A/A {name}" for name in found["resolution"]}
+    assert found["trustworthy"] == ("fail" not in states.values())
+    assert tested.code == (0 if found["trustworthy"] else 1), tested.told
+    assert found["launches"] == 4
+
+    measured = commands.run("run", "--op", "barrier", "--ranks", "2", "--max-seconds", "0.05")
+    assert measured.code == 0, measured.told
+    shown = commands.run("show", "latest", "--json")
+    remarks = [one["text"] for one in json.loads(shown.out)["remarks"] if one["subject"] == "self-test"]
+    assert len(remarks) == 1
+    assert "is not known" not in remarks[0]
+
+
+def test_a_self_test_refuses_what_it_cannot_do(commands: Commands) -> None:
+    alone = commands.run("selftest", "--ranks", "1")
+    assert (alone.code, "at least 2; given 1" in alone.err) == (2, True), alone.told
+    joined = commands.run("selftest", program=commands.torchrun(2))
+    assert joined.code != 0
+    assert "run it outside of torchrun" in joined.err, joined.told

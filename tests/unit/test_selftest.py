@@ -1,0 +1,179 @@
+"""The judgement of a self-test: runs whose truth is known, right and wrong ones, and what is said of them."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw import store
+from busbw.errors import AnalysisError
+from busbw.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
+from busbw.testing.synthetic import Fate, World, case, synthetic_run
+from busbw_analysis.selftest import SelfTest, as_json, as_text, judge_selftest, latest_selftest, write_selftest
+
+RANKS = 2
+SAME = [case("all_reduce", 8, RANKS), case("all_reduce", 1 << 20, RANKS), case("barrier", 0, RANKS)]
+WRONG = [case("all_gather", 1024, RANKS)]
+QUIET = World(launch_noise=0.02, jitter_seconds=0.2e-6)
+LATE = World(late_rank=1, late_seconds=0.002, late_share=0.3, jitter_seconds=0.5e-6, launch_noise=0.02)
+
+Change = Callable[[Row], Row]
+
+
+def equipped(row: Row) -> Row:
+    """What a synthetic run lacks: costs of the clock and of an empty call, clocks by exchange, a quiet machine."""
+    if isinstance(row, LaunchStarted):
+        clocks = tuple(
+            RankClock(rank=rank, offset_ns=-900 * rank, error_ns=2000 * rank, rtt_ns=5000) for rank in (0, 1)
+        )
+        return msgspec.structs.replace(row, empty_call_ns=(90, 100), empty_loop_ns=(20, 20), clocks=clocks)
+    if isinstance(row, Measurement):
+        host = HostConditions(
+            host="node0",
+            load_before=1.0,
+            load_after=1.0,
+            busy_share=0.5,
+            foreign_share=0.01,
+            steal_share=0.0,
+            switches=(0, 0),
+        )
+        return msgspec.structs.replace(row, conditions=(host,))
+    return row
+
+
+def unchanged(row: Row) -> Row:
+    return row
+
+
+def taken(
+    folder: Path,
+    *,
+    same: World = QUIET,
+    late: World = LATE,
+    spoilt: bool = True,
+    launches: int = 10,
+    change: Change = unchanged,
+    backend: str = "gloo",
+) -> Path:
+    """A folder as ``busbw selftest`` leaves it, with runs of the given worlds."""
+    wrong = Fate(failed={WRONG[0]: "wrong data before timing: 3 elements differ"}) if spoilt else Fate()
+    runs = {
+        "same": synthetic_run(SAME, same, launches=2 * launches, samples=60, seed=1),
+        "late": synthetic_run(SAME, late, launches=2, samples=200, seed=2),
+        "wrong": synthetic_run(WRONG, launches=1, seed=3, fate=wrong),
+    }
+    for name, run in runs.items():
+        (folder / name).mkdir(parents=True)
+        store.write_run(folder / name, run.run)
+        with store.Appender(folder / name) as appender:
+            for row in run.rows:
+                appender.append(change(equipped(row)))
+    truth = {
+        "runs": {name: name for name in runs},
+        "backend": backend,
+        "ranks": RANKS,
+        "usable_cores": 2,
+        "late_rank": 1,
+        "late_ns": 2_000_000,
+        "late_share": 0.3,
+    }
+    (folder / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
+    return folder
+
+
+def states(judged: SelfTest) -> dict[str, str]:
+    return {check.name: check.state for check in judged.checks}
+
+
+def test_a_good_instrument_on_a_good_machine_passes_and_tells_its_resolution(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one"))
+    assert set(states(judged).values()) <= {"ok", "caution"}
+    assert states(judged)["late rank"] == states(judged)["wrong data"] == states(judged)["clock error"] == "ok"
+    assert judged.launches == 10
+    assert all(0 < width < 0.1 for width in judged.resolution.values())
+    assert "The instrument works here. Between 10 and 10 launches" in judged.answer()
+
+
+def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", same=World(launch_noise=1.5, jitter_seconds=0.2e-6)))
+    assert states(judged)["A/A all_reduce 1 MiB"] == "fail"
+    assert judged.answer().startswith("This machine cannot give trustworthy numbers: launches of")
+
+
+def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", late=QUIET))
+    (check,) = (one for one in judged.checks if one.name == "late rank")
+    assert (check.state, check.found) == ("fail", "accused: nobody")
+
+
+def test_the_wrong_rank_or_the_wrong_size_is_no_finding(tmp_path: Path) -> None:
+    other = World(late_rank=0, late_seconds=0.002, late_share=0.3, jitter_seconds=0.5e-6)
+    longer = World(late_rank=1, late_seconds=0.0035, late_share=0.3, jitter_seconds=0.5e-6)
+    assert states(judge_selftest(taken(tmp_path / "other", late=other)))["late rank"] == "fail"
+    assert states(judge_selftest(taken(tmp_path / "longer", late=longer)))["late rank"] == "fail"
+
+
+def test_wrong_data_that_pass_fail_the_instrument(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", spoilt=False))
+    assert states(judged)["wrong data"] == "fail"
+    assert "wrong data were taken for a result" in judged.answer()
+
+
+def lying_clock(row: Row) -> Row:
+    if not isinstance(row, LaunchStarted):
+        return row
+    clocks = tuple(RankClock(rank=rank, offset_ns=5000 * rank, error_ns=2000 * rank, rtt_ns=9) for rank in (0, 1))
+    return msgspec.structs.replace(row, clocks=clocks)
+
+
+def slow_timer(row: Row) -> Row:
+    return msgspec.structs.replace(row, timer_ns=(60, 4000)) if isinstance(row, LaunchStarted) else row
+
+
+def crowded_machine(row: Row) -> Row:
+    if not isinstance(row, Measurement):
+        return row
+    host = msgspec.structs.replace(row.conditions[0], foreign_share=0.7)
+    return msgspec.structs.replace(row, conditions=(host,))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(lying_clock, "clock error"), (slow_timer, "timer"), (crowded_machine, "quiet machine")],
+)
+def test_each_part_can_fail_alone(tmp_path: Path, change: Change, name: str) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", change=change))
+    assert [check.name for check in judged.failures] == [name]
+
+
+def test_the_table_names_every_check_with_its_limit(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one"))
+    text = as_text(judged)
+    for check in judged.checks:
+        assert check.name in text
+        assert check.limit in text
+    assert text.endswith(judged.answer())
+
+
+def test_a_report_finds_the_newest_one_of_its_backend_and_ranks(tmp_path: Path) -> None:
+    kept = {}
+    for name, backend in (("20260101", "gloo"), ("20260102", "gloo"), ("20260103", "mpi")):
+        folder = taken(tmp_path / "selftests" / name, backend=backend)
+        kept[name] = judge_selftest(folder)
+        write_selftest(folder, kept[name])
+    (tmp_path / "selftests" / "20260104").mkdir()
+    (tmp_path / "selftests" / "20260104" / "selftest.json").write_text("{ torn", encoding="utf-8")
+    found = latest_selftest(tmp_path, "gloo", RANKS)
+    assert found == kept["20260102"]
+    assert as_json(found)["trustworthy"] is True
+    assert latest_selftest(tmp_path, "gloo", 3) is None
+    assert latest_selftest(tmp_path / "nowhere", "gloo", RANKS) is None
+
+
+def test_half_a_self_test_is_refused_in_words(tmp_path: Path) -> None:
+    folder = taken(tmp_path / "one")
+    (folder / "truth.json").unlink()
+    with pytest.raises(AnalysisError, match="holds no complete self-test"):
+        judge_selftest(folder)
