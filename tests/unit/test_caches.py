@@ -1,0 +1,130 @@
+"""What a call finds in the caches: the buffers of the call before, other ones in turn, or nothing."""
+
+import threading
+from collections import defaultdict
+
+import pytest
+import torch
+
+from busbw import measure
+from busbw.backends.base import Operation
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Case, Failed
+from busbw.testing.blocks import measure_everywhere, measured, quick
+from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld
+from busbw.testing.faults import WrappingBackend
+from busbw.testing.synthetic import case
+
+
+class Noting(WrappingBackend):
+    """Notes what this rank does: barriers, and calls with the number of their set of buffers."""
+
+    def __init__(self, inner: FakeBackend) -> None:
+        super().__init__(inner)
+        self.told: list[str | int] = []
+        self.settled: list[bool] = []
+        self.sets = 0
+        NOTED[threading.get_ident()] = self
+
+    def barrier(self) -> None:
+        self.told.append("barrier")
+        self.inner.barrier()
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        call = self.inner.bind(op, case, group, send, receive, traffic).call
+        number, self.sets = self.sets, self.sets + 1
+
+        def noting() -> None:
+            self.told.append(number)
+            self.settled.append(not bool(send.any()))
+            call()
+
+        return Operation(noting)
+
+
+NOTED: dict[int, Noting] = {}
+
+
+@pytest.fixture
+def noted() -> dict[int, Noting]:
+    NOTED.clear()
+    return NOTED
+
+
+@pytest.fixture
+def caches_of_a_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "last_level_cache_bytes", lambda: 1 << 10)
+
+
+@pytest.mark.usefixtures("caches_of_a_kilobyte")
+def test_rotating_buffers_take_turns_all_verified_and_settled(noted: dict[int, Noting]) -> None:
+    made = measured(FakeWorld(2), case("all_reduce", 256, 2, cache="rotating"), quick(min_samples=20), wrap=Noting)
+    assert made.buffer_sets == 8, "2 KiB of them"
+    for one in noted.values():
+        calls = [number for number in one.told if isinstance(number, int)]
+        assert calls[:8] == calls[-8:] == list(range(8)), "the checks before and after"
+        timed_calls = calls[8:-8]
+        assert set(timed_calls[-16:]) == set(range(8))
+        samples = timed_calls[1 + QUICK.warmup_calls :]
+        assert samples == [(samples[0] + index) % 8 for index in range(len(samples))]
+        assert all(one.settled[8:-8]), "reductions in place run on what they leave unchanged"
+
+
+@pytest.mark.usefixtures("caches_of_a_kilobyte")
+@pytest.mark.parametrize(("size", "sets"), [(256, 8), (4096, 2), (4, 64)])
+def test_buffers_in_turn_do_not_fit_into_the_caches_together(size: int, sets: int) -> None:
+    made = measured(FakeWorld(2), case("broadcast", size, 2, cache="rotating"))
+    assert made.buffer_sets == sets
+    assert measured(FakeWorld(2), case("barrier", 0, 2, cache="rotating")).buffer_sets == 1
+
+
+@pytest.mark.usefixtures("caches_of_a_kilobyte")
+def test_wrong_data_in_one_of_many_buffers_fail_the_case() -> None:
+    class OneSetIsWrong(WrappingBackend):
+        made = 0
+
+        def bind(
+            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+        ) -> Operation:
+            call, number = self.inner.bind(op, case, group, send, receive, traffic).call, self.made
+            self.made += 1
+
+            def now_and_then() -> None:
+                call()
+                receive[0] += number == 5
+
+            return Operation(now_and_then)
+
+    for outcome in measure_everywhere(FakeWorld(2), case("all_gather", 256, 2, cache="rotating"), wrap=OneSetIsWrong):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "wrong data before timing: 2 elements differ"
+
+
+def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
+    noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swept: defaultdict[int, int] = defaultdict(int)
+
+    def sweep(self: object) -> None:
+        del self
+        me = noted[threading.get_ident()]
+        me.told.append("sweep")
+        swept[me.rank] += 1
+        inner = me.inner
+        assert isinstance(inner, FakeBackend)
+        inner.clock.advance(1_000_000)
+
+    monkeypatch.setattr("busbw.sampling.Sweep.sweep", sweep)
+    made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache="flushed"), wrap=Noting, timer_ns=100)
+    samples = len(made.groups[0].slowest_ns)
+    assert made.calls == 1, "the second call of a sample would find what the first one left"
+    assert set(made.groups[0].slowest_ns) == {1_000}
+    for one in noted.values():
+        assert one.told == [
+            *("barrier", 0),
+            *("sweep", "barrier", 0) * (1 + QUICK.warmup_calls + samples),
+            *("barrier", 0),
+        ]

@@ -1,0 +1,285 @@
+"""What happens between two reads of the clock: every mode, exact to the nanosecond on a fake clock."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from busbw import loops, measure
+from busbw.backends.base import Backend, Operation, Post, Wait
+from busbw.loops import Loop, empty_call_ns, take_overlapped
+from busbw.measure import Place, refusal
+from busbw.ops.base import Matrix, Op
+from busbw.ops.groups import Ranks
+from busbw.records import Cache, Case, Failed, Mode, OverlapSamples
+from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
+from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWorld, Script
+from busbw.testing.faults import WrappingBackend
+from busbw.testing.synthetic import case
+
+WARM = 1 + 1 + QUICK.warmup_calls
+TIMED = 2  # barriers before the first sample besides those of the calls that warm up: checks of one set of buffers
+HERE = Place(crowded=False, comparable=True)
+
+
+def timed(op: str, mode: Mode, ranks: int = 2, **changes: object) -> Case:
+    return case(op, 64, ranks, mode=mode, **changes)
+
+
+# --- rows of calls ---------------------------------------------------------------------------------------------
+
+
+def test_a_row_is_as_long_as_its_calls_to_the_nanosecond() -> None:
+    def durations(_rank: int, index: int, _case: Case) -> int:
+        return 40_000 + 7 * index
+
+    made = measured(FakeWorld(3, Script(durations=durations)), timed("all_reduce", "pipelined", 3))
+    (group,) = made.groups
+    calls = made.calls
+    assert calls == -(-1_000_000 // durations(0, WARM - 1, made.case)), "1 ms of calls as long as those of the warm-up"
+    for number, slowest in enumerate(group.slowest_ns):
+        first = WARM + number * calls
+        assert slowest == sum(durations(0, index, made.case) for index in range(first, first + calls))
+    assert set(group.arrival_skew_ns or ()) == {0}
+
+
+@pytest.mark.parametrize(("op", "trips"), [("all_reduce", 1), ("ping_pong", 2)])
+@pytest.mark.parametrize("mode", ["isolated", "pipelined"])
+def test_the_calls_of_a_sample_are_its_trips_in_its_rows(op: str, trips: int, mode: Mode) -> None:
+    world = FakeWorld(2, Script(durations=lambda *_: 1_000))
+    made = measured(world, timed(op, mode), timer_ns=70)
+    row = {"isolated": 16, "pipelined": 1_000}[mode]
+    assert made.calls == trips * row
+    assert set(made.groups[0].slowest_ns) == {row * 1_000}
+    assert world.backends[0].calls == WARM + row * len(made.groups[0].slowest_ns) + 1
+
+
+def test_one_barrier_comes_before_a_row_and_none_within() -> None:
+    world = FakeWorld(2)
+    made = measured(world, timed("all_reduce", "pipelined"))
+    assert world.backends[0].barriers == TIMED + 1 + QUICK.warmup_calls + len(made.groups[0].slowest_ns)
+
+
+def test_rounds_of_one_block_have_rows_of_one_length() -> None:
+    """Else the time of one call, which is the sample's over ``calls``, would be wrong for all rounds but one."""
+
+    def durations(rank: int, _index: int, _case: Case) -> int:
+        return 100_000 if rank == 3 else 20_000
+
+    one = timed("pair_matrix", "pipelined", 4, variant="together")
+    made = measured(FakeWorld(4, Script(durations=durations)), one)
+    per_call = {group.ranks: max(group.slowest_ns) / made.calls for group in made.groups}
+    assert per_call == {pair: 100_000 if 3 in pair else 20_000 for pair in per_call}
+
+
+# --- overlap ---------------------------------------------------------------------------------------------------
+
+
+def overlap_of(script: Script, wrap: Callable[[FakeBackend], Backend] = lambda backend: backend) -> OverlapSamples:
+    made = measured(FakeWorld(2, script), timed("all_reduce", "overlap"), wrap=wrap)
+    (group,) = made.groups
+    assert group.overlap is not None
+    assert group.slowest_ns == tuple(
+        post + compute + wait
+        for post, compute, wait in zip(
+            group.overlap.post_ns, group.overlap.compute_ns, group.overlap.wait_ns, strict=True
+        )
+    )
+    return group.overlap
+
+
+def hidden(overlap: OverlapSamples) -> set[float]:
+    """OSU's overlap of every sample, per cent."""
+    total = [exposed + compute for exposed, compute in zip(overlap.exposed_ns, overlap.compute_ns, strict=True)]
+    return {
+        max(0.0, 100 * (1 - (whole - compute) / pure))
+        for whole, compute, pure in zip(total, overlap.compute_ns, overlap.pure_ns, strict=True)
+    }
+
+
+def test_a_call_that_runs_beside_the_computation_is_hidden_but_for_its_post() -> None:
+    overlap = overlap_of(Script(durations=lambda *_: 10_000, post_ns=200))
+    assert set(overlap.pure_ns) == {10_000}
+    assert set(overlap.post_ns) == {200}
+    assert set(overlap.compute_ns) == {10_000}
+    assert overlap.compute_alone_ns == 10_000, "as much computation as a call takes"
+    assert set(overlap.wait_ns) == {0}
+    assert set(overlap.exposed_ns) == {200}
+    assert hidden(overlap) == {98.0}
+    assert hidden(overlap_of(Script(durations=lambda *_: 10_000, post_ns=0))) == {100.0}
+
+
+def test_a_call_that_outlasts_the_computation_is_hidden_in_part() -> None:
+    script = Script(durations=lambda _rank, index, _case: 10_000 if index < WARM else 40_000, post_ns=500)
+    overlap = overlap_of(script)
+    assert set(overlap.pure_ns) == {40_000}
+    assert set(overlap.wait_ns) == {40_000 - 500 - 10_000}
+    assert set(overlap.exposed_ns) == {30_000}
+    assert hidden(overlap) == {25.0}
+
+
+class NoProgress(WrappingBackend):
+    """Does nothing before it is waited for, as libraries without a thread of their own."""
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        call = self.inner.bind(op, case, group, send, receive, traffic).call
+        return Operation(call, lambda: call)
+
+
+def test_a_call_that_only_runs_in_its_wait_is_not_hidden_at_all() -> None:
+    overlap = overlap_of(Script(durations=lambda *_: 10_000), NoProgress)
+    assert set(overlap.exposed_ns) == set(overlap.wait_ns) == {10_000}
+    assert hidden(overlap) == {0.0}
+
+
+def test_what_is_exposed_is_post_and_wait_of_the_same_rank() -> None:
+    """Rank 1 comes late to every sample, so that rank 0 waits for it: the longest post and wait are on two ranks."""
+
+    def post(rank: int) -> int:
+        return 5_000 if rank == 1 else 0
+
+    class SlowPost(WrappingBackend):
+        def bind(
+            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+        ) -> Operation:
+            operation = self.inner.bind(op, case, group, send, receive, traffic)
+            clock, start = world.backends[self.rank].clock, operation.post
+            assert start is not None
+
+            def slowly() -> Wait:
+                clock.advance(post(self.rank))
+                return start()
+
+            return Operation(operation.call, slowly)
+
+    world = FakeWorld(2, Script(durations=lambda *_: 10_000, post_ns=0))
+    (group,) = measured(world, timed("all_reduce", "overlap"), wrap=SlowPost).groups
+    overlap = group.overlap
+    assert overlap is not None
+    assert set(overlap.post_ns) == {5_000}
+    assert set(overlap.wait_ns) == {5_000}, "of rank 0, which computes for 10 µs of the 15 until both have finished"
+    assert set(overlap.exposed_ns) == {5_000}, "and not 10 µs"
+    assert set(overlap.pure_ns) == {15_000}
+
+
+def test_ranks_that_sit_out_come_to_both_starts_of_an_overlap() -> None:
+    made = measured(FakeWorld(4), timed("all_reduce", "overlap", 4, group="1,2"))
+    (group,) = made.groups
+    assert group.ranks == (1, 2)
+    assert group.overlap is not None
+    assert set(group.overlap.pure_ns) == {1_000}
+
+
+def test_every_post_is_waited_for_and_starts_in_turns() -> None:
+    told: list[str] = []
+    clock = FakeClock()
+
+    def post() -> Wait:
+        told.append("post")
+        clock.advance(1)
+        return lambda: told.append("wait")
+
+    backend = FakeWorld(1).backends[0]
+    loop = Loop(backend, clock, iter(()), lambda: told.append("start"))
+    take_overlapped(loop, itertools.repeat(post), lambda: told.append("compute"), 3)
+    assert told == ["start", "post", "wait", "start", "post", "compute", "wait"] * 3
+
+
+def test_an_operation_cannot_be_started_but_by_what_returns_its_wait() -> None:
+    assert set(Operation.__dataclass_fields__) == {"call", "post"}
+    assert Operation.__dataclass_fields__["post"].type in {Post | None, "Post | None"}
+
+
+class CannotPost(WrappingBackend):
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        operation = self.inner.bind(op, case, group, send, receive, traffic)
+        return Operation(operation.call, None if self.rank == 1 else operation.post)
+
+
+def test_an_op_that_one_rank_cannot_post_is_a_failed_case_for_all() -> None:
+    for outcome in measure_everywhere(FakeWorld(3), timed("all_gather", "overlap", 3), wrap=CannotPost):
+        assert isinstance(outcome, Failed)
+        assert "rank 1 says: all_gather cannot be posted first and waited for later" in outcome.error
+
+
+class WrongWhenPosted(WrappingBackend):
+    """Right data from a call, wrong ones from what was posted and waited for."""
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        operation = self.inner.bind(op, case, group, send, receive, traffic)
+        start = operation.post
+        assert start is not None
+
+        def post() -> Wait:
+            wait = start()
+
+            def wrongly() -> None:
+                wait()
+                receive[-1] += 1
+
+            return wrongly
+
+        return Operation(operation.call, post)
+
+
+@pytest.mark.parametrize(("mode", "fails"), [("isolated", False), ("overlap", True)])
+def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode, *, fails: bool) -> None:
+    for outcome in measure_everywhere(FakeWorld(2), timed("all_gather", mode), wrap=WrongWhenPosted):
+        assert isinstance(outcome, Failed) == fails
+        assert not isinstance(outcome, Failed) or outcome.error.startswith("wrong data before timing")
+
+
+# --- all modes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (timed("all_reduce", "pipelined", cache="flushed"), "only the first would find flushed caches"),
+        (timed("all_reduce", "pipelined", sync="none"), "without a barrier between them already"),
+        (timed("all_reduce", "graph"), "a graph is captured on a GPU"),
+        (timed("memory_copy", "overlap"), "computation itself"),
+        (case("all_reduce", 64, 2, held=True), "only a device's stream can be held"),
+    ],
+)
+def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:
+    assert said in str(refusal(one, FakeWorld(2).backends[0], HERE))
+
+
+@pytest.mark.parametrize("cache", ["warm", "rotating", "flushed"])
+@pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
+def test_ranks_agree_in_every_mode(mode: Mode, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(measure, "last_level_cache_bytes", lambda: 1 << 10)
+    if mode == "pipelined" and cache == "flushed":
+        return
+    script = Script(durations=noisy(4, 0.3, 200_000))
+    made = measured(FakeWorld(3, script), timed("all_gather", mode, 3, cache=cache), quick(max_samples=12))
+    assert len(made.groups[0].slowest_ns) >= QUICK.least_samples
+
+
+# --- the harness itself ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("cost", [0, 60, 4_321])
+def test_an_empty_call_costs_the_clock_and_nothing_else(cost: int) -> None:
+    backend = FakeWorld(1).backends[0]
+    assert empty_call_ns(backend, FakeClock(read_cost_ns=cost), samples=10) == cost
+    assert empty_call_ns(backend, FakeClock(read_cost_ns=cost), row=20, samples=10) == round(cost / 20)
+
+
+def test_samples_in_which_the_core_was_lost_are_marked_and_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two counts a sample: one when it comes to the start, one when it has left."""
+    counts = iter([0, 0, 5, 5, 5, 7, 7, 7])
+    monkeypatch.setattr(loops, "switches", lambda: next(counts))
+    clock = FakeClock()
+    loop = Loop(FakeWorld(1).backends[0], clock, itertools.repeat(lambda: clock.advance(10)), lambda: None)
+    taken = loops.take(loop, 4)
+    assert taken.switched.tolist() == [0, 0, 1, 0], "what was lost between samples is lost to nobody"
+    assert (taken.exits - taken.entries).tolist() == [10] * 4
