@@ -1,33 +1,56 @@
-"""Every pair of ranks against the others: which sender, receiver or single pair is slow."""
+"""Every pair of ranks against the others: which host, which direction of a rank, or which single pair is slow.
+
+The rule and its reasons are in docs/method.md, "Late and slow ranks"; ``tests/bench/slow_pairs.py`` measures how often
+it is right.
+"""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.stats import t
 
 from busbw.units import format_rate, format_size
+from busbw_analysis.load import rank_list
 from busbw_analysis.summary import CaseSummary
 
 Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 
 LEAST_RANKS = 4
 """With fewer, a row has too few cells for its median to outvote one slow cell."""
+LAUNCHES_FOR_A_PAIR = 3
+"""With fewer, a single slow pair is as likely one slow moment."""
 
-_SLOW_RATIO = 0.7
+_SLOW_RATIO = 0.85
+_SLOW_RATIO_OF_ONE_LAUNCH = 0.7
 _LINE_SIGMAS = 4.0
 _PAIR_SIGMAS = 6.0
-_LEAST_SIGMA = 0.05
+_LEAST_SIGMA = 0.02
+_LEAST_SIGMA_OF_ONE_LAUNCH = 0.05
+_SIGNIFICANCE = 0.01
+_MOST_LAUNCHES = 0.75
+_MOST_CELLS = 0.75
+_ROUNDS = 20
+_SETTLED = 1e-6
 _MAD_TO_SIGMA = 1.4826
+_MEDIAN_OVER_MEAN = 1.2533
+"""By how much the median of normal numbers scatters more than their mean: √(π/2)."""
+_UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
 @dataclass(frozen=True, slots=True)
 class Odd:
-    """A row, column or pair of a matrix that stands out: ``what`` names it, ``ratio`` its rate over the usual."""
+    """A part of a matrix that is slow: ``name`` is short for it (``host n4``, ``rank 3``, ``1 → 2``, ``1 ↔ 2``),
+    ``ranks`` are those that it is about (a pair: sender, receiver), ``ratio`` is its rate over the usual.
+    """
 
-    kind: Literal["sender", "receiver", "pair"]
+    kind: Kind
+    name: str
     ranks: tuple[int, ...]
     ratio: float
     text: str
@@ -36,7 +59,8 @@ class Odd:
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
     """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
-    NaN on the diagonal and where nothing was measured. ``variant`` is ``together`` or ``alone``.
+    NaN on the diagonal and where nothing was measured. ``variant`` is ``together`` or ``alone``. ``untold`` says what
+    could not be told from it and why, None where everything could.
     """
 
     ranks: tuple[int, ...]
@@ -46,23 +70,34 @@ class PairMatrix:
     rate: Floats
     time_ns: Floats
     odd: tuple[Odd, ...]
+    untold: str | None = None
 
 
-def matrices_of(summaries: Iterable[CaseSummary]) -> tuple[PairMatrix, ...]:
-    """The pair matrices of the measured cases, in the order of the plan."""
+def matrices_of(summaries: Iterable[CaseSummary], hosts: Sequence[str]) -> tuple[PairMatrix, ...]:
+    """The pair matrices of the measured cases, in the order of the plan; ``hosts[r]`` is the host of rank r."""
     return tuple(
-        _matrix(summary) for summary in summaries if summary.case.op == "pair_matrix" and summary.state == "measured"
+        _matrix(summary, hosts)
+        for summary in summaries
+        if summary.case.op == "pair_matrix" and summary.state == "measured"
     )
 
 
-def _matrix(summary: CaseSummary) -> PairMatrix:
+def _matrix(summary: CaseSummary, hosts: Sequence[str]) -> PairMatrix:
     ranks = tuple(sorted({rank for group in summary.groups for rank in group.ranks}))
     place = {rank: index for index, rank in enumerate(ranks)}
-    time_ns = np.full((len(ranks), len(ranks)), np.nan)
+    # Launches can be told apart only where every pair has them all.
+    counts = {len(group.launch_medians_ns) for group in summary.groups}
+    launches = np.full((counts.pop() if len(counts) == 1 else 1, len(ranks), len(ranks)), np.nan)
+    time_ns = np.full(launches.shape[1:], np.nan)
     for group in summary.groups:
-        source, destination = group.ranks
-        time_ns[place[source], place[destination]] = group.time_ns
+        source, destination = (place[rank] for rank in group.ranks)
+        time_ns[source, destination] = group.time_ns
+        several = len(launches) == len(group.launch_medians_ns)
+        launches[:, source, destination] = group.launch_medians_ns if several else group.time_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
+    hosts_here = tuple(hosts[rank] if rank < len(hosts) else "?" for rank in ranks)
+    holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
+    may_name = len(ranks) >= LEAST_RANKS and not holes
     return PairMatrix(
         ranks=ranks,
         size_bytes=summary.case.size_bytes,
@@ -70,48 +105,276 @@ def _matrix(summary: CaseSummary) -> PairMatrix:
         variant=summary.case.variant,
         rate=rate,
         time_ns=time_ns,
-        odd=odd_ones(ranks, rate, summary.case.size_bytes),
+        odd=odd_ones(ranks, hosts_here, launches, summary.case.size_bytes) if may_name else (),
+        untold=_untold(len(ranks), len(launches), holes=holes),
     )
 
 
-def odd_ones(ranks: tuple[int, ...], rate: Floats, size_bytes: int) -> tuple[Odd, ...]:
-    """The slow rows, columns and then single cells of ``rate`` (n × n, B/s, NaN where there is none).
+def _untold(count: int, launches: int, *, holes: bool) -> str | None:
+    if count == 2:
+        return "two ranks have one pair: whether one of them or the way between them is slow cannot be told"
+    if count < LEAST_RANKS:
+        return (
+            f"{count} ranks are too few to name anyone: each has a hand in all but {count - 2} of the pairs, so that a "
+            f"slow pair looks like a slow rank; that takes {LEAST_RANKS} ranks"
+        )
+    if holes:
+        return "some pairs were not measured, so that the others have nothing to be held against"
+    if launches < LAUNCHES_FOR_A_PAIR:
+        return (
+            f"single pairs are not judged: in fewer than {LAUNCHES_FOR_A_PAIR} launches a slow pair cannot be told "
+            "from a slow moment; slow ranks and hosts can"
+        )
+    return None
 
-    The usual rate is the median of all row and column medians, the usual scatter the median over the rows of their
-    MAD: one slow host slows half of the cells of a 4 × 4 matrix, which no median over all cells survives. A row or
-    column is named when its median is below 70 % of the usual and more than 4 σ away, a cell at 6 σ (there are n²
-    of them). Nobody is named among fewer than 4 ranks, or with a hole in the matrix.
+
+# --- taking a matrix apart -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Effects:
+    """Logarithms of times, taken apart: what is usual for a cell (n × n), and by how much longer each row (sender),
+    column (receiver) and cell takes than rows and columns explain.
     """
-    count = len(ranks)
-    holes = np.isnan(rate) & ~np.eye(count, dtype=np.bool_)
-    if count < LEAST_RANKS or holes.any():
-        return ()
-    logs = np.log(rate)
-    rows, columns = np.nanmedian(logs, axis=1), np.nanmedian(logs, axis=0)
-    usual = float(np.median(np.concatenate([rows, columns])))
-    scatter = float(np.median(np.nanmedian(np.abs(logs - rows[:, None]), axis=1)))
-    sigma = max(_MAD_TO_SIGMA * scatter, _LEAST_SIGMA)
-    found: list[Odd] = []
 
-    def is_slow(value: float, sigmas: float) -> bool:
-        return value - usual < min(math.log(_SLOW_RATIO), -sigmas * sigma)
+    usual: Floats
+    rows: Floats
+    columns: Floats
+    cells: Floats
 
-    def name(kind: Literal["sender", "receiver", "pair"], who: tuple[int, ...], value: float, words: str) -> None:
-        ratio = math.exp(value - usual)
-        measured, expected = format_rate(math.exp(value)), format_rate(math.exp(usual))
-        text = f"{words} at {format_size(size_bytes)}: {measured} where {expected} is usual ({ratio:.0%})"
-        found.append(Odd(kind, who, ratio, text))
+    @property
+    def explained(self) -> Floats:
+        """What the usual and the lines say of every cell."""
+        return self.usual + self.rows[:, None] + self.columns
 
-    slow_rows = [index for index in range(count) if is_slow(rows[index], _LINE_SIGMAS)]
-    slow_columns = [index for index in range(count) if is_slow(columns[index], _LINE_SIGMAS)]
-    for index in slow_rows:
-        name("sender", (ranks[index],), rows[index], f"everything that rank {ranks[index]} sends is slow")
-    for index in slow_columns:
-        name("receiver", (ranks[index],), columns[index], f"everything that rank {ranks[index]} receives is slow")
-    for source in range(count):
-        for to in range(count):
-            explained = source == to or source in slow_rows or to in slow_columns
-            if not explained and is_slow(logs[source, to], _PAIR_SIGMAS):
-                words = f"the pair {ranks[source]} → {ranks[to]} is slow"
-                name("pair", (ranks[source], ranks[to]), logs[source, to], words)
-    return tuple(found)
+
+Lines: TypeAlias = dict[int, float]
+"""Place in the matrix → by how much the logarithm of its times is more than usual."""
+
+
+def odd_ones(ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_bytes: int) -> tuple[Odd, ...]:
+    """What is slow in ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
+
+    Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (within a host and between
+    hosts apart), an effect of the sender, one of the receiver and the rest of the pair. An effect counts when it makes
+    the rate less than 85 % of the usual, stands out from the other effects of its kind by 4 σ (pairs: 6 σ), is there
+    in at least three quarters of the launches, and is beyond what the scatter of launches explains (t-test with the
+    scatter pooled over the kind, p < 0.01 over all lines or cells). One launch has no scatter: there, 70 %. Single
+    pairs are judged from three launches on.
+    """
+    logs = np.log(times_ns)
+    near = np.asarray([[one == other for other in hosts] for one in hosts])
+    pace = _over_all(logs)
+    even = logs - pace[:, None, None] + np.median(pace)
+    effects = _polished(np.median(even, axis=0), near)
+    pace = _over_all(even - effects.explained)
+    even -= pace[:, None, None]
+    lines, effects = _slow_lines(even, effects, near)
+    found = _Found(
+        tuple(ranks), tuple(hosts), size_bytes, effects, lines, _slow_cells(even - effects.explained, effects.cells)
+    )
+    return (*found.both_ways(), *found.one_way("sender"), *found.one_way("receiver"), *found.pairs())
+
+
+def _over_rows(logs: Floats) -> Floats:
+    """The median of every row of the last two axes (… × n × n) without its diagonal."""
+    count = logs.shape[-1]
+    return np.median(logs[..., ~np.eye(count, dtype=np.bool_)].reshape(*logs.shape[:-1], count - 1), axis=-1)
+
+
+def _over_columns(logs: Floats) -> Floats:
+    """The same of every column."""
+    return _over_rows(np.swapaxes(logs, -1, -2))
+
+
+def _over_all(logs: Floats) -> Floats:
+    """The same of everything."""
+    return np.median(logs[..., ~np.eye(logs.shape[-1], dtype=np.bool_)], axis=-1)
+
+
+def _polished(logs: Floats, near: Truths) -> _Effects:
+    """``logs`` (n × n) taken apart; cells within a host (``near``) and between hosts have levels of their own."""
+    off = ~np.eye(len(logs), dtype=np.bool_)
+    kinds = [kind for kind in (near & off, ~near & off) if kind.any()]
+    rest, usual = logs.copy(), np.zeros_like(logs)
+    rows, columns = np.zeros(len(logs)), np.zeros(len(logs))
+    for _ in range(_ROUNDS):
+        for kind in kinds:
+            level = np.median(rest[kind])
+            usual[kind] += level
+            rest[kind] -= level
+        by_row = _over_rows(rest)
+        by_row -= np.median(by_row)
+        rows += by_row
+        rest -= by_row[:, None]
+        by_column = _over_columns(rest)
+        by_column -= np.median(by_column)
+        columns += by_column
+        rest -= by_column
+        if max(float(np.abs(by_row).max()), float(np.abs(by_column).max())) < _SETTLED:
+            break
+    return _Effects(usual, rows - np.median(rows), columns - np.median(columns), rest)
+
+
+def _slow_lines(even: Floats, effects: _Effects, near: Truths) -> tuple[tuple[Lines, Lines], _Effects]:
+    """The slow rows and columns, and the effects in which a line that only some of its cells share is theirs."""
+    by_row = _over_rows(even - effects.usual - effects.columns)
+    by_column = _over_columns(even - effects.usual - effects.rows[:, None])
+    both = np.concatenate([effects.rows, effects.columns])
+    sigma = _MAD_TO_SIGMA * float(np.median(np.abs(both)))
+    slow = _slow(both, np.concatenate([by_row, by_column], axis=1), _LINE_SIGMAS * sigma)
+    rows, columns, cells = effects.rows.copy(), effects.columns.copy(), effects.cells.copy()
+    found: tuple[Lines, Lines] = ({}, {})
+    for place in range(len(rows)):
+        of_row, of_column = cells[place] + rows[place], cells[:, place] + columns[place]
+        if slow[place]:
+            if _shared(of_row, near[place], len(even)):
+                found[0][place] = float(rows[place])
+            else:
+                rows[place], cells[place] = 0.0, of_row
+        if slow[len(rows) + place]:
+            if _shared(of_column, near[place], len(even)):
+                found[1][place] = float(columns[place])
+            else:
+                columns[place], cells[:, place] = 0.0, of_column
+    return found, _Effects(effects.usual, rows, columns, cells)
+
+
+def _slow_cells(rests: Floats, cells: Floats) -> dict[tuple[int, int], float]:
+    if len(rests) < LAUNCHES_FOR_A_PAIR:
+        return {}
+    off = np.argwhere(~np.isnan(cells))
+    at = (off[:, 0], off[:, 1])
+    # Median polish leaves many cells of a small matrix at exactly 0, so the quartile above them tells the scatter.
+    sigma = _UPPER_QUARTILE_TO_SIGMA * float(np.quantile(np.abs(cells[at]), 0.75))
+    slow = _slow(cells[at], rests[:, at[0], at[1]], _PAIR_SIGMAS * sigma)
+    return {(int(source), int(to)): float(cells[source, to]) for source, to in off[slow]}
+
+
+def _slow(effects: Floats, by_launch: Floats, stands_out: float) -> Truths:
+    """Which ``effects`` (k) count, by what each launch says of them (launches × k) and how far one must stand out."""
+    launches = len(by_launch)
+    least = _least_effect(launches)
+    floor = _LINE_SIGMAS * (_LEAST_SIGMA_OF_ONE_LAUNCH if launches == 1 else _LEAST_SIGMA)
+    large: Truths = (effects > least) & (effects > max(stands_out, floor))
+    if launches == 1:
+        return large
+    freedom = by_launch.shape[1] * (launches - 1)
+    scatter = math.sqrt(float(((by_launch - by_launch.mean(axis=0)) ** 2).sum()) / freedom)
+    error = max(_MEDIAN_OVER_MEAN * scatter / math.sqrt(launches), 1e-12)
+    sure = t.sf(effects / error, freedom) * len(effects) < _SIGNIFICANCE
+    often = (by_launch > least / 2).mean(axis=0) >= _MOST_LAUNCHES
+    return np.asarray(large & sure & often)
+
+
+def _least_effect(launches: int) -> float:
+    return -math.log(_SLOW_RATIO_OF_ONE_LAUNCH if launches == 1 else _SLOW_RATIO)
+
+
+def _shared(line: Floats, near: Truths, launches: int) -> bool:
+    """Whether most cells of a line are slow, or most of those to other hosts."""
+    slow = line > _least_effect(launches) / 2
+    there = ~np.isnan(line)
+    parts = [there, there & ~near]
+    return any(slow[part].mean() >= _MOST_CELLS for part in parts if part.sum() >= LEAST_RANKS - 1)
+
+
+# --- in words --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What was found, by place in the matrix, to be told by ranks and hosts. All ranks of a host are the host."""
+
+    ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    size_bytes: int
+    effects: _Effects
+    lines: tuple[Lines, Lines]
+    cells: Mapping[tuple[int, int], float]
+
+    def both_ways(self) -> Iterator[Odd]:
+        """Hosts and ranks that are slow as senders and as receivers."""
+        rows, columns = self.lines
+        both = {place: (rows[place] + columns[place]) / 2 for place in rows.keys() & columns.keys()}
+        for name, places, is_host in self._merged(both):
+            effect = float(np.median([both[place] for place in places]))
+            words = f"everything from and to {name} is slow"
+            short = self._short(places, is_host=is_host)
+            yield self._odd("host" if is_host else "rank", short, places, self._line_usual(places), effect, words)
+
+    def one_way(self, kind: Literal["sender", "receiver"]) -> Iterator[Odd]:
+        """Hosts and ranks that are slow in one direction only."""
+        mine, other = self.lines if kind == "sender" else self.lines[::-1]
+        only = {place: effect for place, effect in mine.items() if place not in other}
+        for name, places, is_host in self._merged(only):
+            effect = float(np.median([only[place] for place in places]))
+            words = f"everything that {name} {'sends' if kind == 'sender' else 'receives'} is slow"
+            yield self._odd(kind, self._short(places, is_host=is_host), places, self._line_usual(places), effect, words)
+
+    def pairs(self) -> Iterator[Odd]:
+        """Single pairs, two directions of one in one sentence, and all pairs between two hosts in one."""
+        left = dict(self.cells)
+        for members in self._host_pairs():
+            effect = float(np.median([left.pop(pair) for pair in members]))
+            usual = float(np.median([self.effects.usual[pair] for pair in members]))
+            one, other = (self.hosts[place] for place in members[0])
+            places = sorted({place for pair in members for place in pair})
+            words = f"everything from host {one} to host {other} is slow"
+            yield self._odd("pair", f"host {one} → host {other}", places, usual, effect, words)
+        for (source, to), effect in sorted(left.items(), key=lambda entry: -entry[1]):
+            back = left.get((to, source))
+            if back is not None and source > to:
+                continue  # told with the other direction
+            arrow = "→" if back is None else "↔"
+            worst = effect if back is None else (effect + back) / 2
+            name = f"{self.ranks[source]} {arrow} {self.ranks[to]}"
+            where = f" (host {self.hosts[source]} {arrow} host {self.hosts[to]})" if len(set(self.hosts)) > 1 else ""
+            words = f"the pair {name}{where} is slow{'' if back is None else ' in both directions'}"
+            usual = float(self.effects.usual[source, to] + self.effects.rows[source] + self.effects.columns[to])
+            yield self._odd("pair", name, (source, to), usual, worst, words)
+
+    def _merged(self, places: Mapping[int, float]) -> Iterator[tuple[str, tuple[int, ...], bool]]:
+        """Name, places, and whether it is a host, slowest first: a host where all of its ranks are meant."""
+        several = len(set(self.hosts)) > 1
+        done: set[int] = set()
+        for place in sorted(places, key=lambda one: -places[one]):
+            of_host = tuple(index for index, host in enumerate(self.hosts) if host == self.hosts[place])
+            if place in done:
+                continue
+            if several and all(other in places for other in of_host):
+                done.update(of_host)
+                ranks = [self.ranks[other] for other in of_host]
+                word = "rank" if len(ranks) == 1 else "ranks"
+                yield f"host {self.hosts[place]} ({word} {rank_list(ranks)})", of_host, True
+            else:
+                host = f" (host {self.hosts[place]})"
+                yield f"rank {self.ranks[place]}{host}", (place,), False
+
+    def _short(self, places: Sequence[int], *, is_host: bool) -> str:
+        return f"host {self.hosts[places[0]]}" if is_host else f"rank {self.ranks[places[0]]}"
+
+    def _host_pairs(self) -> Iterator[list[tuple[int, int]]]:
+        """All pairs from one host to another one, more than one of them, where every one is slow."""
+        members = {host: [at for at, name in enumerate(self.hosts) if name == host] for host in self.hosts}
+        for one, sources in members.items():
+            for other, targets in members.items():
+                every = [(source, to) for source in sources for to in targets]
+                if one != other and len(every) > 1 and all(pair in self.cells for pair in every):
+                    yield every
+
+    def _line_usual(self, places: Sequence[int]) -> float:
+        """The usual logarithm of the time of the cells of these lines that leave their group."""
+        away = [place for place in range(len(self.ranks)) if place not in places]
+        return float(np.median(self.effects.usual[np.ix_(list(places), away)]))
+
+    def _odd(self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str) -> Odd:
+        measured, expected = (format_rate(self.size_bytes / math.exp(log) * 1e9) for log in (usual + effect, usual))
+        ratio = math.exp(-effect)
+        return Odd(
+            kind=kind,
+            name=name,
+            ranks=tuple(self.ranks[place] for place in places),
+            ratio=ratio,
+            text=f"{words} at {format_size(self.size_bytes)}: {measured} where {expected} is usual ({ratio:.0%})",
+        )

@@ -51,13 +51,21 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         blocks.append(_rates(ordered[-1], label, folded=False))
-        blocks += [Paragraph(sentence(odd.text), tone="caution") for odd in ordered[-1].odd]
+        blocks += _slow(ordered[-1])
         blocks.append(_times(ordered[0], label, folded=False))
+        if len(ordered) > 1:
+            blocks += _slow(ordered[0])
+        if ordered[-1].untold is not None:
+            blocks.append(Paragraph(sentence(ordered[-1].untold), tone="quiet"))
         blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
     if not blocks:
         return None
     how = "Rows send, columns receive. Each number is the median over launches; a darker shade is a larger number."
     return Section("pairs", "Pairs of ranks", (Paragraph(how), *blocks))
+
+
+def _slow(matrix: PairMatrix) -> list[Block]:
+    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
 
 
 def _rates(matrix: PairMatrix, label: str, *, folded: bool) -> Table:

@@ -12,7 +12,6 @@ from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic
 from busbw_analysis import commands
 from busbw_analysis.judge import Judgement, Verdict, judge
 from busbw_analysis.load import load, pool
-from busbw_analysis.matrices import odd_ones
 from busbw_analysis.models import NoModel
 
 MIB = 1 << 20
@@ -214,45 +213,6 @@ def test_one_rank_is_not_judged_by_a_wire_that_it_does_not_have() -> None:
     assert judgement.verdicts[0].busbw is None
     assert judgement.verdicts[0].roof_share is None
     assert judgement.verdicts[0].word == "not judged"
-
-
-@pytest.mark.parametrize("ranks", [4, 6])
-def test_a_slow_rank_is_named_as_sender_and_receiver(ranks: int) -> None:
-    matrix = judged([case("pair_matrix", MIB, ranks)], World(slow_ranks=(3,))).matrices[0]
-    assert {(odd.kind, odd.ranks) for odd in matrix.odd} == {("sender", (3,)), ("receiver", (3,))}
-    assert np.isnan(np.diag(matrix.rate)).all()
-    assert np.isfinite(matrix.rate[~np.eye(ranks, dtype=bool)]).all()
-
-
-def test_a_slow_pair_is_named_alone() -> None:
-    world = World(slow_pairs=((1, 2),), slow_factor=4.0)
-    matrix = judged([case("pair_matrix", MIB, 5)], world).matrices[0]
-    assert [(odd.kind, odd.ranks) for odd in matrix.odd] == [("pair", (1, 2))]
-    assert matrix.odd[0].ratio == pytest.approx(0.25, rel=0.1)
-    assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
-
-
-def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
-    world = World(slow_pairs=((2, 1),), sample_noise=0.01)
-    cases = [case("pair_matrix", size, variant=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
-    judgement = judged(cases, world)
-    assert sum(len(matrix.odd) for matrix in judgement.matrices) > 1
-    assert subjects(judgement).count("slow pair") == 1
-    assert "the pair 2 → 1 is slow" in said(judgement, "slow pair")
-    assert "of 4 matrices: 2 → 1 in 4" in said(judgement, "slow pair")
-
-
-def test_no_pair_is_named_in_plain_noise() -> None:
-    generator = np.random.default_rng(3)
-    for sigma in (0.02, 0.2, 0.5):
-        for _ in range(50):
-            rate = generator.lognormal(20, sigma, (8, 8))
-            np.fill_diagonal(rate, np.nan)
-            assert odd_ones(tuple(range(8)), rate, MIB) == ()
-
-
-def test_three_ranks_are_too_few_to_name_anyone() -> None:
-    assert judged([case("pair_matrix", MIB, 3)], World(slow_ranks=(2,))).matrices[0].odd == ()
 
 
 @pytest.fixture

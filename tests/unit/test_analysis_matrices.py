@@ -1,0 +1,215 @@
+"""What is slow in a pair matrix: known answers, healthy matrices, and matrices that can tell nothing."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from busbw.testing.synthetic import Machine, World, case, synthetic_run
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.matrices import Odd, PairMatrix, matrices_of, odd_ones
+from busbw_analysis.report import compose
+
+Floats = npt.NDArray[np.float64]
+Slow = Callable[[Floats], None]
+"""Adds to the logarithms of the times (launches × n × n) of what is slow."""
+
+MIB = 1 << 20
+ONE_HOST = ("n0",) * 8
+HOST_EACH = tuple(f"n{rank}" for rank in range(8))
+TWO_EACH = tuple(f"n{rank // 2}" for rank in range(8))
+HALF = float(np.log(2))
+
+
+def times_ns(
+    hosts: tuple[str, ...], slow: Slow | None = None, *, launches: int = 6, noise: float = 0.03, seed: int = 0
+) -> Floats:
+    """Launch medians with the noise of real machines: launches apart by 3 %, and a one-sided tail now and then."""
+    generator = np.random.default_rng(seed)
+    count = len(hosts)
+    shape = (launches, count, count)
+    near = np.asarray([[one == other for other in hosts] for one in hosts])
+    logs = 12 + np.where(near, 0, 1) + generator.normal(0, noise, shape) + generator.normal(0, 0.03, (launches, 1, 1))
+    logs += generator.normal(0, 0.02, (count, count))
+    logs += np.where(generator.random(shape) < 0.05, generator.exponential(0.3, shape), 0)
+    if slow is not None:
+        slow(logs)
+    logs[:, range(count), range(count)] = np.nan
+    return np.asarray(np.exp(logs))
+
+
+def found(hosts: tuple[str, ...], slow: Slow | None = None, **how: float) -> tuple[Odd, ...]:
+    launches, seed = int(how.get("launches", 6)), int(how.get("seed", 0))
+    made = times_ns(hosts, slow, launches=launches, noise=how.get("noise", 0.03), seed=seed)
+    return odd_ones(tuple(range(len(hosts))), hosts, made, MIB)
+
+
+def both_ways(*ranks: int) -> Slow:
+    def slow(logs: Floats) -> None:
+        mine = np.isin(np.arange(logs.shape[1]), ranks)
+        logs[:, mine[:, None] != mine] += HALF
+
+    return slow
+
+
+def sends(*ranks: int) -> Slow:
+    def slow(logs: Floats) -> None:
+        logs[:, ranks, :] += HALF
+
+    return slow
+
+
+def receives(*ranks: int) -> Slow:
+    def slow(logs: Floats) -> None:
+        logs[:, :, ranks] += HALF
+
+    return slow
+
+
+def pairs(*cells: tuple[int, int]) -> Slow:
+    def slow(logs: Floats) -> None:
+        for source, to in cells:
+            logs[:, source, to] += HALF
+
+    return slow
+
+
+@pytest.mark.parametrize("count", [4, 5, 8])
+@pytest.mark.parametrize(
+    ("hosts", "slow", "expected"),
+    [
+        (ONE_HOST, both_ways(3), [("rank", "rank 3", (3,))]),
+        (HOST_EACH, both_ways(3), [("host", "host n3", (3,))]),
+        (HOST_EACH, sends(1), [("sender", "host n1", (1,))]),
+        (ONE_HOST, sends(1), [("sender", "rank 1", (1,))]),
+        (ONE_HOST, receives(0), [("receiver", "rank 0", (0,))]),
+        (ONE_HOST, pairs((1, 2)), [("pair", "1 → 2", (1, 2))]),
+        (ONE_HOST, pairs((1, 2), (2, 1)), [("pair", "1 ↔ 2", (1, 2))]),
+        (ONE_HOST, None, []),
+    ],
+)
+def test_what_is_slow_is_named_and_nothing_else(
+    count: int, hosts: tuple[str, ...], slow: Slow | None, expected: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    odd = found(hosts[:count], slow)
+    assert [(one.kind, one.name, tuple(sorted(one.ranks))) for one in odd] == expected
+    assert all(one.ratio == pytest.approx(0.5, rel=0.2) for one in odd)
+
+
+@pytest.mark.parametrize(
+    ("slow", "expected"),
+    [
+        (both_ways(2, 3), [("host", "host n1", (2, 3))]),
+        (both_ways(3), [("rank", "rank 3", (3,))]),
+        (sends(6, 7), [("sender", "host n3", (6, 7))]),
+        (pairs((0, 4), (0, 5), (1, 4), (1, 5)), [("pair", "host n0 → host n2", (0, 1, 4, 5))]),
+        (pairs((0, 4)), [("pair", "0 → 4", (0, 4))]),
+        (None, []),
+    ],
+)
+def test_where_ranks_share_hosts_the_host_is_named(
+    slow: Slow | None, expected: list[tuple[str, str, tuple[int, ...]]]
+) -> None:
+    assert [(one.kind, one.name, one.ranks) for one in found(TWO_EACH, slow)] == expected
+
+
+def test_the_words_name_hosts_rates_and_the_share() -> None:
+    (host,) = found(TWO_EACH, both_ways(2, 3))
+    assert host.text.startswith("everything from and to host n1 (ranks 2,3) is slow at 1 MiB: ")
+    assert "is usual (5" in host.text or "is usual (4" in host.text
+    (sender,) = found(TWO_EACH, sends(6))
+    assert sender.text.startswith("everything that rank 6 (host n3) sends is slow")
+    (pair,) = found(TWO_EACH, pairs((0, 4), (4, 0)))
+    assert pair.text.startswith("the pair 0 ↔ 4 (host n0 ↔ host n2) is slow in both directions")
+
+
+@pytest.mark.parametrize("hosts", [ONE_HOST[:4], HOST_EACH, TWO_EACH])
+@pytest.mark.parametrize("launches", [1, 3, 6])
+@pytest.mark.parametrize("noise", [0.03, 0.3])
+def test_healthy_matrices_accuse_nobody(hosts: tuple[str, ...], launches: int, noise: float) -> None:
+    wrong = [seed for seed in range(40) if found(hosts, launches=launches, noise=noise, seed=seed)]
+    assert len(wrong) <= 2
+
+
+def test_one_slow_launch_of_a_pair_is_not_a_slow_pair() -> None:
+    def slow(logs: Floats) -> None:
+        logs[2, 1, 2] += 2.0
+
+    assert found(ONE_HOST, slow) == ()
+
+
+def test_half_of_the_ranks_cannot_all_be_unusual() -> None:
+    assert found(ONE_HOST[:4], sends(0, 1)) == ()
+
+
+def test_a_sender_that_only_some_of_its_pairs_share_is_no_slow_sender() -> None:
+    odd = found(ONE_HOST, pairs((1, 0), (1, 2), (1, 3), (1, 4)))
+    assert {one.kind for one in odd} == {"pair"}
+
+
+# --- in a run --------------------------------------------------------------------------------------------------
+
+
+def judged(
+    ranks: int = 4, world: World | None = None, *, launches: int = 6, sizes: tuple[int, ...] = (MIB,)
+) -> Judgement:
+    cases = [case("pair_matrix", size, ranks) for size in sizes]
+    return judge(pool((synthetic_run(cases, world, machine=Machine(hosts=("n0",)), launches=launches),)))
+
+
+def matrix_of(ranks: int, world: World, *, launches: int = 6) -> PairMatrix:
+    return judged(ranks, world, launches=launches).matrices[0]
+
+
+def test_a_slow_pair_is_named_alone() -> None:
+    matrix = matrix_of(5, World(slow_pairs=((1, 2),), slow_factor=4.0, launch_noise=0.03))
+    assert [(odd.kind, odd.ranks) for odd in matrix.odd] == [("pair", (1, 2))]
+    assert matrix.odd[0].ratio == pytest.approx(0.25, rel=0.1)
+    assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
+    assert matrix.untold is None
+
+
+def test_a_slow_rank_is_one_finding_and_not_two() -> None:
+    judgement = judged(6, World(slow_ranks=(3,)), launches=1)
+    assert [(odd.kind, odd.ranks) for odd in judgement.matrices[0].odd] == [("rank", (3,))]
+    assert np.isnan(np.diag(judgement.matrices[0].rate)).all()
+    text = " ".join(remark.text for remark in judgement.remarks if remark.subject == "slow rank")
+    assert "everything from and to rank 3 (host n0) is slow" in text
+    assert "everything from and to rank 3 (host n0) is slow" in compose(judgement).text.lower()
+
+
+def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
+    cases = [case("pair_matrix", size, variant=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
+    run = synthetic_run(cases, World(slow_pairs=((2, 1),), sample_noise=0.01))
+    judgement = judge(pool((run,)))
+    remarks = [remark.text for remark in judgement.remarks if remark.subject == "slow pair"]
+    assert len(remarks) == 1
+    assert "the pair 2 → 1 is slow" in remarks[0]
+    assert "of 4 matrices: 2 → 1 in 4" in remarks[0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "launches", "why"),
+    [
+        (2, 6, "two ranks have one pair"),
+        (3, 6, "3 ranks are too few to name anyone"),
+        (4, 2, "single pairs are not judged"),
+    ],
+)
+def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, why: str) -> None:
+    judgement = judged(ranks, World(slow_pairs=((0, 1),)), launches=launches)
+    assert judgement.matrices[0].odd == ()
+    assert why in (judgement.matrices[0].untold or "")
+    assert why.lower() in compose(judgement).text.lower()
+
+
+def test_a_matrix_with_holes_names_nobody() -> None:
+    judgement = judged(4)
+    cut = judgement.cases[0]
+    cut = replace(cut, groups=cut.groups[:-1])
+    (matrix,) = matrices_of([cut], ("n0",) * 4)
+    assert matrix.odd == ()
+    assert "not measured" in (matrix.untold or "")
