@@ -21,6 +21,9 @@ from busbw.work import Work
 
 _FIRST_HOLD_NS = 1_000_000
 _LEAST_HOLD_NS = 50_000
+_SHORTEST_NS = 1
+"""What a sample lasts that was too short for the device's clock, whose steps are about 0.5 µs on CUDA."""
+
 _SLACK = 2.0
 """A hold is this many times as long as handing over the calls took at most in the batch before."""
 
@@ -71,9 +74,10 @@ class DeviceWork(Work):
         self._device.compute(units)
 
     def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:  # noqa: ARG002 - the host's clock is not asked
-        """What ``action`` takes on the device, ns."""
+        """What ``action`` takes on the device, ns, handing it over left out."""
         before, after = self._device.mark(), self._device.mark()
         self._device.synchronise()
+        self._device.hold(_FIRST_HOLD_NS)
         before.record()
         action()
         after.record()
@@ -136,7 +140,7 @@ def take(timed: DeviceLoop, count: int) -> Samples:
     if hold is not None:
         hold.learn(int(handed_over_ns.max()), row)
     switched = np.greater(taken, known).astype(np.int64)
-    return Samples(entries, exits, switched, device_ns=device_ns, unheld=unheld)
+    return Samples(entries, exits, switched, device_ns=np.maximum(device_ns, _SHORTEST_NS), unheld=unheld)
 
 
 def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[[], None], count: int) -> Samples:
@@ -205,7 +209,7 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
         entries,
         exits,
         np.greater(taken, known).astype(np.int64),
-        device_ns=post_ns + compute_ns + wait_ns,
+        device_ns=np.maximum(post_ns + compute_ns + wait_ns, _SHORTEST_NS),
         overlapped=Overlapped(alone, post_ns, compute_ns, wait_ns, host_post_ns),
         unheld=unheld,
     )

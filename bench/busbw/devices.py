@@ -57,9 +57,7 @@ class Mark(Protocol):
         """Whether the device has come to it; never waits."""
 
     def ns_since(self, earlier: "Mark") -> int:
-        """Nanoseconds of the device's clock between ``earlier`` and this mark, both put and waited for; at least 1,
-        because the clock is coarser than some work (about 0.5 µs on CUDA).
-        """
+        """Nanoseconds of the device's clock between ``earlier`` and this mark, both put and waited for."""
 
 
 class Device(Protocol):

@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Generic, Literal, TypeVar
 
 import numpy as np
@@ -24,6 +25,7 @@ from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
 from busbw.plan import Timing
 from busbw.records import Case
+from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.meanings import MEANINGS, Exchange
 from busbw.work import Work
 
@@ -150,7 +152,8 @@ class Script:
     In a synchronising operation a rank leaves its duration after the last rank has entered, in every other one after
     its own entry. ``offsets_ns[r]`` is what the clock of rank r is ahead by, ``drifts_ppm[r]`` how many millionths it
     runs faster. A message takes ``latency_ns(from, to, number)``. Posting an operation takes ``post_ns``, and what was
-    posted is finished when it would have been had it been called. ``refuse`` answers for ``Backend.refuse``.
+    posted is finished when it would have been had it been called. With a ``device`` each rank has one, which operations
+    are handed over to. ``refuse`` answers for ``Backend.refuse``.
     """
 
     durations: Durations = _one_microsecond
@@ -161,6 +164,7 @@ class Script:
     latency_ns: Callable[[int, int, int], int] = _five_microseconds
     post_ns: int = 200
     read_cost_ns: int = 0
+    device: DeviceScript | None = None
     refuse: Callable[[Op, Case], str | None] = _able
 
 
@@ -217,7 +221,7 @@ class FakeWorld:
         """This world as a row of the table of backends, for whoever opens backends by name."""
         return BackendRow(
             name="fake",
-            device="cpu",
+            device="cpu" if self.script.device is None else "cuda",
             summary="ranks as threads, with scripted time",
             missing=lambda: None,
             open=lambda world: self.backends[world.rank],
@@ -265,10 +269,11 @@ class FakeWorld:
 
 
 class FakeBackend:
-    """One rank of a ``FakeWorld``. ``calls``, ``barriers`` and ``reductions`` count what was asked of it."""
+    """One rank of a ``FakeWorld``. ``calls``, ``barriers`` and ``reductions`` count what was asked of it. ``stream`` is
+    its device, where the script has one.
+    """
 
     raises: tuple[type[Exception], ...] = (BackendError,)
-    device: Device | None = None
 
     def __init__(self, world: FakeWorld, rank: int) -> None:
         self.rank = rank
@@ -283,6 +288,9 @@ class FakeBackend:
         self._groups = {tuple(range(world.size))}
         self.clock = FakeClock(read_cost_ns=world.script.read_cost_ns)
         self._set_true(1_000_000_000)
+        told = world.script.device
+        self.stream = None if told is None else FakeDevice(told, self._true_ns, self._set_true)
+        self.device: Device | None = self.stream
 
     def explain(self, error: Exception) -> str:
         """What it says."""
@@ -312,14 +320,25 @@ class FakeBackend:
         meeting, me, meaning = self._world.group(group), group.index(self.rank), MEANINGS[op.name]
         numbers = itertools.count()
 
-        def finish(entered_ns: int) -> None:
+        def run(entered_ns: int) -> int:
+            """Move the data; when it ends for this rank."""
             self.calls += 1
             all_sent = meeting.exchange(self.rank, _Sent(send.clone(), entered_ns))
             result = meaning(Exchange([sent.data for sent in all_sent], me, case.root or 0, case.redop, traffic))
             if result is not None:
-                receive.copy_(result)
+                if self.stream is None:
+                    receive.copy_(result)
+                else:
+                    self.stream.arrives(partial(receive.copy_, result))
             begins = max(sent.entered_ns for sent in all_sent) if op.synchronising else entered_ns
-            ends = begins + self._world.script.durations(self.rank, next(numbers), case)
+            return begins + self._world.script.durations(self.rank, next(numbers), case)
+
+        if self.stream is not None:
+            hand_over = partial(self.stream.hand_over, "call", run)
+            return Operation(hand_over, partial(self.stream.post, run, self._world.script.post_ns))
+
+        def finish(entered_ns: int) -> None:
+            ends = run(entered_ns)
             # Never backwards, unless the script is of a broken clock: who comes to wait late finds it finished.
             self._set_true(ends if entered_ns == self._true_ns() else max(ends, self._true_ns()))
 

@@ -1,0 +1,339 @@
+"""Sampling on a device, over a stream whose every nanosecond is scripted: what is in a sample and what is not."""
+
+from collections.abc import Callable
+from itertools import repeat
+
+import numpy as np
+import pytest
+
+from busbw import device_loops
+from busbw.backends.base import Operation
+from busbw.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
+from busbw.errors import BackendError
+from busbw.loops import Loop, Overlapped
+from busbw.ops import OPS
+from busbw.records import Cache, Case, Failed, Measurement, Mode
+from busbw.testing.blocks import measure_everywhere
+from busbw.testing.devices import DeviceScript, FakeDevice
+from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from busbw.testing.synthetic import case
+
+LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
+CALL, POST = 10_000, 200
+DEVICE = DeviceScript(launch_ns=LAUNCH, replay_ns=REPLAY, wait_ns=WAIT, unit_ns=UNIT, flush_ns=FLUSH)
+
+
+def world(ranks: int = 2, device: DeviceScript = DEVICE, call_ns: int = CALL) -> FakeWorld:
+    return FakeWorld(ranks, Script(durations=lambda _rank, _number, _case: call_ns, post_ns=POST, device=device))
+
+
+def one_case(
+    mode: Mode = "isolated", *, held: bool = False, cache: Cache = "warm", size_bytes: int = 64, ranks: int = 2
+) -> Case:
+    return case("all_reduce", size_bytes, ranks, device="cuda", mode=mode, held=held, cache=cache)
+
+
+def measured(over: FakeWorld, one: Case) -> Measurement:
+    rows = []
+    for outcome in measure_everywhere(over, one):
+        assert isinstance(outcome, Measurement), outcome
+        rows.append(outcome)
+    assert all(row.groups == rows[0].groups for row in rows)
+    return rows[0]
+
+
+def only(vector: tuple[int, ...] | None) -> int:
+    """The value of a vector that has but one."""
+    assert vector is not None
+    (value,) = set(vector)
+    return value
+
+
+def bound(over: FakeWorld) -> tuple[FakeBackend, FakeDevice, Operation]:
+    """The one rank of a world with an operation, for the loops alone."""
+    backend = over.backends[0]
+    assert backend.stream is not None
+    send, receive = backend.allocate(16, "float32"), backend.allocate(16, "float32")
+    return backend, backend.stream, backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+
+
+def nothing() -> None:
+    pass
+
+
+def loop_of(backend: FakeBackend, operation: Operation, calls: int = 1) -> Loop:
+    return Loop(backend, backend.clock, repeat(operation.call), nothing, calls_per_sample=calls)
+
+
+# --- what is in a sample ---------------------------------------------------------------------------------------
+
+
+def test_a_call_on_its_own_is_timed_by_the_host_with_launch_and_wait_and_the_device_stands_beside() -> None:
+    (group,) = measured(world(), one_case()).groups
+    assert group.timed_by == "host"
+    assert only(group.slowest_ns) == LAUNCH + CALL + WAIT
+    assert only(group.beside_ns) == LAUNCH + CALL, "a stream that has nothing to do waits for the launch"
+
+
+def test_holding_the_stream_leaves_the_launch_out() -> None:
+    (group,) = measured(world(), one_case(held=True)).groups
+    assert group.timed_by == "device", "the host's time has the hold in it"
+    assert only(group.slowest_ns) == CALL
+    assert group.missed == ()
+    hold = device_loops._LEAST_HOLD_NS + 2 * (LAUNCH + LAUNCH)  # twice what handing over the hold and the call took
+    assert only(group.beside_ns) == LAUNCH + hold + CALL + WAIT
+
+
+@pytest.mark.parametrize("call_ns", [CALL, LAUNCH // 4])
+def test_a_row_of_held_calls_lasts_as_long_as_its_calls_however_short_they_are(call_ns: int) -> None:
+    made = measured(world(call_ns=call_ns), one_case("pipelined", held=True))
+    (group,) = made.groups
+    assert made.calls >= 10
+    assert group.timed_by == "device"
+    assert only(group.slowest_ns) == made.calls * call_ns
+
+
+def test_a_row_that_is_not_held_has_its_first_launch_in_it_or_all_where_launching_takes_longer() -> None:
+    long = measured(world(), one_case("pipelined"))
+    assert only(long.groups[0].slowest_ns) == LAUNCH + long.calls * CALL
+    assert only(long.groups[0].beside_ns) == LAUNCH + long.calls * CALL + WAIT
+    short = measured(world(call_ns=1_000), one_case("pipelined"))
+    assert only(short.groups[0].slowest_ns) == short.calls * LAUNCH + 1_000
+
+
+def test_a_graph_is_launched_once_however_many_calls_it_has() -> None:
+    over = world(call_ns=1_000)
+    made = measured(over, one_case("graph"))
+    (group,) = made.groups
+    assert group.timed_by == "device"
+    assert only(group.slowest_ns) == REPLAY + made.calls * 1_000
+    held = measured(world(call_ns=1_000), one_case("graph", held=True))
+    assert only(held.groups[0].slowest_ns) == held.calls * 1_000
+    assert made.check.state == "verified"
+    device = over.backends[0].stream
+    assert device is not None
+    assert device.log.count("replay") >= len(group.slowest_ns)
+
+
+def test_rows_are_as_many_calls_as_fill_a_millisecond_of_the_device() -> None:
+    made = measured(world(), one_case("pipelined", held=True))
+    assert made.calls == 1_000_000 // CALL
+
+
+def test_a_sample_shorter_than_the_device_can_tell_is_not_nothing() -> None:
+    coarse = DeviceScript(launch_ns=0, clock_ns=512)
+    (group,) = measured(world(device=coarse, call_ns=1), one_case(held=True)).groups
+    assert set(group.slowest_ns) <= {1, 512}
+
+
+# --- holding ---------------------------------------------------------------------------------------------------
+
+
+def test_a_hold_that_ended_too_soon_is_noted_and_the_next_one_is_longer() -> None:
+    backend, device, operation = bound(world(1))
+    hold = Hold()
+    hold.ns = 1_000
+    first = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    assert first.unheld is not None
+    assert first.unheld.tolist() == [1, 1, 1]
+    hold.ns = hold.wanted_ns(10)
+    assert hold.ns == device_loops._LEAST_HOLD_NS + 2 * 11 * LAUNCH
+    second = take(DeviceLoop(loop_of(backend, operation, 10), device, hold), 3)
+    assert second.unheld is not None
+    assert second.unheld.tolist() == [0, 0, 0]
+    assert second.device_ns is not None
+    assert second.device_ns.tolist() == [10 * CALL] * 3
+
+
+def test_samples_that_were_not_held_are_among_those_that_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device_loops, "_LEAST_HOLD_NS", 1)
+    monkeypatch.setattr(device_loops, "_SLACK", 0.0)
+    (group,) = measured(world(), one_case("pipelined", held=True)).groups
+    assert group.missed == tuple(range(len(group.slowest_ns)))
+
+
+def test_all_ranks_hold_for_as_long_as_the_slowest_needs() -> None:
+    over = world(3)
+    for backend in over.backends:
+        assert backend.stream is not None
+        backend.stream.script = DeviceScript(launch_ns=LAUNCH * (1 + backend.rank), wait_ns=WAIT)
+    (group,) = measured(over, one_case("pipelined", held=True, ranks=3)).groups
+    assert group.missed == ()
+    # The holds are handed over one launch of each rank after the barrier, and last equally long.
+    assert set(group.slowest_ns) == {group.fastest_ns[0] + 2 * LAUNCH}
+
+
+# --- what is not in a sample -----------------------------------------------------------------------------------
+
+
+def test_the_cache_is_flushed_and_done_with_before_a_sample_starts() -> None:
+    over = world()
+    (group,) = measured(over, one_case(cache="flushed")).groups
+    assert only(group.slowest_ns) == LAUNCH + CALL + WAIT, "as long as with warm caches here: the flush is not in it"
+    device = over.backends[0].stream
+    assert device is not None
+    first = device.log.index("flush")
+    samples = (len(device.log) - first) // 4
+    assert device.log[first : first + 4 * (samples - 1)] == ["flush", "wait", "call", "wait"] * (samples - 1)
+
+
+def test_rotating_buffers_are_as_many_as_sweep_the_cache_of_the_device() -> None:
+    size = DEVICE.cache_bytes // 8
+    made = measured(world(), one_case("pipelined", cache="rotating", size_bytes=size))
+    assert made.buffer_sets == 16
+
+
+def test_graphs_of_rotating_buffers_use_all_of_them() -> None:
+    calls: list[int] = []
+    device = FakeDevice(DEVICE, lambda: 0, lambda _ns: None)
+
+    def call(number: int) -> Callable[[], None]:
+        return lambda: device.hand_over("call", lambda begins: (calls.append(number), begins)[1])  # type: ignore[func-returns-value]
+
+    replays = captured(device, [call(number) for number in range(5)], 2)
+    for _ in range(4):
+        next(replays)()
+    assert calls == [0, 1, 2, 3, 4, 0, 0, 1]
+
+
+# --- overlap ---------------------------------------------------------------------------------------------------
+
+
+def overlapped(units: int, *, held: bool = True, slowed: float = 1.0) -> tuple[Overlapped, float]:
+    """The parts of samples of a call of CALL ns beside ``units`` of work, and the overlap as OSU defines it, %."""
+    backend, device, operation = bound(world(1, DeviceScript(LAUNCH, REPLAY, WAIT, UNIT, slowed)))
+    work = DeviceWork(device)
+    alone = work.median_ns(backend.clock, lambda: work.do(units))
+    assert alone == units * UNIT, "handing it over is not in it"
+    assert operation.post is not None
+    timed = DeviceLoop(loop_of(backend, operation), device, Hold() if held else None)
+    samples = take_overlapped(timed, repeat(operation.post), lambda: work.do(units), 3)
+    parts = samples.overlapped
+    assert parts is not None
+    assert samples.device_ns is not None
+    total = only(tuple(samples.device_ns.tolist()))
+    assert np.array_equal(samples.device_ns, parts.post + parts.compute + parts.wait)
+    return parts, 100 * (1 - (total - alone) / only(tuple(parts.pure.tolist())))
+
+
+def values(parts: Overlapped) -> tuple[int, ...]:
+    return tuple(only(tuple(part.tolist())) for part in (parts.pure, parts.post, parts.compute, parts.wait))
+
+
+def test_a_call_that_runs_beside_a_computation_as_long_as_itself_overlaps_fully() -> None:
+    parts, percent = overlapped(CALL // UNIT)
+    assert values(parts) == (CALL, 0, CALL, 0)
+    assert percent == 100
+
+
+def test_a_computation_that_is_slowed_down_by_as_much_as_was_hidden_does_not_overlap() -> None:
+    parts, percent = overlapped(CALL // UNIT, slowed=2.0)
+    assert values(parts) == (CALL, 0, 2 * CALL, 0)
+    assert percent == 0
+
+
+def test_a_computation_that_ends_sooner_overlaps_partly() -> None:
+    parts, percent = overlapped(40)
+    assert values(parts) == (CALL, 0, 4_000, CALL - 4_000)
+    assert percent == pytest.approx(40)
+
+
+def test_posting_costs_the_host_and_that_is_kept_beside_the_device() -> None:
+    parts, _ = overlapped(CALL // UNIT, held=False)
+    assert values(parts) == (POST + CALL, POST, LAUNCH + CALL, 0)
+    assert parts.host_post is not None
+    assert only(tuple(parts.host_post.tolist())) == POST
+
+
+def test_an_overlapped_case_is_measured_and_stored_with_its_parts() -> None:
+    made = measured(world(3), one_case("overlap", ranks=3))
+    (group,) = made.groups
+    assert made.check.state == "verified"
+    assert group.timed_by == "device"
+    assert group.overlap is not None
+    assert only(group.overlap.host_post_ns) == POST
+    assert group.overlap.compute_alone_ns % UNIT == 0
+    assert only(group.overlap.compute_ns) == LAUNCH + group.overlap.compute_alone_ns
+    assert only(group.overlap.exposed_ns) == only(group.overlap.post_ns) + only(group.overlap.wait_ns)
+    assert only(group.slowest_ns) == only(group.overlap.compute_ns) + only(group.overlap.exposed_ns)
+
+
+# --- what must not pass in silence -----------------------------------------------------------------------------
+
+
+def test_a_mark_that_nobody_waited_for_is_not_read() -> None:
+    device = FakeDevice(DEVICE, lambda: 0, lambda _ns: None)
+    before, after = device.mark(), device.mark()
+    with pytest.raises(BackendError, match="never put"):
+        after.ns_since(before)
+    before.record()
+    device.synchronise()
+    after.record()
+    with pytest.raises(BackendError, match="before the device was waited for"):
+        after.ns_since(before)
+
+
+def test_what_was_posted_and_never_waited_for_is_seen() -> None:
+    _, device, operation = bound(world(1))
+    assert operation.post is not None
+    operation.post()
+    with pytest.raises(BackendError, match="1 operations were posted"):
+        device.synchronise()
+
+
+def test_data_are_there_when_the_device_was_waited_for_and_not_before() -> None:
+    backend = world(1).backends[0]
+    assert backend.stream is not None
+    send, receive = backend.allocate(4, "float32"), backend.allocate(4, "float32")
+    send.fill_(3.0)
+    operation = backend.bind(OPS["all_reduce"], one_case(ranks=1), (0,), send, receive, ())
+    operation.call()
+    assert receive.tolist() == [0.0] * 4
+    backend.stream.synchronise()
+    assert receive.tolist() == [3.0] * 4
+
+
+@pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
+@pytest.mark.parametrize("held", [False, True])
+def test_ranks_that_sit_out_bring_the_same_columns(mode: Mode, held: bool) -> None:  # noqa: FBT001
+    one = case("all_reduce", 64, 4, device="cuda", mode=mode, held=held, group="1,2")
+    made = measured(world(4), one)
+    assert [group.ranks for group in made.groups] == [(1, 2)]
+    assert made.check.state == "verified"
+
+
+def test_calls_that_cannot_be_captured_fail_the_case_and_not_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_device: FakeDevice, _calls: object) -> Callable[[], object]:
+        message = "operation not permitted when stream is capturing"
+        raise BackendError(message)
+
+    monkeypatch.setattr(FakeDevice, "capture", refuse)
+    for outcome in measure_everywhere(world(), one_case("graph")):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "cannot be captured: rank 0 says: operation not permitted when stream is capturing"
+
+
+def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, device, operation = bound(world(1))
+
+    def broken() -> None:
+        message = "an illegal memory access was encountered"
+        raise BackendError(message)
+
+    monkeypatch.setattr(device, "synchronise", broken)
+    with pytest.raises(BackendError, match="illegal memory access"):
+        take(DeviceLoop(loop_of(backend, operation), device), 1)
+
+
+# --- the harness itself ----------------------------------------------------------------------------------------
+
+
+def test_the_cost_of_the_loop_is_that_of_waiting_for_a_device_that_has_nothing_to_do() -> None:
+    backend = world(1).backends[0]
+    assert empty_call_ns(backend, backend.clock, samples=10) == WAIT
+    assert empty_call_ns(backend, backend.clock, row=100, samples=10) == WAIT // 100
+
+
+def test_without_a_device_it_is_that_of_the_loop_of_the_host() -> None:
+    backend = FakeWorld(1).backends[0]
+    assert empty_call_ns(backend, FakeClock(read_cost_ns=30), samples=10) == 30
