@@ -8,6 +8,7 @@ Sources: interpolated order-statistic interval, Hettmansperger & Sheather 1986; 
 Hinkley 1997, section 3.8; widened percentiles for few clusters, Hesterberg 2015, section 4.
 """
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -97,7 +98,17 @@ def cluster_bootstrap(
     value = float(over_launches(whole))
     if count < FEWEST_TO_RESAMPLE:
         return Resampled(value, None, None, count)
-    chosen = np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
-    tail = float(norm.cdf(t.ppf((1 - confidence) / 2, count - 1) * math.sqrt(count / (count - 1))))
-    low, high = np.quantile(over_launches(whole[chosen]), (tail, 1 - tail))
+    tail = _tail(count, confidence)
+    low, high = np.quantile(over_launches(whole[_drawn(count, seed)]), (tail, 1 - tail))
     return Resampled(value, float(low), float(high), count)
+
+
+@functools.lru_cache(maxsize=16)
+def _drawn(count: int, seed: int) -> npt.NDArray[np.int64]:
+    """Which launches make up each resample; a report draws the same for all of its cases, so it is drawn once."""
+    return np.random.default_rng(seed).integers(count, size=(_RESAMPLES, count))
+
+
+@functools.lru_cache(maxsize=64)
+def _tail(count: int, confidence: float) -> float:
+    return float(norm.cdf(t.ppf((1 - confidence) / 2, count - 1) * math.sqrt(count / (count - 1))))

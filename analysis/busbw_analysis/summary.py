@@ -5,7 +5,7 @@ computed over launch medians, because the launch is the experimental unit. All t
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
@@ -368,8 +368,10 @@ def _median_span(launches: Sequence[_Launch]) -> float | None:
 
 
 def _over_launches(launches: Sequence[_Launch], statistic: Callable[[Floats], float]) -> Resampled:
-    found = cluster_bootstrap([launch.slowest for launch in launches], statistic)
-    return found if found.launches >= LAUNCHES_FOR_AN_INTERVAL else replace(found, low=None, high=None)
+    if len(launches) < LAUNCHES_FOR_AN_INTERVAL:
+        value = float(np.mean([statistic(launch.slowest) for launch in launches]))
+        return Resampled(value, None, None, len(launches))
+    return cluster_bootstrap([launch.slowest for launch in launches], statistic)
 
 
 def _mean(samples: Floats) -> float:
