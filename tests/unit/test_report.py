@@ -84,6 +84,7 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
         "Single ranks",
         "Fits",
         "Cases without a result",
+        "How far to trust the instrument",
         "How it was timed",
         "Machine and software",
         "Words and units",

@@ -1,0 +1,196 @@
+"""What overlaps, what disturbed, and whose clocks can be believed: runs whose truth is written down."""
+
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from busbw import store
+from busbw.records import GroupSamples, HostConditions, Measurement, OverlapSamples, Row
+from busbw.testing.synthetic import World, case, synthetic_run
+from busbw_analysis import report, tables
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.summary import CaseSummary, summarise
+
+SAMPLES = 40
+
+
+def run_of(change: Callable[[Measurement], Measurement], launches: int = 6, mode: str = "isolated") -> store.StoredRun:
+    """A healthy run of one case, with ``change`` in every block."""
+    one = case("all_reduce", 1 << 20, 2, mode=mode)
+    stored = synthetic_run([one], World(launch_noise=0.02), launches=launches, samples=SAMPLES)
+
+    def changed(row: Row) -> Row:
+        return change(row) if isinstance(row, Measurement) else row
+
+    return store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ())
+
+
+def with_groups(block: Measurement, change: Callable[[GroupSamples], GroupSamples]) -> Measurement:
+    return msgspec.structs.replace(block, groups=tuple(map(change, block.groups)))
+
+
+def only(stored: store.StoredRun) -> CaseSummary:
+    (summary,) = summarise(pool((stored,)))
+    return summary
+
+
+def judged(stored: store.StoredRun) -> Judgement:
+    return judge(pool((stored,)))
+
+
+# --- overlap ---------------------------------------------------------------------------------------------------
+
+
+def overlapped(pure: int, post: int, compute: int, wait: int, alone: int) -> Callable[[Measurement], Measurement]:
+    def change(block: Measurement) -> Measurement:
+        samples = OverlapSamples(
+            pure_ns=(pure,) * SAMPLES,
+            post_ns=(post,) * SAMPLES,
+            compute_ns=(compute,) * SAMPLES,
+            wait_ns=(wait,) * SAMPLES,
+            exposed_ns=(post + wait,) * SAMPLES,
+            compute_alone_ns=alone,
+        )
+        whole = post + compute + wait
+        return with_groups(
+            block,
+            lambda group: msgspec.structs.replace(
+                group, overlap=samples, slowest_ns=(whole,) * SAMPLES, fastest_ns=(whole,) * SAMPLES
+            ),
+        )
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("post", "compute", "wait", "share", "slowdown"),
+    [(0, 1000, 0, 1.0, 1.0), (100, 1000, 900, 0.0, 1.0), (50, 1500, 200, 0.75, 1.5), (900, 1000, 900, 0.0, 1.0)],
+)
+def test_overlap_is_what_post_and_wait_leave_of_the_call_alone(
+    post: int, compute: int, wait: int, share: float, slowdown: float
+) -> None:
+    group = only(run_of(overlapped(1000, post, compute, wait, 1000), mode="overlap")).only
+    assert group is not None
+    assert group.overlap is not None
+    assert group.overlap.share.value == pytest.approx(share)
+    assert group.overlap.share.low == pytest.approx(share)
+    assert (group.overlap.post_ns, group.overlap.wait_ns, group.overlap.pure_ns) == (post, wait, 1000)
+    assert group.overlap.slowdown == pytest.approx(slowdown)
+    # Most of such a sample is computation: it is no rate of anything, and has no curve.
+    assert group.algbw is None
+    assert group.busbw is None
+
+
+def test_the_report_and_the_table_tell_the_overlap() -> None:
+    judgement = judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap"))
+    assert judgement.curves == ()
+    page = report.compose(judgement).text
+    assert "OSU defines it for non-blocking collectives" in page
+    assert "75%" in page
+    assert "1.50 ×" in page
+    (row,) = tables.show_rows(judgement)
+    assert row["overlap"] == pytest.approx(0.75)
+    assert "overlap · hidden 75%" in tables.show_text([row])
+
+
+def test_a_run_without_overlap_has_no_section_for_it() -> None:
+    assert "## Overlap" not in report.compose(judged(run_of(lambda block: block))).text
+
+
+# --- disturbance -----------------------------------------------------------------------------------------------
+
+
+def host(*, foreign: float | None = 0.0, steal: float | None = 0.0) -> HostConditions:
+    return HostConditions(
+        host="node0",
+        load_before=1.0,
+        load_after=1.0,
+        busy_share=0.5,
+        foreign_share=foreign,
+        steal_share=steal,
+        switches=(0, 0),
+    )
+
+
+def under(conditions: HostConditions) -> Callable[[Measurement], Measurement]:
+    return lambda block: msgspec.structs.replace(block, conditions=(conditions,))
+
+
+def flagging(disturbed: int = 0, missed: int = 0) -> Callable[[Measurement], Measurement]:
+    return lambda block: with_groups(
+        block,
+        lambda group: msgspec.structs.replace(
+            group, disturbed=tuple(range(disturbed)), missed=tuple(range(SAMPLES - missed, SAMPLES))
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (under(host(foreign=0.2)), "other programs used 20% of the CPUs"),
+        (under(host(steal=0.02)), "the hypervisor took 2.0% of the CPU time"),
+        (flagging(disturbed=20), "a rank lost its core in 50% of the samples"),
+        (flagging(missed=20), "a rank missed its window in 50% of the samples"),
+    ],
+)
+def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measurement], Measurement], words: str) -> None:
+    judgement = judged(run_of(change))
+    assert "disturbed" in judgement.cases[0].flags
+    (remark,) = (one for one in judgement.remarks if one.subject == "disturbed")
+    assert words in remark.text
+    assert "disturbed" in tables.show_text(tables.show_rows(judgement))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        under(host(foreign=0.05, steal=0.004)),
+        under(host(foreign=None, steal=None)),
+        flagging(disturbed=5, missed=4),
+        lambda block: block,
+    ],
+)
+def test_a_little_of_it_is_no_warning(change: Callable[[Measurement], Measurement]) -> None:
+    judgement = judged(run_of(change))
+    assert "disturbed" not in judgement.cases[0].flags
+    assert not [one for one in judgement.remarks if one.subject == "disturbed"]
+
+
+def test_a_disturbed_sample_is_kept() -> None:
+    with_it, without = (only(run_of(change)).only for change in (flagging(disturbed=30), flagging()))
+    assert with_it is not None
+    assert without is not None
+    assert (with_it.samples, with_it.time_ns) == (without.samples, without.time_ns)
+
+
+# --- clocks ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("share", "told"), [(0.04, True), (0.06, False)])
+def test_who_came_when_is_told_only_where_clocks_agree(share: float, told: bool) -> None:  # noqa: FBT001
+    time_ns = only(run_of(lambda block: block)).groups[0].time_ns
+
+    def uncertain(block: Measurement) -> Measurement:
+        return msgspec.structs.replace(block, clock_error_ns=round(share * time_ns))
+
+    summary = only(run_of(uncertain))
+    assert (summary.groups[0].skew_share is not None) == told
+    assert ("clock error" in summary.flags) != told
+
+
+def test_modes_starts_and_caches_are_curves_of_their_own() -> None:
+    cases = [
+        case("all_reduce", size, 2, **changes)
+        for size in (1024, 1 << 20)
+        for changes in ({}, {"mode": "pipelined"}, {"sync": "window"}, {"cache": "flushed"})
+    ]
+    judgement = judge(pool((synthetic_run(cases),)))
+    assert sorted(curve.series.key.label for curve in judgement.curves) == [
+        "all_reduce · float32 · sum · in place · 2 ranks",
+        "all_reduce · float32 · sum · in place · flushed · 2 ranks",
+        "all_reduce · float32 · sum · in place · pipelined · 2 ranks",
+        "all_reduce · float32 · sum · in place · sync window · 2 ranks",
+    ]
