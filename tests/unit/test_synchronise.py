@@ -159,6 +159,22 @@ def test_the_bound_grows_by_100_ppm_as_long_as_nobody_has_watched() -> None:
     assert on_all(FakeWorld(2), work)[1] == [100_000] * 3
 
 
+def test_clocks_go_on_drifting_while_they_are_compared() -> None:
+    """The first exchange alone is fast and gives a bound of nothing: it was true then, and is not any more."""
+    world = FakeWorld(2, Script(drifts_ppm=(0.0, 90.0), latency_ns=lambda *sent: SECOND_NS // 100 if sent[-1] else 0))
+    root = world.backends[0]
+
+    def work(backend: FakeBackend) -> int:
+        common = watched(backend, 1, 0)
+        here = backend.clock.now_ns()
+        truth = round(backend._true_ns() * root._pace) + root._ahead_ns
+        off = abs(int(common.common(np.asarray([here], dtype=np.int64))[0]) - truth)
+        assert off <= (common.error_ns() or 0) + ROUNDING_NS
+        return off
+
+    assert on_all(world, work)[1] > 1_000, "or nothing was held here"  # type: ignore[operator]
+
+
 def test_too_short_a_time_gives_no_drift_however_many_points() -> None:
     def work(backend: FakeBackend) -> list[float | None]:
         return [clock.drift_ppm for clock in watched(backend, 40, SECOND_NS // 100).ranks or ()]
