@@ -109,7 +109,7 @@ class LiveTable:
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
         """Move the bar."""
         total = self._blocks * self._launches
-        before = self._blocks * launch + self._done
+        before = self._blocks * self._launch + self._done
         spent = time.monotonic() - self._began
         left = format_span(spent / before * (total - before)) if before else "?"
         self._progress.update(self._task, total=total, completed=before, left=left, case=in_words(case), refresh=True)

@@ -12,6 +12,7 @@ from busbw import console
 from busbw.cases import Cases
 from busbw.plan import Plan, Sweep, Timing
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
+from busbw.resume import Remaining
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw.units import significant
 
@@ -155,6 +156,25 @@ def test_a_line_comes_with_the_last_block_of_a_case() -> None:
     live.row_written(measurement(BARE, one, block=1))
     assert out.getvalue().count("all_reduce") == before.count("all_reduce") + 1
     live.launch_ended()
+
+
+def test_a_resumed_launch_shows_a_case_when_what_was_missing_of_it_is_in() -> None:
+    cases = (case("all_reduce", 8), case("all_reduce", 16), case("all_reduce", 32))
+    plan = msgspec.structs.replace(PLAN, timing=Timing(blocks=2))
+    remaining = Remaining(1, frozenset({(0, 1), (1, 0), (1, 1), (2, 1)}), frozenset(), 0, 2)
+    out, err = io.StringIO(), Terminal()
+    shown = console.LiveTable(plan, 3, time.monotonic(), remaining, out=out, err=err)
+    shown.world_formed(Cases(cases, (), {}), 4, ("a", "a"))
+    assert "2 launch(es) to come" in out.getvalue()
+    head = len(out.getvalue().splitlines())
+    shown.row_written(measurement(BARE, cases[0], block=1))
+    assert len(out.getvalue().splitlines()) == head + 1
+    shown.row_written(measurement(BARE, cases[1]))
+    assert len(out.getvalue().splitlines()) == head + 1, "the other block of this one is to come"
+    shown.row_written(Failed(case=cases[1], launch=3, block=1, error="wrong data"))
+    shown.block_begins(cases[2], 3, 1)
+    assert "3/8" in err.getvalue(), "blocks of what is to come, in this launch and the next"
+    assert "launch 4/5" in err.getvalue()
 
 
 def test_the_head_comes_once_a_run_and_says_what_was_rounded() -> None:

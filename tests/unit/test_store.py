@@ -228,6 +228,16 @@ def test_the_appender_cuts_a_torn_tail_and_goes_on(folder: Path) -> None:
     assert stored.warnings == ()
 
 
+@pytest.mark.parametrize("damage", [b"{}\n", b"\x00\x00\n", b"\n"])
+def test_the_appender_cuts_a_damaged_last_line_which_would_be_in_the_middle_then(folder: Path, damage: bytes) -> None:
+    path = write(folder, LAUNCH)
+    path.write_bytes(path.read_bytes() + damage)
+    write(folder, SKIPPED)
+    stored = store.read(folder)
+    assert stored.rows == (LAUNCH, SKIPPED)
+    assert stored.warnings == ()
+
+
 def test_the_appender_cuts_a_file_that_is_one_torn_line(folder: Path) -> None:
     (folder / store.SAMPLES_FILE).write_bytes(b'{"kind":')
     write(folder, SKIPPED)

@@ -1,0 +1,141 @@
+"""A run that was broken off, and gone on with: real ranks, real signals, and in the end a whole run."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw import store
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.integration.conftest import Commands, Finished, Started
+
+    from busbw.records import Case
+    from busbw.store import StoredRun
+
+pytestmark = pytest.mark.integration
+
+_RANKS = 2
+_LAUNCHES = 3
+_OPS = "all_reduce,all_gather,broadcast,all_to_all"
+_BLOCKS = 2
+
+
+def _start(commands: Commands) -> Started:
+    plan = commands.sweep(_OPS, "1KiB..8KiB+1KiB", placement='"both"')
+    return commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES))
+
+
+def _broken_off(commands: Commands, number: signal.Signals) -> StoredRun:
+    """A run whose launcher got a signal in the middle of its second launch."""
+    started = _start(commands)
+    each = len(store.read_run(started.folder()).cases) * _BLOCKS
+    skipped = len(started.rows(atleast=1)) and len(store.read(started.folder()).skipped) * _BLOCKS
+    started.rows(atleast=each - skipped + 3)
+    started.process.send_signal(number)
+    started.wait()
+    assert commands.nobody_left(within_seconds=20)
+    return commands.read()
+
+
+def _resume(commands: Commands, *arguments: str | Path) -> Finished:
+    return commands.run("run", "--resume", "latest", *arguments)
+
+
+def _blocks(run: StoredRun) -> list[tuple[int, Case, int]]:
+    """Every block: the launch that it was planned for, its case, its number."""
+    origin = {row.launch: row.launch if row.resumes is None else row.resumes for row in run.launches}
+    return [(origin[row.launch], row.case, row.block) for row in run.measurements]
+
+
+def _assert_whole(run: StoredRun, launches: int = _LAUNCHES) -> None:
+    """Cases × launches × blocks, as of a run that nobody disturbed."""
+    skipped = {row.case for row in run.skipped}
+    cases = [case for case in run.run.cases if case not in skipped]
+    assert cases
+    assert len(run.skipped) == len(skipped)
+    blocks = _blocks(run)
+    assert len(blocks) == len(set(blocks)) == len(cases) * launches * _BLOCKS
+    origins = {origin for origin, _, _ in blocks}
+    assert len(origins) == launches
+    assert set(blocks) == {(origin, case, block) for origin in origins for case in cases for block in range(_BLOCKS)}
+    assert run.end is not None
+    assert (run.end.status, run.end.reason) == ("complete", None)
+    assert not run.warnings
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Commands, number: signal.Signals) -> None:
+    before = _broken_off(commands, number)
+    assert [row.launch for row in before.launches] == [0, 1]
+    listed = _resume(commands, "--dry-run")
+    assert listed.code == 0, listed.told
+    assert "launch 2 for launch 1  " in listed.out
+    assert "launch 3  " in listed.out
+    finished = _resume(commands)
+    assert finished.code == 0, finished.told
+    after = commands.read()
+    assert after.rows[: len(before.rows)] == before.rows
+    assert [(row.launch, row.resumes, row.order_seed) for row in after.launches] == [
+        (0, None, 1),
+        (1, None, 2),
+        (2, 1, 3),
+        (3, None, 4),
+    ]
+    _assert_whole(after)
+    content = (after.path / store.SAMPLES_FILE).read_bytes()
+    again = _resume(commands)
+    assert again.code == 0, again.told
+    assert f"nothing is missing in run {after.run.id}" in again.err
+    assert (after.path / store.SAMPLES_FILE).read_bytes() == content
+
+
+def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_one(commands: Commands) -> None:
+    started = _start(commands)
+    started.rows(atleast=2)
+    refused = _resume(commands)
+    assert refused.code == 1, refused.told
+    assert "is still going on, or is being resumed by somebody else" in refused.err
+    # The ranks outlive their launcher for as long as they are stopped: the run is theirs until then.
+    started.process.kill()
+    started.wait()
+    assert commands.nobody_left(within_seconds=20)
+    both = [commands.start("run", "--resume", "latest") for _ in range(2)]
+    ended = [one.wait() for one in both]
+    assert sorted(one.code for one in ended) in ([0, 0], [0, 1]), [one.told for one in ended]
+    assert all(one.code == 0 or "still going on" in one.err for one in ended)
+    _assert_whole(commands.read())
+
+
+def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce,all_gather", "1KiB..16KiB+512")
+    started = commands.start("run", "--plan", plan, program=commands.torchrun(_RANKS))
+    started.rows(atleast=2)
+    for pid in started.pids():
+        os.kill(pid, signal.SIGKILL)
+    started.wait()
+    before = commands.read()
+    finished = commands.run("run", "--resume", "latest", "--launches", "2", program=commands.torchrun(_RANKS))
+    assert finished.code == 0, finished.told
+    assert "1 launch(es) of run" in finished.err
+    assert "are still missing" in finished.err
+    middle = commands.read()
+    assert middle.rows[: len(before.rows)] == before.rows
+    assert [row.resumes for row in middle.launches] == [None, 0]
+    assert middle.end is not None
+    assert middle.end.status == "interrupted"
+    other = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS + 1))
+    assert other.code != 0
+    assert f"this is another world: ranks: {_RANKS} then, {_RANKS + 1} now" in other.err
+    finished = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
+    assert finished.code == 0, finished.told
+    assert [row.resumes for row in commands.read().launches] == [None, 0, None]
+    _assert_whole(commands.read(), launches=2)
+    again = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
+    assert again.code == 0, again.told
+    assert again.err.count("nothing is missing in run") == 1

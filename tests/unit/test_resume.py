@@ -1,0 +1,446 @@
+"""What a run that was broken off lacks, who may go on with it, and what comes of it."""
+
+import errno
+import fcntl
+import functools
+import json
+import multiprocessing
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from busbw import __version__, launch, store, worker
+from busbw.backends.base import World
+from busbw.claim import Claim
+from busbw.cli import main
+from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, UsageError
+from busbw.launch.base import Result as RunResult
+from busbw.launch.base import Settings
+from busbw.launch.opening import opened
+from busbw.plan import Plan, Sweep
+from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Row, Run, Skipped
+from busbw.resume import (
+    Lack,
+    carry_on,
+    lack_of,
+    lacking,
+    plan_of,
+    refuse_another_world,
+)
+from busbw.store import StoredRun
+from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from busbw.testing.synthetic import case, synthetic_run, write_synthetic
+
+BLOCKS = 2
+LAUNCHES = 3
+PLAN = Plan(
+    ranks=2,
+    launches=LAUNCHES,
+    timing=msgspec.structs.replace(QUICK, blocks=BLOCKS),
+    sweep=(
+        Sweep(ops=("all_reduce", "all_gather", "barrier"), sizes="64,1KiB"),
+        Sweep(ops=("all_to_all",), sizes="64", placement="in"),
+    ),
+)
+CASES = [case("all_reduce", 64), case("all_gather", 1024), case("barrier", 0)]
+
+
+@functools.cache
+def whole_run() -> StoredRun:
+    stored = synthetic_run(CASES, launches=LAUNCHES, blocks=BLOCKS, samples=3)
+    plan = msgspec.structs.replace(PLAN, ranks=4)
+    return StoredRun(
+        stored.path, msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(plan.as_json()))), stored.rows, ()
+    )
+
+
+def with_rows(stored: StoredRun, rows: Sequence[Row]) -> StoredRun:
+    return StoredRun(stored.path, stored.run, tuple(rows), ())
+
+
+def lack(stored: StoredRun, launches: int | None = None) -> Lack:
+    return lack_of(stored, plan_of(stored.run, launches))
+
+
+def measured_by_origin(stored: StoredRun) -> list[tuple[int, Case, int]]:
+    """Every block as (launch that it was planned for, case, block)."""
+    origin = {row.launch: row.launch if row.resumes is None else row.resumes for row in stored.launches}
+    return sorted(((origin[row.launch], row.case, row.block) for row in stored.measurements), key=repr)
+
+
+def gone_on_with(stored: StoredRun, blocks: int) -> StoredRun:
+    """``stored`` with rows as the next launches would add them, broken off again after ``blocks`` blocks."""
+    found = lack(stored)
+    template = whole_run().measurements
+    rows = list(stored.rows)
+    for one in found.launches:
+        number = found.first + one.number
+        row = msgspec.structs.replace(whole_run().launches[0], launch=number, resumes=one.resumes)
+        rows.append(row)
+        for place, block in sorted(one.blocks):
+            if blocks == 0:
+                return with_rows(stored, rows)
+            blocks -= 1
+            like = next(row for row in template if row.case == stored.run.cases[place])
+            rows.append(msgspec.structs.replace(like, launch=number, block=block))
+    return with_rows(stored, rows)
+
+
+# --- what is missing -------------------------------------------------------------------------------------------
+
+
+def test_a_whole_run_lacks_nothing() -> None:
+    found = lack(whole_run())
+    assert found.launches == ()
+    assert found.in_words() == "nothing is missing in run synthetic-0"
+
+
+@pytest.mark.parametrize("kept", range(len(whole_run().rows)))
+def test_wherever_a_run_breaks_off_what_is_missing_makes_it_whole(kept: int) -> None:
+    stored = whole_run()
+    broken = with_rows(stored, stored.rows[:kept])
+    twice_broken = gone_on_with(broken, blocks=4)
+    again = gone_on_with(twice_broken, blocks=1_000)
+    blocks = measured_by_origin(again)
+    assert len(blocks) == len(set(blocks)) == LAUNCHES * len(CASES) * BLOCKS
+    origins = {origin for origin, _, _ in blocks}
+    assert len(origins) == LAUNCHES
+    assert {(case, block) for _, case, block in blocks} == {(case, block) for case in CASES for block in range(BLOCKS)}
+    assert lack(again).launches == ()
+    numbers = [row.launch for row in again.launches]
+    assert numbers == list(range(len(numbers))), "every launch has a number of its own, in the order of time"
+
+
+def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
+    stored = whole_run()
+    begins = [place for place, row in enumerate(stored.rows) if isinstance(row, LaunchStarted)]
+    found = lack(with_rows(stored, stored.rows[: begins[1] + 3]))
+    assert found.first == 2
+    assert [(one.resumes, len(one.blocks)) for one in found.launches] == [(1, 4), (None, 6)]
+    assert "launch 2 measures 4 block(s) that launch 1 did not come to" in found.in_words()
+    assert "launch 3 measures 6 block(s) of a launch that never began" in found.in_words()
+
+
+def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
+    stored = whole_run()
+    rows = [row for row in stored.rows if isinstance(row, LaunchStarted)][:1]
+    bad = Failed(case=CASES[0], launch=0, block=0, error="wrong data before timing: 1 elements differ")
+    found = lack(with_rows(stored, [*rows, bad, Skipped(case=CASES[1], reason="not here")]))
+    assert found.void == (CASES[0],)
+    assert {place for one in found.launches for place, _ in one.blocks} == {2}
+    assert all(one.skipped == {1} for one in found.launches)
+    assert "1 case(s) failed and are not tried again" in found.in_words()
+
+
+def test_more_launches_may_be_asked_for_and_fewer_may_not() -> None:
+    stored = whole_run()
+    found = lack(stored, LAUNCHES + 2)
+    assert [(found.first + one.number, one.resumes) for one in found.launches] == [(3, None), (4, None)]
+    with pytest.raises(UsageError, match=r"--launches 2, but run synthetic-0 has 3"):
+        plan_of(stored.run, 2)
+
+
+def test_a_plan_that_is_none_is_said() -> None:
+    run = msgspec.structs.replace(whole_run().run, plan={"sweep": [{"ops": ["all_reduce"], "colour": "red"}]})
+    with pytest.raises(StoreError, match=r"synthetic-0 is not one that this busbw can carry out.*colour"):
+        plan_of(run, None)
+
+
+# --- whether this is the world ---------------------------------------------------------------------------------
+
+
+def test_every_difference_of_another_world_is_listed() -> None:
+    run = msgspec.structs.replace(whole_run().run, busbw="0.0.1", launcher="torchrun")
+    with pytest.raises(LaunchError) as refused:
+        refuse_another_world(run, 1, launcher="local", ranks=2, host="elsewhere")
+    for words in (
+        f"schema: 1 then, {SCHEMA} now",
+        f"busbw: 0.0.1 then, {__version__} now",
+        "launcher: torchrun then, local now",
+        "ranks: 4 then, 2 now",
+        "hosts: node0 then, elsewhere now",
+    ):
+        assert words in str(refused.value)
+    refuse_another_world(whole_run().run, SCHEMA, launcher="local", ranks=4, host="node0")
+
+
+def folder_of(run: Run, tmp_path: Path) -> Path:
+    folder = store.create(tmp_path, "fake")
+    store.write_run(folder, run)
+    return folder
+
+
+def facts_with(run: Run, **changes: JSON) -> dict[str, dict[str, JSON]]:
+    return {host: {**facts, **changes} for host, facts in run.environments.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kernel": "7"}, "kernel of node0: 6.0.0-synthetic then, 7 now"),
+        ({"torch": "9"}, "torch of node0: 2.13.0 then, 9 now"),
+        ({"variables": {"OMP_NUM_THREADS": "8"}}, "OMP_NUM_THREADS of node0: None then, 8 now"),
+    ],
+)
+def test_a_host_that_has_changed_is_refused(changes: dict[str, JSON], said: str, tmp_path: Path) -> None:
+    run = whole_run().run
+    with pytest.raises(LaunchError, match=said):
+        carry_on(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes))
+
+
+def test_other_hosts_and_other_cases_are_refused(tmp_path: Path) -> None:
+    run = whole_run().run
+    with pytest.raises(LaunchError, match=r"hosts: .*cases: 3 then, 2 now"):
+        carry_on(folder_of(run, tmp_path), PLAN, run.cases[:2], ("a", "b"), {})
+
+
+def test_another_job_number_is_no_difference_and_more_launches_are_noted(tmp_path: Path) -> None:
+    run = whole_run().run
+    folder = folder_of(run, tmp_path)
+    plan = msgspec.structs.replace(plan_of(run, None), launches=7)
+    carry_on(folder, plan, run.cases, run.hosts, facts_with(run, variables={"SLURM_JOB_ID": "2"}, boot_id="x"))
+    noted = store.read_run(folder)
+    assert noted.plan["launches"] == 7
+    assert msgspec.structs.replace(noted, plan=run.plan) == run
+
+
+def test_ranks_that_see_another_run_are_refused() -> None:
+    one = {"run": "a", "plan": {}, "lacking": [[0, 1]]}
+    order = [(CASES[1], 1), (CASES[0], 1), (CASES[0], 0)]
+    assert lacking(order, CASES, [one, {**one, "lacking": []}]) == [(CASES[0], 1)], "what rank 0 has read holds"
+    with pytest.raises(LaunchError, match="rank 0 resumes run a, rank 1 run b"):
+        lacking(order, CASES, [one, {**one, "run": "b"}])
+
+
+# --- one writer ------------------------------------------------------------------------------------------------
+
+
+def test_a_run_has_one_writer_at_a_time(tmp_path: Path) -> None:
+    folder = store.create(tmp_path, "fake")
+    with Claim(folder) as claim:
+        assert claim.sure
+        with pytest.raises(StoreError, match=f"{folder.name} is still going on, or is being resumed"):
+            Claim(folder)
+    Claim(folder).close()
+
+
+def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> None:
+    folder = store.create(tmp_path, "fake")
+    claim = Claim(folder)
+    going_on = multiprocessing.get_context("fork").Event()
+    child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
+    child.start()
+    claim.close()
+    with pytest.raises(StoreError, match="still going on"):
+        Claim(folder)
+    child.kill()
+    child.join()
+    Claim(folder).close()
+
+
+def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none(_file: int, _how: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", none)
+    with Claim(store.create(tmp_path, "fake")) as claim:
+        assert not claim.sure
+
+
+def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_folder: Path) -> Claim:
+        message = "no"
+        raise StoreError(message)
+
+    monkeypatch.setattr("busbw.launch.opening.Claim", broken)
+    with pytest.raises(StoreError), opened(PLAN, Settings(tmp_path)):
+        pass
+    assert not list(tmp_path.glob("*/*"))
+
+
+# --- launches over fake ranks ----------------------------------------------------------------------------------
+
+
+def measured(folder: Path, number: int, found: Lack | None, script: Script | None = None) -> list[object]:
+    """One launch of a run over fake ranks: a new one, or one of those that a run lacks."""
+    world = FakeWorld(2, script)
+    remaining = None if found is None else found.launches[number - found.first]
+    job = worker.Job(PLAN, folder, number, "local", world.row(), remaining)
+
+    def work(backend: FakeBackend) -> worker.Outcome:
+        return worker.run(job, World(backend.rank, 2, backend.rank, "local", 5.0), worker_listener(), backend.clock)
+
+    return list(world.run(work))
+
+
+def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not listen
+    from busbw.listeners import Silent  # noqa: PLC0415
+
+    return Silent()
+
+
+def breaking_off() -> Script:
+    def durations(_rank: int, index: int, one: Case) -> int:
+        if one.op == "barrier" and index > 3:
+            message = "the switch is off"
+            raise BackendError(message)
+        return 1_000
+
+    return Script(durations=durations)
+
+
+def test_a_launch_that_broke_off_is_completed_by_another_one(tmp_path: Path) -> None:
+    folder = store.create(tmp_path, "fake")
+    outcomes = measured(folder, 0, None, breaking_off())
+    assert all(isinstance(outcome, BusbwError) for outcome in outcomes)
+    before = store.read(folder)
+    found = lack_of(before, PLAN)
+    assert found.launches[0].resumes == 0
+    assert found.launches[0].blocks
+    assert measured(folder, 1, found) == [worker.Outcome(measured=len(found.launches[0].blocks), failed=0)] * 2
+    stored = store.read(folder)
+    assert stored.rows[: len(before.rows)] == before.rows
+    row = stored.launches[1]
+    assert (row.launch, row.resumes, row.order_seed) == (1, 0, PLAN.seed + 1)
+    blocks = [(one.case, one.block) for one in stored.measurements]
+    assert len(blocks) == len(set(blocks)) == 5 * BLOCKS
+    assert len(stored.skipped) == 1, "once a run"
+    assert [one.resumes for one in lack_of(stored, PLAN).launches] == [None] * (LAUNCHES - 1)
+
+
+def test_the_order_of_a_resuming_launch_is_that_of_its_number(tmp_path: Path) -> None:
+    whole, part = store.create(tmp_path, "fake"), store.create(tmp_path, "fake")
+    measured(whole, 0, None)
+    order = [(row.case, row.block) for row in store.read(whole).measurements]
+    store.write_run(part, store.read_run(whole))
+    found = lack_of(store.read(part), PLAN)
+    assert found.first == 0, "a run that broke off before its first launch began"
+    measured(part, 0, found)
+    assert [(row.case, row.block) for row in store.read(part).measurements] == order
+    assert len(store.read(part).skipped) == 1, "the launch that would have said it never did"
+    again = lack_of(store.read(part), PLAN)
+    measured(part, 1, again)
+    second = [(row.case, row.block) for row in store.read(part).measurements][len(order) :]
+    assert set(second) == set(order)
+    assert second != order
+
+
+def test_a_run_that_could_not_be_resumed_stays_as_it_was(tmp_path: Path) -> None:
+    stored = whole_run()
+    folder = write_synthetic(tmp_path, with_rows(stored, stored.rows[:3]))
+    before = (folder / store.SAMPLES_FILE).read_bytes()
+    with opened(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
+        here.finish("failed", "it is another world")
+        assert (folder / store.SAMPLES_FILE).read_bytes() == before
+        with store.Appender(folder) as appender:
+            appender.append(stored.launches[1])
+        here.finish("interrupted", "it was this one")
+    end = store.read(folder).end
+    assert end is not None
+    assert end.status == "interrupted"
+
+
+@pytest.mark.parametrize("end", [None, "interrupted", "complete", "failed"])
+def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> None:  # noqa: ANN401 - a status
+    stored = whole_run()
+    rows = [row for row in stored.rows if not isinstance(row, Ended)]
+    ends = [] if end is None else [Ended(status=end, reason=None, ended="2026-01-01T00:00:00.000Z")]
+    folder = write_synthetic(tmp_path, with_rows(stored, [*rows, *ends]))
+    with opened(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
+        result = here.nothing_to_do(speaks=True)
+    assert result is not None
+    assert result.whole
+    last = store.read(folder).end
+    assert last is not None
+    assert last.status == ("complete" if end in {None, "interrupted"} else end)
+    assert len(store.read(folder).rows) == len(rows) + (2 if end == "interrupted" else 1)
+
+
+# --- the command -----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def broken_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run in ``tmp_path`` that lacks the second half of its last launch, and no launcher around."""
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    stored = whole_run()
+    return write_synthetic(tmp_path, with_rows(stored, stored.rows[:-3]))
+
+
+def busbw(folder: Path, *arguments: str) -> Any:  # noqa: ANN401 - click's Result
+    command = ["run", "--resume", "latest", "--results-dir", str(folder.parents[1]), *arguments]
+    return CliRunner().invoke(main, command)
+
+
+def test_options_that_would_change_the_plan_are_refused_by_name(broken_off: Path) -> None:
+    result = busbw(broken_off, "--op", "all_reduce", "--seed", "1", "--timeout", "3")
+    assert result.exit_code == 2
+    assert "--op, --seed, --timeout cannot be given with --resume" in result.stderr
+    assert "--launches (more of them)" in result.stderr
+
+
+def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
+    kept = {"--resume", "--launches", "--port", "--quiet", "--json", "--results-dir", "--dry-run", "--help"}
+    for parameter in main.commands["run"].params:
+        name = parameter.opts[0]
+        if name in kept:
+            continue
+        value = "1" if parameter.type.name in {"integer", "float"} else "x"
+        result = CliRunner().invoke(main, ["run", "--resume", "latest", name, value])
+        assert result.exit_code == 2, name
+        assert f"{name} cannot be given with --resume" in result.stderr
+
+
+def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:
+    result = busbw(broken_off, "--dry-run")
+    assert result.exit_code == 0
+    assert result.stdout.splitlines() == [
+        "launch 3 for launch 2  all_gather at 1 KiB (float32)  block 1",
+        "launch 3 for launch 2  barrier  block 1",
+    ]
+    assert "lacks 2 block(s)" in result.stderr
+    assert "nothing was measured" in result.stderr
+    document = json.loads(busbw(broken_off, "--dry-run", "--json").stdout)
+    assert document["run"] == "synthetic-0"
+    assert [(row["launch"], row["resumes"], row["case"]["op"], row["blocks"]) for row in document["missing"]] == [
+        (3, 2, "all_gather", [1]),
+        (3, 2, "barrier", [1]),
+    ]
+
+
+def test_the_command_refuses_another_world(broken_off: Path) -> None:
+    result = busbw(broken_off)
+    assert result.exit_code == 1
+    assert "cannot be resumed here, because this is another world: hosts: node0 then, " in result.stderr
+    assert store.read(broken_off).end is None
+
+
+def test_a_run_that_lacks_nothing_says_so_and_exits_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: "node0")
+    folder = write_synthetic(tmp_path, whole_run())
+    result = busbw(folder)
+    assert result.exit_code == 0, result.output
+    assert "nothing is missing in run " in result.stderr
+    assert "skipped" not in result.stderr
+
+
+def test_the_launcher_is_told_which_run_and_how_many_launches(
+    broken_off: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Plan, Settings]] = []
+
+    def execute(plan: Plan, settings: Settings) -> RunResult:
+        asked.append((plan, settings))
+        return RunResult(broken_off, 2, 0, speaks=True)
+
+    monkeypatch.setattr(launch, "execute", execute)
+    monkeypatch.setattr("socket.gethostname", lambda: "node0")
+    assert busbw(broken_off, "--launches", "9", "--port", "7", "--quiet").exit_code == 0
+    ((plan, settings),) = asked
+    assert plan.launches == 9
+    assert (settings.resume, settings.port, settings.quiet) == (broken_off, 7, True)
