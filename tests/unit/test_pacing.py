@@ -1,19 +1,18 @@
 """How many calls and samples, and when it is enough: pure rules, and the same decision on every rank."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw import pacing, reduction
-from busbw.measure import Place
-from busbw.records import Measurement
+from busbw.plan import Timing
+from busbw.records import Measurement, Mode
 from busbw.testing.blocks import measured, noisy, quick
 from busbw.testing.fakes import QUICK, FakeWorld, Script
 from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
-
-HERE = Place(crowded=False, comparable=True)
 
 
 def samples_of(made: Measurement) -> int:
@@ -193,3 +192,100 @@ def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
         assert len(group.slowest_ns) == most
         assert [rank.samples_ns is not None for rank in group.per_rank] == [kept, kept]
         assert [set(rank.quantiles_ns) for rank in group.per_rank] == [{1_000}, {1_000}]
+
+
+# --- calls per sample ------------------------------------------------------------------------------------------
+
+FREE = pacing.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=0, max_ns=1e15)
+TIMER_NS = 70
+
+
+@pytest.mark.parametrize(
+    ("estimate", "calls"),
+    [(1, 1_000_000), (1_000, 1_000), (1_001, 1_000), (30_000, 34), (100_000, 10), (100_001, 10), (10**9, 10)],
+)
+def test_a_row_fills_a_millisecond_and_has_ten_calls(estimate: int, calls: int) -> None:
+    for mode in sorted(pacing.ROWED):
+        assert pacing.calls_per_sample(mode, estimate, TIMER_NS, FREE) == calls
+
+
+@pytest.mark.parametrize(("estimate", "calls"), [(10**6, 10), (2 * 10**7, 5), (4 * 10**7, 2), (10**9, 2)])
+def test_a_row_leaves_time_for_the_least_samples_and_is_one_still(estimate: int, calls: int) -> None:
+    budget = pacing.Budget(min_samples=5, least_samples=5, max_samples=4000, min_ns=0, max_ns=5e8)
+    assert pacing.calls_per_sample("pipelined", estimate, TIMER_NS, budget) == calls
+
+
+@given(st.integers(0, 10**10), st.integers(1, 20), st.floats(0, 1e10))
+def test_rows_are_long_enough_and_never_dearer_than_the_budget(estimate: int, least: int, most_ns: float) -> None:
+    budget = pacing.Budget(min_samples=least, least_samples=least, max_samples=4000, min_ns=0, max_ns=most_ns)
+    calls = pacing.calls_per_sample("pipelined", estimate, TIMER_NS, budget)
+    assert calls >= 2
+    if calls > 2:
+        assert calls * estimate * least <= most_ns
+    if (calls + 1) * max(estimate, 1) * least <= most_ns:
+        assert calls >= 10
+        assert calls * max(estimate, 1) >= 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("estimate", "calls"), [(7_000, 1), (6_999, 2), (5_000, 2), (4_999, 4), (100, 128), (1, 16_384), (0, 16_384)]
+)
+def test_calls_shorter_than_a_hundred_reads_of_the_clock_are_timed_together(estimate: int, calls: int) -> None:
+    assert pacing.calls_per_sample("isolated", estimate, TIMER_NS, FREE) == calls
+    assert calls == 1 or calls * max(estimate, 1) >= 10_000
+    assert pacing.calls_per_sample("overlap", estimate, TIMER_NS, FREE) == 1
+    assert pacing.calls_per_sample("isolated", estimate, TIMER_NS, FREE, "flushed") == 1
+    assert pacing.calls_per_sample("isolated", estimate, 0, FREE) == 1, "a clock that costs nothing disturbs nothing"
+
+
+def test_ten_rows_are_enough_in_number() -> None:
+    timing = Timing()
+    assert pacing.budget_of(timing, 1, "pipelined").least_samples == 10 // timing.blocks
+    assert pacing.budget_of(timing, 1, "isolated").least_samples == 20 // timing.blocks
+
+
+@given(seed=st.integers(0, 10**6), typical=st.integers(2_000, 100_000), mode=st.sampled_from(["isolated", "pipelined"]))
+@settings(deadline=None, max_examples=5)
+def test_ranks_with_different_times_agree_on_the_calls_of_a_sample(seed: int, typical: int, mode: Mode) -> None:
+    """``measured`` holds the records of all ranks to be the same; here their calls, too."""
+    world = FakeWorld(3, Script(durations=noisy(seed, 1.0, typical)))
+    one = case("memory_copy", 64, 3, mode=mode)  # nobody waits: every rank sees times of its own
+    made = measured(world, one, quick(max_samples=8), timer_ns=TIMER_NS)
+    assert len({backend.calls for backend in world.backends}) == 1
+    assert world.backends[0].calls == WARM + made.calls * len(made.groups[0].slowest_ns) + 1
+
+
+# --- control traffic -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
+def test_ten_times_the_samples_cost_no_more_control_traffic(mode: Mode) -> None:
+    counts = []
+    for samples in (20, 200):
+        world = FakeWorld(2, Script(durations=lambda *_: 100_000))
+        pace = quick(min_samples=samples, least_samples=samples, max_seconds=100.0)
+        # A row is content with ten samples, whatever the plan says: it gets them by time.
+        pace = quick(max_seconds=100.0, min_seconds=samples * 1e-3) if mode == "pipelined" else pace
+        made = measured(world, case("all_reduce", 64, 2, mode=mode), pace)
+        assert len(made.groups[0].slowest_ns) == samples
+        counts.append({backend.reductions for backend in world.backends})
+    assert counts[0] == counts[1]
+
+
+@pytest.mark.parametrize("most", [200, 2_000])
+def test_batches_bound_the_control_traffic_of_what_never_converges(most: int) -> None:
+    steady = FakeWorld(2)
+    assert measured(steady, case("all_reduce", 64, 2)).stop_reason == "converged"
+    world = FakeWorld(2, Script(durations=noisy(2, 1.5)))
+    made = measured(world, case("all_reduce", 64, 2), quick(max_samples=most, precision=0.0001, max_seconds=100.0))
+    assert made.stop_reason == "cap_samples"
+    assert len(made.groups[0].slowest_ns) == most
+    more = world.backends[0].reductions - steady.backends[0].reductions
+    assert 0 < more <= 2 * (pacing.MOST_BATCHES - 1), "what was seen, and for how long, once a batch"
+
+
+@pytest.mark.parametrize("seconds", [0.001, 0.01, 0.1])
+def test_time_is_up_after_the_last_batch_at_the_latest(seconds: float) -> None:
+    world = FakeWorld(2, Script(durations=noisy(3, 1.5)))
+    made = measured(world, case("all_reduce", 64, 2), quick(max_samples=10**6, precision=0.0001, max_seconds=seconds))
+    assert made.stop_reason == "cap_time"
