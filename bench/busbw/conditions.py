@@ -1,4 +1,5 @@
-"""What else went on while a block was measured: load, foreign and stolen CPU time, lost cores, frequencies.
+"""What else went on while a block was measured: load, foreign and stolen CPU time, lost cores, frequencies, and GPUs
+that were held back.
 
 Read before and after, never in between, and stored with the samples: nothing is left out because of it, but a reader
 can see which numbers were taken on a machine that was busy with something else.
@@ -13,8 +14,9 @@ import numpy as np
 import psutil
 
 from busbw.backends.base import Backend
+from busbw.devices import DeviceConditions, reasons_in_words
 from busbw.loops import switches
-from busbw.records import HostConditions
+from busbw.records import GpuConditions, HostConditions
 
 _LEAST_CPU_SECONDS = 0.5
 """The kernel counts CPU time in ticks of 10 ms: shares of less CPU time than this would be made of ticks."""
@@ -72,6 +74,7 @@ class Watch:
         self._hosts = hosts
         self._look = take_look
         self._before = take_look()
+        self._gpu_before = _gpu_now(backend)
 
     def ended(self) -> tuple[HostConditions, ...]:
         """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
@@ -89,6 +92,7 @@ class Watch:
             before.mhz,
             after.mhz,
             psutil.cpu_count() or 1,
+            *_gpu_columns(self._gpu_before, _gpu_now(self._backend)),
         )
         table[self._backend.rank] = [round(value * _SCALE) for value in looked]
         table = self._backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
@@ -111,8 +115,34 @@ _COLUMNS = (
     "mhz_before",
     "mhz_after",
     "cores",
+    "gpu_number",
+    "gpu_mhz_before",
+    "gpu_mhz_after",
+    "gpu_reasons",
 )
 _SCALE = 1_000_000
+
+
+def _gpu_now(backend: Backend) -> DeviceConditions | None:
+    return None if backend.device is None else backend.device.conditions()
+
+
+def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> tuple[float, ...]:
+    """A rank's GPU in numbers: its index + 1 (0: nothing is told of one), MHz (0: not told) and why it was held back,
+    before or after.
+    """
+    if before is None or after is None:
+        return 0, 0, 0, 0
+    return after.index + 1, before.mhz or 0, after.mhz or 0, before.reasons | after.reasons
+
+
+def _gpu(rank: dict[str, float]) -> GpuConditions:
+    return GpuConditions(
+        index=int(rank["gpu_number"]) - 1,
+        mhz_before=rank["gpu_mhz_before"] or None,
+        mhz_after=rank["gpu_mhz_after"] or None,
+        throttled=reasons_in_words(int(rank["gpu_reasons"])),
+    )
 
 
 def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
@@ -135,4 +165,5 @@ def _host(host: str, ranks: Sequence[dict[str, float]]) -> HostConditions:
         switches=tuple(int(rank["switches"]) for rank in ranks),
         mhz_before=first["mhz_before"] or None,
         mhz_after=first["mhz_after"] or None,
+        gpus=tuple(_gpu(rank) for rank in ranks if rank["gpu_number"]),
     )

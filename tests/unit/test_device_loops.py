@@ -337,3 +337,19 @@ def test_the_cost_of_the_loop_is_that_of_waiting_for_a_device_that_has_nothing_t
 def test_without_a_device_it_is_that_of_the_loop_of_the_host() -> None:
     backend = FakeWorld(1).backends[0]
     assert empty_call_ns(backend, FakeClock(read_cost_ns=30), samples=10) == 30
+
+
+def test_the_first_row_is_taken_to_estimate_and_is_no_sample() -> None:
+    over = world()
+    made = measured(over, one_case("pipelined"))
+    checks, singles, rows = 2, 1 + made.warmup_calls, 1 + len(made.groups[0].slowest_ns)
+    assert over.backends[0].calls == checks + singles + rows * made.calls
+
+
+def test_buffers_are_filled_before_the_first_call_is_timed() -> None:
+    over = world()
+    made = measured(over, one_case())
+    device = over.backends[0].stream
+    assert device is not None
+    assert device.log[:3] == ["wait", "call", "wait"]
+    assert made.first_call_ns == LAUNCH + CALL + WAIT

@@ -1,0 +1,129 @@
+"""What NVIDIA's library tells of a GPU, from a stand-in for the library."""
+
+import sys
+from types import ModuleType
+
+import pytest
+
+from busbw.devices import REASONS, DeviceConditions
+from busbw.nvml import nvml_of, uuid_of
+from busbw.records import GpuConditions, Measurement
+from busbw.testing.blocks import measured
+from busbw.testing.devices import DeviceScript
+from busbw.testing.fakes import FakeWorld, Script
+from busbw.testing.synthetic import case
+
+UUID = "GPU-12345678-1234-1234-1234-123456789abc"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Library(ModuleType):
+    """``pynvml`` with one GPU, number 3 of its host."""
+
+    NVML_CLOCK_SM = 1
+    NVMLError = NVMLError
+
+    def __init__(self, *, mhz: int | None = 1_980, reasons: int = 0, works: bool = True) -> None:
+        super().__init__("pynvml")
+        self.mhz = mhz
+        self.reasons = reasons
+        self.works = works
+        self.asked: list[object] = []
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the library's name
+        if not self.works:
+            raise NVMLError
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:  # noqa: N802
+        self.asked.append(uuid)
+        return "handle"
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        self.asked.append(index)
+        return "handle"
+
+    def nvmlDeviceGetIndex(self, handle: str) -> int:  # noqa: N802
+        assert handle == "handle"
+        return 3
+
+    def nvmlDeviceGetClockInfo(self, handle: str, which: int) -> int:  # noqa: N802
+        assert (handle, which) == ("handle", self.NVML_CLOCK_SM)
+        if self.mhz is None:
+            raise NVMLError
+        return self.mhz
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+        assert handle == "handle"
+        return self.reasons
+
+
+class NewLibrary(Library):
+    """As from version 12.535 on."""
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:  # noqa: N802
+        assert handle == "handle"
+        return self.reasons
+
+    def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+        message = f"the old name was asked for {handle}"
+        raise AssertionError(message)
+
+
+def installed(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", library)  # None: the import fails
+
+
+@pytest.mark.parametrize("kind", [Library, NewLibrary])
+def test_clock_and_reasons_are_told_in_words(monkeypatch: pytest.MonkeyPatch, kind: type[Library]) -> None:
+    library = kind(reasons=0x1 | 0x4 | 0x40)
+    installed(monkeypatch, library)
+    gpu = nvml_of(UUID, 0)
+    assert gpu is not None
+    found = gpu.conditions()
+    assert found == DeviceConditions(3, 1_980.0, 0x45)
+    assert found.throttled == ("power limit", "temperature, by the hardware"), "a GPU that idles is not held back"
+    assert library.asked == [UUID]
+
+
+def test_a_gpu_without_uuid_is_found_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library()
+    installed(monkeypatch, library)
+    assert nvml_of(None, 1) is not None
+    assert library.asked == [1]
+
+
+def test_what_the_driver_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, Library(mhz=None))
+    gpu = nvml_of(UUID, 0)
+    assert gpu is not None
+    assert gpu.conditions() == DeviceConditions(3, None, 0)
+
+
+def test_without_the_library_or_its_driver_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, None)
+    assert nvml_of(UUID, 0) is None
+    installed(monkeypatch, Library(works=False))
+    assert nvml_of(UUID, 0) is None
+
+
+def test_uuids_are_written_as_the_library_writes_them() -> None:
+    assert uuid_of(UUID) == uuid_of(UUID.removeprefix("GPU-")) == UUID
+    assert uuid_of("MIG-1-2") == "MIG-1-2"
+    assert uuid_of("0") is uuid_of("") is uuid_of(None) is None
+
+
+def test_every_reason_has_a_bit_of_its_own() -> None:
+    assert all(bit.bit_count() == 1 and bit > 1 for bit in REASONS)
+
+
+def test_a_block_tells_how_the_gpus_of_its_host_stood() -> None:
+    told = DeviceScript(conditions=DeviceConditions(3, 1_980.0, 0x4))
+    row = measured(FakeWorld(2, Script(device=told)), case("all_reduce", 64, 2, device="cuda"))
+    assert isinstance(row, Measurement)
+    gpu = GpuConditions(index=3, mhz_before=1_980.0, mhz_after=1_980.0, throttled=("power limit",))
+    assert row.conditions[0].gpus == (gpu, gpu)
+    silent = measured(FakeWorld(2, Script(device=DeviceScript())), case("all_reduce", 64, 2, device="cuda"))
+    assert silent.conditions[0].gpus == ()
