@@ -7,12 +7,35 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw.plan import Plan, parse_plan
-from busbw.records import SCHEMA, Case, Check, EndStatus, GroupSamples, RankSamples, Record, Row, Run, StopReason
+from busbw.plan import Plan, Sweep, parse_plan
+from busbw.records import (
+    SCHEMA,
+    Cache,
+    Case,
+    Check,
+    EndStatus,
+    GpuConditions,
+    GroupSamples,
+    HostConditions,
+    Mode,
+    OverlapSamples,
+    RankClock,
+    RankSamples,
+    Record,
+    Row,
+    Run,
+    StopReason,
+    Sync,
+    TimedBy,
+)
 
 ROOT = Path(__file__).parents[2]
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
-STORED: list[type[Record]] = [Run, Case, Check, GroupSamples, RankSamples, *typing.get_args(Row)]
+STORED: list[type[Record]] = [
+    *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
+    *typing.get_args(Row),
+]
+WORDS = [StopReason, EndStatus, Mode, Sync, Cache, TimedBy]
 
 
 @pytest.mark.parametrize("record", STORED)
@@ -26,7 +49,7 @@ def test_every_kind_of_row_has_its_section(row: type[Record]) -> None:
     assert re.search(rf"^### `{row.__struct_config__.tag}`", FORMATS, re.MULTILINE)
 
 
-@pytest.mark.parametrize("word", [*typing.get_args(StopReason), *typing.get_args(EndStatus)])
+@pytest.mark.parametrize("word", [word for words in WORDS for word in typing.get_args(words)])
 def test_every_word_of_a_row_is_explained(word: str) -> None:
     assert f"`{word}`" in FORMATS
 
@@ -41,6 +64,10 @@ def test_the_plan_in_the_documentation_is_one() -> None:
     plan = parse_plan(text, "docs/formats.md", ROOT)
     assert isinstance(plan, Plan)
     assert msgspec.to_builtins(plan)["launches"] == 3
+    undocumented = [
+        key for key in (*Plan.__struct_fields__, *Sweep.__struct_fields__) if not re.search(rf"\b{key}\b", text)
+    ]
+    assert undocumented == []
 
 
 @pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results/README.md"]))
