@@ -9,6 +9,7 @@ from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
+from busbw_analysis.resumed import resumptions
 from busbw_analysis.selftest import SelfTest
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
@@ -43,6 +44,7 @@ def remarks_on(
     measured = [summary for summary in summaries if summary.state == "measured"]
     found = [
         *_ends(dataset),
+        *(Remark("note", "resumed", text) for text in resumptions(dataset)),
         *_unmeasured(summaries),
         *(Remark("caution", "store", f"{notice}.") for notice in dataset.notices),
         *_oversubscribed(dataset),

@@ -1,0 +1,48 @@
+"""When a run was broken off and gone on with, and from where: said in words beside what is made of its launches."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from busbw.records import Ended, EndStatus, LaunchStarted
+from busbw.store import StoredRun
+from busbw_analysis.load import Dataset
+
+_ENDS: Final[dict[EndStatus, str]] = {
+    "complete": "was complete",
+    "failed": "failed",
+    "interrupted": "was interrupted",
+}
+
+
+def resumptions(dataset: Dataset) -> Iterator[str]:
+    """One text for each run that was resumed. Its launches are told apart by their numbers, like all others: fresh
+    processes are another launch, also when they measure what an earlier one did not come to.
+    """
+    for stored in dataset.runs:
+        told = list(_launches_that_went_on(stored))
+        if told:
+            yield (
+                f"Run {stored.run.id} was resumed: {'; '.join(told)}. A launch that measures what another one left "
+                "counts as a launch of its own: cases whose blocks are spread over both have one launch more, of fewer "
+                "blocks."
+            )
+
+
+def _launches_that_went_on(stored: StoredRun) -> Iterator[str]:
+    """Those that say whose blocks they measure, and those that began after an end of the run."""
+    end: Ended | None = None
+    for row in stored.rows:
+        if isinstance(row, Ended):
+            end = row
+        elif isinstance(row, LaunchStarted):
+            if row.resumes is not None or end is not None:
+                yield _in_words(stored, row, end)
+            end = None
+
+
+def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
+    blocks = sum(row.launch == begun.launch for row in stored.measurements)
+    what = "is a new one" if begun.resumes is None else f"is what launch {begun.resumes} had left"
+    before = "" if end is None else f", after the run {_ENDS[end.status]} at {end.ended}"
+    count = "1 block" if blocks == 1 else f"{blocks} blocks"
+    return f"launch {begun.launch} (begun {begun.started}, {count}) {what}{before}"

@@ -1,0 +1,73 @@
+"""A run that was resumed, as it is judged: what is a launch, and what is said."""
+
+import msgspec
+import pytest
+
+from busbw.records import Ended, EndStatus, LaunchStarted, Measurement, Row
+from busbw.store import StoredRun
+from busbw.testing.synthetic import case, synthetic_run
+from busbw_analysis.judge import judge
+from busbw_analysis.load import pool
+from busbw_analysis.summary import summarise
+
+CASES = [case("all_reduce", 64), case("all_gather", 1024)]
+
+
+def resumed(status: EndStatus | None = "interrupted") -> StoredRun:
+    """Two launches of two blocks a case; the second broke off before its last block, which a third one measured."""
+    stored = synthetic_run(CASES, launches=3, blocks=2, samples=30)
+    begun: list[LaunchStarted] = [row for row in stored.rows if isinstance(row, LaunchStarted)]
+    done = [[row for row in stored.measurements if row.launch == number] for number in range(3)]
+    ends: list[Row] = (
+        [] if status is None else [Ended(status=status, reason="Ctrl-C", ended="2026-01-02T04:00:00.000Z")]
+    )
+    last: Measurement = next(row for row in done[2] if (row.case, row.block) == (done[1][3].case, done[1][3].block))
+    third = msgspec.structs.replace(begun[2], resumes=1, started="2026-01-03T00:00:00.000Z")
+    rows: list[Row] = [begun[0], *done[0], begun[1], *done[1][:3], *ends, third, last, stored.rows[-1]]
+    return StoredRun(stored.path, stored.run, tuple(rows), ())
+
+
+def said(stored: StoredRun) -> list[str]:
+    return [remark.text for remark in judge(pool((stored,))).remarks if remark.subject == "resumed"]
+
+
+def test_a_launch_that_resumes_another_counts_as_its_own() -> None:
+    dataset = pool((resumed(),))
+    launches = dataset.samples.groupby("case")["launch"].unique().map(sorted).to_dict()
+    split = dataset.samples[dataset.samples.launch == 2]["case"].unique().tolist()
+    assert launches[split[0]] == [0, 1, 2]
+    assert launches[1 - split[0]] == [0, 1]
+    assert sorted(summary.groups[0].launches for summary in summarise(dataset)) == [2, 3]
+
+
+def test_when_and_from_where_is_said() -> None:
+    (text,) = said(resumed())
+    assert (
+        "Run synthetic-0 was resumed: launch 2 (begun 2026-01-03T00:00:00.000Z, 1 block) is what launch 1 had left"
+        in text
+    )
+    assert "after the run was interrupted at 2026-01-02T04:00:00.000Z" in text
+    assert "counts as a launch of its own" in text
+
+
+@pytest.mark.parametrize(("status", "words"), [("failed", "after the run failed at"), ("complete", "was complete at")])
+def test_how_it_had_ended_is_said(status: EndStatus, words: str) -> None:
+    assert words in said(resumed(status))[0]
+
+
+def test_a_run_that_was_killed_and_resumed_has_no_end_to_tell() -> None:
+    (text,) = said(resumed(None))
+    assert "is what launch 1 had left. A launch" in text
+
+
+def test_launches_that_were_added_to_a_whole_run_are_said() -> None:
+    stored = resumed("complete")
+    rows = [
+        msgspec.structs.replace(row, resumes=None) if isinstance(row, LaunchStarted) else row for row in stored.rows
+    ]
+    (text,) = said(StoredRun(stored.path, stored.run, tuple(rows), ()))
+    assert "launch 2 (begun 2026-01-03T00:00:00.000Z, 1 block) is a new one" in text
+
+
+def test_a_run_that_nobody_resumed_says_nothing() -> None:
+    assert said(synthetic_run(CASES, launches=2, blocks=2, samples=30)) == []
