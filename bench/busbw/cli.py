@@ -247,6 +247,7 @@ def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa
     import msgspec  # noqa: PLC0415
 
     from busbw import cases, units  # noqa: PLC0415
+    from busbw.listeners import timing_in_words  # noqa: PLC0415
 
     seconds = cases.estimated_seconds(wanted, planned.cases)
     if as_json:
@@ -263,7 +264,7 @@ def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa
         place = "in place" if case.in_place else "out of place"
         click.echo(
             f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
-            f"{case.ranks} ranks, groups {case.group}, {place}"
+            + ", ".join([f"{case.ranks} ranks", f"groups {case.group}", place, *timing_in_words(case)])
         )
     for note in planned.adjusted:
         click.echo(f"size rounded: {note}", err=True)

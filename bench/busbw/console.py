@@ -14,7 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from busbw.cases import Cases
 from busbw.environment import usable_cores
-from busbw.listeners import in_words
+from busbw.listeners import in_words, timing_in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.resume import Remaining
@@ -117,13 +117,13 @@ class LiveTable:
     def row_written(self, row: Measurement | Skipped | Failed) -> None:
         """Print what is complete."""
         if isinstance(row, Skipped):
-            self._print(f"{_first_columns(row.case)}  skipped: {row.reason}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case)}  skipped: {row.reason}")
             return
         self._done += 1
         if isinstance(row, Failed):
             # The other blocks of a failed case are not measured any more.
             self._done += self._blocks_of[row.case] - len(self._pending.pop(row.case, [])) - 1
-            self._print(f"{_first_columns(row.case)}  FAILED: {row.error}")
+            self._print(f"{_first_columns(row.case)}{_timing(row.case)}  FAILED: {row.error}")
             return
         blocks = self._pending[row.case]
         blocks.append(row)
@@ -189,7 +189,7 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
     if len(rates) < 2:
         return shown  # a total of one group, or of none with a wire, says nothing new
     total = f"total busbw over {len(rates)} groups at once: {significant(sum(rates) / 1e9, 3, 8)} GB/s"
-    return [*shown, f"{_first_columns(blocks[0].case)}  {total}"]
+    return [*shown, f"{_first_columns(blocks[0].case)}  {total}{_timing(blocks[0].case)}"]
 
 
 def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamples]]:
@@ -228,7 +228,13 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
         f"{block.launch + 1}/{launches}",
     )
     widths = [width for _, _, width in _COLUMNS[5:]]
-    return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}"
+    return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}{_timing(block.case)}"
+
+
+def _timing(case: Case) -> str:
+    """How ``case`` is timed, where it is not the usual way: numbers of different ways must not be taken for one."""
+    words = timing_in_words(case)
+    return f"  ({', '.join(words)})" if words else ""
 
 
 def _first_columns(case: Case) -> str:

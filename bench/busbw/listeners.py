@@ -67,16 +67,16 @@ class Several:
             listener.launch_ended()
 
 
-def _unusual(case: Case) -> list[str]:
-    """How ``case`` is timed, where it is not the usual way."""
+def timing_in_words(case: Case) -> list[str]:
+    """How ``case`` is timed, where it is not the usual way: mode, sync, cache and held."""
+    mode = [] if case.mode == "isolated" else [case.mode]
     sync = [] if case.sync == "barrier" else [f"sync {case.sync}"]
-    return sync + ([] if case.cache == "warm" else [case.cache]) + (["held"] if case.held else [])
+    return mode + sync + ([] if case.cache == "warm" else [case.cache]) + (["held"] if case.held else [])
 
 
 def in_words(case: Case) -> str:
     """A case as a person would call it: ``all_reduce at 1 MiB (float32 sum)``."""
-    timing = [case.mode if case.mode != "isolated" else None, *_unusual(case)]
-    details = " ".join(detail for detail in (case.dtype, case.redop, case.variant, *timing) if detail)
+    details = " ".join(detail for detail in (case.dtype, case.redop, case.variant, *timing_in_words(case)) if detail)
     where = "" if case.group == "all" else f" in groups {case.group}"
     size = f" at {format_size(case.size_bytes)}" if OPS[case.op].sized else ""
     return f"{case.op}{size}{where}{f' ({details})' if details else ''}"

@@ -93,6 +93,9 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--redop", "plus"], ["'plus'", "product"]),
         (["run", "--op", "all_reduce", "--placement", "up"], ["'up'", "native, in, out, both"]),
         (["run", "--op", "pair_matrix", "--pairs", "all"], ["'all'", "together, alone"]),
+        (["run", "--op", "barrier", "--mode", "isolated,fast"], ["'fast'", "isolated, pipelined, graph, overlap"]),
+        (["run", "--op", "barrier", "--sync", "clock"], ["'clock'", "none, barrier, dissemination, window"]),
+        (["run", "--op", "barrier", "--cache", "cold"], ["'cold'", "warm, rotating, flushed"]),
         (["run", "--op", "all_reduce", "--ranks", "0"], ["ranks ≥ 1"]),
         (["run", "--op", "all_reduce", "--ranks", "two"], ["--ranks", "'two'"]),
         (["run", "--op", "all_reduce", "--launches", "0"], ["launches ≥ 1"]),
@@ -137,6 +140,24 @@ def test_a_dry_run_in_json() -> None:
     assert document["plan"]["launches"] == 3
     assert document["estimated_seconds"] > 0
     assert document["adjusted"] == []
+
+
+def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
+    usual = busbw("run", "--op", "all_reduce", "--sizes", "8", "--ranks", "2", "--dry-run").stdout.splitlines()
+    assert usual[0].endswith("2 ranks, groups all, in place")
+    options = ("--mode", "isolated, pipelined,overlap", "--sync", "window", "--cache", "rotating")
+    lines = busbw(
+        "run", "--op", "all_reduce", "--sizes", "8", "--ranks", "2", "--dry-run", *options
+    ).stdout.splitlines()
+    assert [line.partition("in place, ")[2] for line in lines] == [
+        "sync window, rotating",
+        "pipelined, sync window, rotating",
+        "overlap, sync window, rotating",
+    ]
+    cases = dry("--op", "all_reduce", "--sizes", "8", *options)["cases"]
+    assert [(case["mode"], case["sync"], case["cache"], case["held"]) for case in cases] == [
+        (mode, "window", "rotating", False) for mode in ("isolated", "pipelined", "overlap")
+    ]
 
 
 def test_a_suite_is_narrowed_by_options() -> None:

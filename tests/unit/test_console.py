@@ -69,6 +69,27 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
     assert row["launch"] == "1/3"
 
 
+@pytest.mark.parametrize(
+    ("one", "said"),
+    [
+        (case("all_reduce", 8), ""),
+        (case("all_reduce", 8, mode="pipelined"), "  (pipelined)"),
+        (case("all_reduce", 8, sync="window", cache="flushed"), "  (sync window, flushed)"),
+        (case("all_reduce", 8, mode="pipelined", held=True), "  (pipelined, held)"),
+    ],
+)
+def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: str) -> None:
+    usual = only_line(case("all_reduce", 8))
+    assert only_line(one) == usual + said
+    out, err = io.StringIO(), io.StringIO()
+    shown = table(out, err)
+    shown.row_written(Skipped(case=one, reason="not here"))
+    shown.row_written(Failed(case=one, launch=0, block=0, error="no luck"))
+    skipped, failed = out.getvalue().splitlines()
+    assert skipped.endswith(f"{said}  skipped: not here")
+    assert failed.endswith(f"{said}  FAILED: no luck")
+
+
 @pytest.mark.parametrize("size", [4, 1 << 20, 1 << 34])
 def test_columns_stand_under_their_names(size: int) -> None:
     names = console.header().splitlines()[0]

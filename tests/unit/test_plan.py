@@ -57,6 +57,24 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nredops = []\n", 7, ["'redops'", "sum", "empty"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nskew = 2.0\n", 7, ["'skew'", "0", "1"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ntraffic = [[1, 2]]\n", 7, ["'traffic'", "square"]),
+        (
+            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = ['isolated', 'fast']\n",
+            7,
+            ["'modes'", "'fast'", "known: isolated, pipelined, graph, overlap"],
+        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = []\n", 7, ["'modes'", "empty", "pipelined"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = 'isolated'\n", 7, ["'modes'", "array", "str"]),
+        (
+            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsync = 'clock'\n",
+            7,
+            ["'sync'", "'clock'", "allowed: none, barrier, dissemination, window"],
+        ),
+        (
+            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ncache = 'cold'\n",
+            7,
+            ["'cache'", "'cold'", "allowed: warm, rotating, flushed"],
+        ),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nheld = 'yes'\n", 7, ["'held'", "bool", "str"]),
         (GOOD_SWEEP + "\n[[sweep]]\nsizes = '8'\n", 5, ["ops"]),
         ("launches = 1\nsweep = 3\n", 2, ["'sweep'", "[[sweep]]"]),
         ("launches = 1\n[sweep]\nops = ['barrier']\n", 2, ["'sweep'", "[[sweep]]"]),
@@ -160,6 +178,26 @@ def test_an_op_gets_only_what_it_has() -> None:
     }
 
 
+def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -> None:
+    sweep = Sweep(
+        ops=("all_reduce", "barrier"),
+        sizes="8,16",
+        modes=("isolated", "pipelined", "overlap"),
+        sync="window",
+        cache="rotating",
+        held=True,
+    )
+    found = [(case.op, case.mode, case.size_bytes) for case in cases_of(sweep)]
+    sizes = {"all_reduce": (8, 16), "barrier": (0,)}
+    assert found == [(op, mode, size) for op in sizes for mode in sweep.modes for size in sizes[op]]
+    assert {(case.sync, case.cache, case.held) for case in cases_of(sweep)} == {("window", "rotating", True)}
+
+
+def test_the_usual_timing_is_a_barrier_before_each_of_single_calls_on_warm_buffers() -> None:
+    (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
+    assert (case.mode, case.sync, case.cache, case.held) == ("isolated", "barrier", "warm", False)
+
+
 @pytest.mark.parametrize(
     ("choice", "all_gather", "all_reduce"),
     [("native", [False], [True]), ("in", [True], [True]), ("out", [False], [False]), ("both", [False, True], [True])],
@@ -241,6 +279,9 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
     [
         ("placement", "sideways", "native, in, out, both"),
         ("pairs", "apart", "together, alone"),
+        ("modes", ("fast",), "isolated, pipelined, graph, overlap"),
+        ("sync", "clock", "none, barrier, dissemination, window"),
+        ("cache", "cold", "warm, rotating, flushed"),
         ("redops", ("mul",), "sum, avg, min, max, product"),
         ("dtypes", ("float33",), "float32"),
         ("sizes", "1M", "1MiB"),
