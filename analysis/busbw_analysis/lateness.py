@@ -4,37 +4,24 @@ The rule and its reasons are in docs/method.md, "Late and slow ranks"; ``tests/b
 ranks how often it is right.
 """
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import binom
 
-from busbw.statistics import autocorrelation_time, median_interval
+from busbw.statistics import median_interval
 from busbw.units import format_time
+from busbw_analysis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
 from busbw_analysis.load import Block, Dataset, rank_list
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary
 
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-
-Seen = Literal["every entry", "last entry", "shortest time"]
-"""What is known of who came when: when every rank entered; who came last and how long after the first; or, without a
-common clock, only who had the shortest time, which in a synchronising op is usually the one that came last."""
-
-TIMES_USUAL = 3.0
-"""Late is who comes last by more than this many times what is usual for the others."""
 LEAST_EXCESS = 0.1
 """In so much more of the samples than the next rank must a rank be late to be named."""
 LEAST_COST = 0.05
 """That share of the calls' time must the others have waited for it."""
 
-_USUAL_QUANTILE = 0.9
-_SIGNIFICANCE = 1e-3
-_SHORTEST_STRETCH = 5
+_SIGNIFICANCE = 0.01
 _MOST_LATE_TOGETHER = 8
 
 
@@ -42,7 +29,7 @@ _MOST_LATE_TOGETHER = 8
 class RankLateness:
     """How late one rank comes, over all synchronising cases of its group.
 
-    ``share`` of the samples it came late: after all ranks that are not accused with it, by more than three times what
+    ``share`` of the samples it came late: after all ranks that are not accused with it, by more than five times what
     is usual there. It is a mean over cases; ``low`` and ``high`` are its 95 % interval over launches from six on, its
     range from two on, None for one. ``median_ns`` is the median lateness in those samples (NaN: never late), ``cost``
     the share of the calls' time that the others waited for it. Of ``stretches`` of samples it was late more often than
@@ -69,7 +56,7 @@ class RankLateness:
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """The ranks of one group. In 9 of 10 samples nobody but the accused (or the most suspicious rank) came more than
+    """The ranks of one group. In 4 of 5 samples nobody but the accused (or the most suspicious rank) came more than
     ``usual_ns`` after the next one (median over the cases). There were so many ``cases``, ``launches`` and ``samples``.
     """
 
@@ -85,48 +72,6 @@ class GroupLateness:
     def accused(self) -> tuple[RankLateness, ...]:
         """The ranks that the others wait for, the dearest first."""
         return tuple(sorted((member for member in self.members if member.accused), key=lambda member: -member.cost))
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One block: the slowest time, who came last (place in the group) and by how much after the next (or, where the
-    other entries are not known, after the first), and the entry of every rank (ranks × samples, ns) or None.
-    """
-
-    launch: tuple[int, int]
-    slowest: Floats
-    last: Integers
-    gap: Floats
-    entries: Floats | None
-    clock_error_ns: float
-
-
-@dataclass(frozen=True, slots=True)
-class _Blame:
-    """One case, seen with some suspects in mind. ``shares`` and ``costs`` are launch → vector over the places in the
-    group; ``late`` holds place and lateness (ns) of everybody who was late; ``duels`` is suspect → stretches that it
-    won and lost.
-    """
-
-    usual_ns: float
-    shares: Mapping[tuple[int, int], Floats]
-    costs: Mapping[tuple[int, int], Floats]
-    late: tuple[Integers, Floats]
-    duels: Mapping[int, tuple[int, int]]
-
-    @property
-    def share(self) -> Floats:
-        """By place, mean over the launches."""
-        return _mean(self.shares.values())
-
-    @property
-    def cost(self) -> Floats:
-        """By place, mean over the launches."""
-        return _mean(self.costs.values())
-
-
-def _mean(vectors: Iterable[Floats]) -> Floats:
-    return np.asarray(np.mean(list(vectors), axis=0), dtype=np.float64)
 
 
 def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
@@ -165,8 +110,8 @@ def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int
         else ""
     )
     return (
-        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}; {usual} in 9 "
-        f"of 10 samples. Waiting for it takes {member.cost:.0%} of the time of the calls. Among ranks "
+        f"{who} {what} in {member.share:.0%} of samples{spread}, median {format_time(member.median_ns)}; {usual} in 4 "
+        f"of 5 samples. Waiting for it takes {member.cost:.0%} of the time of the calls. Among ranks "
         f"{rank_list(group.ranks)} it stands out in {member.cases} of {_counted(group.cases, 'case')} and "
         f"{member.launches} of {_counted(group.launches, 'launch', 'launches')}, most in {case_names[member.worst]}; "
         f"it was late more often than any other in {member.ahead} of "
@@ -179,11 +124,11 @@ def _counted(count: int, one: str, many: str | None = None) -> str:
 
 
 def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequence[str]) -> GroupLateness:
-    seen = _seen([block for blocks in cases.values() for block in blocks])
-    parts = {case: [_part(block, seen) for block in blocks] for case, blocks in cases.items()}
+    seen = seen_in([block for blocks in cases.values() for block in blocks])
+    parts = {case: [part_of(block, seen) for block in blocks] for case, blocks in cases.items()}
     # The members of the largest set of which every one stands out; two ranks that are late in turns hide each other
     # from whoever looks for one.
-    order = _most_suspicious(list(parts.values()), len(ranks))
+    order = most_suspicious(list(parts.values()), len(ranks))
     most = min(len(ranks) // 2, _MOST_LATE_TOGETHER) if seen == "every entry" else 1
     blames, judged = _trial(order[:1], parts, ranks, hosts, seen)
     for count in range(2, most + 1):
@@ -205,134 +150,20 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
 
 def _trial(
     suspects: Sequence[int],
-    parts: Mapping[int, Sequence[_Part]],
+    parts: Mapping[int, Sequence[Part]],
     ranks: tuple[int, ...],
     hosts: Sequence[str],
     seen: Seen,
-) -> tuple[dict[int, _Blame], dict[int, RankLateness]]:
+) -> tuple[dict[int, Blame], dict[int, RankLateness]]:
     """What every case says when these are suspected, and what that makes of each of them."""
-    blames = {case: _blame(members, suspects, len(ranks)) for case, members in parts.items()}
+    blames = {case: blamed(members, suspects, len(ranks)) for case, members in parts.items()}
     return blames, {place: _judged(place, suspects, blames, ranks, hosts, seen) for place in suspects}
-
-
-def _seen(blocks: Sequence[Block]) -> Seen:
-    if any(block.samples.last_rank is None or block.samples.arrival_skew_ns is None for block in blocks):
-        return "shortest time"
-    # Long blocks keep no entries of every rank, and need none: what they have many of are quiet samples.
-    return "every entry" if any(_has_entries(block) for block in blocks) else "last entry"
-
-
-def _has_entries(block: Block) -> bool:
-    return all(one.entries_ns is not None for one in block.samples.per_rank)
-
-
-def _part(block: Block, seen: Seen) -> _Part:
-    samples = block.samples
-    slowest = np.asarray(samples.slowest_ns, dtype=np.float64)
-    places = {rank: place for place, rank in enumerate(samples.ranks)}
-    entries: Floats | None = None
-    if seen == "shortest time":
-        who, gap = samples.late_rank, slowest - np.asarray(samples.fastest_ns, dtype=np.float64)
-    else:
-        who, gap = samples.last_rank or (), np.asarray(samples.arrival_skew_ns, dtype=np.float64)
-    if seen == "every entry" and _has_entries(block):
-        by_rank = {one.rank: one.entries_ns for one in samples.per_rank}
-        entries = np.asarray([by_rank[rank] for rank in samples.ranks], dtype=np.float64)
-        highest = np.partition(entries, len(entries) - 2, axis=0)[-2:]
-        gap = highest[1] - highest[0]
-    return _Part(
-        launch=(block.run, block.launch),
-        slowest=slowest,
-        last=np.asarray([places[rank] for rank in who], dtype=np.int64),
-        gap=gap,
-        entries=entries,
-        clock_error_ns=float(block.measurement.clock_error_ns or 0),
-    )
-
-
-def _most_suspicious(cases: Sequence[Sequence[_Part]], count: int) -> list[int]:
-    """The places of the group by how much of the calls' time each came after the middle of all, most first."""
-    mass = np.zeros(count)
-    for parts in cases:
-        total = np.zeros(count)
-        for part in parts:
-            if part.entries is None:
-                total += np.bincount(part.last, np.minimum(part.gap / part.slowest, 1), count)
-            else:
-                behind = np.maximum(part.entries - np.median(part.entries, axis=0), 0)
-                total += np.minimum(behind / part.slowest, 1).sum(axis=1)
-        mass += total / sum(len(part.slowest) for part in parts)
-    return [int(place) for place in np.argsort(-mass, kind="stable")]
-
-
-def _blame(parts: Sequence[_Part], suspects: Sequence[int], count: int) -> _Blame:
-    """What one case says about everybody when ``suspects`` are not asked what is usual."""
-    of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
-    usual = float(np.quantile(np.concatenate(of_others), _USUAL_QUANTILE))
-    limit = max(TIMES_USUAL * usual, *(part.clock_error_ns for part in parts))
-    nothing = np.zeros(count)
-    samples: dict[tuple[int, int], int] = {}
-    counts: dict[tuple[int, int], Floats] = {}
-    waits: dict[tuple[int, int], Floats] = {}
-    places, lateness = [], []
-    won = dict.fromkeys(suspects, 0)
-    lost = dict.fromkeys(suspects, 0)
-    for part, others in zip(parts, of_others, strict=True):
-        at = np.flatnonzero(others > limit)
-        late = [(part.last[at], at, others[at])]
-        for place in suspects:
-            own = _lateness_of(part, place, suspects)
-            was_late = own > limit
-            mine = np.flatnonzero(was_late)
-            late.append((np.full(len(mine), place, dtype=np.int64), mine, own[mine]))
-            wins, losses = _duels(was_late, at, part.last[at], count)
-            won[place] += wins
-            lost[place] += losses
-        who, when, by = (np.concatenate(column) for column in zip(*late, strict=True))
-        samples[part.launch] = samples.get(part.launch, 0) + len(part.slowest)
-        counts[part.launch] = counts.get(part.launch, nothing) + np.bincount(who, minlength=count)
-        share_of_call = np.minimum(by / part.slowest[when], 1)
-        waits[part.launch] = waits.get(part.launch, nothing) + np.bincount(who, share_of_call, count)
-        places.append(who)
-        lateness.append(by)
-    return _Blame(
-        usual_ns=usual,
-        shares={launch: counts[launch] / taken for launch, taken in samples.items()},
-        costs={launch: waits[launch] / taken for launch, taken in samples.items()},
-        late=(np.concatenate(places), np.concatenate(lateness)),
-        duels={place: (won[place], lost[place]) for place in suspects},
-    )
-
-
-def _lateness_of(part: _Part, place: int, suspects: Sequence[int]) -> Floats:
-    """How long after the last unsuspected rank ``place`` came, 0 where it did not, ns."""
-    if part.entries is None:
-        return np.asarray(np.where(part.last == place, part.gap, 0.0))
-    others: Floats = np.delete(part.entries, suspects, axis=0).max(axis=0)
-    return np.asarray(np.maximum(part.entries[place] - others, 0.0))
-
-
-def _duels(was_late: npt.NDArray[np.bool_], at: Integers, who: Integers, count: int) -> tuple[int, int]:
-    """In how many stretches of one block a rank was late more often, and less often, than the worst of the others.
-
-    ``at`` are the samples in which another one, ``who``, was late. A stretch is twice as long as lateness knows of
-    itself, so that one spell of a busy core has one voice.
-    """
-    rare = was_late if was_late.mean() < 0.5 else ~was_late
-    length = max(_SHORTEST_STRETCH, math.ceil(2 * autocorrelation_time(rare.astype(np.float64))))
-    stretches = max(1, len(was_late) // length)
-    stretch = np.arange(len(was_late)) * stretches // len(was_late)
-    own = np.bincount(stretch[was_late], minlength=stretches)
-    most = np.zeros(stretches, dtype=np.int64)
-    keys, times = np.unique(stretch[at] * count + who, return_counts=True)
-    np.maximum.at(most, keys // count, times)
-    return int((own > most).sum()), int((own < most).sum())
 
 
 def _judged(
     place: int,
     suspects: Sequence[int],
-    blames: Mapping[int, _Blame],
+    blames: Mapping[int, Blame],
     ranks: tuple[int, ...],
     hosts: Sequence[str],
     seen: Seen,
@@ -344,14 +175,15 @@ def _judged(
     share = float(np.mean([blame.share[place] for blame in blames.values()]))
     cost = float(np.mean([blame.cost[place] for blame in blames.values()]))
     won, lost = (sum(blame.duels.get(place, (0, 0))[side] for blame in blames.values()) for side in (0, 1))
-    p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 0.5)))
+    # Among equals the one that was late most often is each with the same chance, and ties are left out.
+    p_value = min(1.0, len(ranks) * float(binom.sf(won - 1, won + lost, 1 / (1 + len(others)))))
     by_launch: dict[tuple[int, int], list[Floats]] = {}
     for blame in blames.values():
         for launch, shares in blame.shares.items():
             by_launch.setdefault(launch, []).append(shares)
-    means = [_mean(shares) for shares in by_launch.values()]
-    launches = sum(float(mean[place] - mean[others].max()) >= LEAST_EXCESS for mean in means)
-    low, high = _over_launches([float(mean[place]) for mean in means])
+    means = [mean(shares) for shares in by_launch.values()]
+    launches = sum(float(one[place] - one[others].max()) >= LEAST_EXCESS for one in means)
+    low, high = _over_launches([float(one[place]) for one in means])
     own = np.concatenate([blame.late[1][blame.late[0] == place] for blame in blames.values()])
     rank = ranks[place]
     return RankLateness(

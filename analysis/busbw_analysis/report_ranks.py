@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.arrivals import TIMES_USUAL
 from busbw_analysis.judge import PairMatrix
-from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, TIMES_USUAL, GroupLateness, RankLateness
+from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
     HEAT_STEPS,
@@ -212,7 +213,7 @@ def _late_note(group: GroupLateness | None) -> str:
     }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
     return (
         f" Late: last, and by more than {TIMES_USUAL:g} times what is usual, which is {format_time(group.usual_ns)} "
-        f"(in 9 of 10 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
+        f"(in 4 of 5 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
         f"called late when that is {LEAST_EXCESS:.0%} of samples more than for the next rank, costs {LEAST_COST:.0%} "
         "of the time, and is neither chance nor the matter of a few launches."
     )

@@ -113,7 +113,7 @@ def test_a_rank_that_is_late_in_some_samples_is_named_alone(ranks: int, rank: in
         judgement = arriving(delayed(rank, ranks=ranks), ranks, seed=seed, entries=entries)
         assert accused(judgement) == [rank]
         member = only(judgement).members[rank]
-        assert member.share == pytest.approx(0.3, abs=0.08)
+        assert member.share == pytest.approx(0.3, abs=0.1)
         assert member.median_ns == pytest.approx(2e6, rel=0.1)
         assert (member.cases, member.launches) == (3, 2)
 
@@ -123,7 +123,7 @@ def test_the_words_name_rank_host_share_lateness_and_cost() -> None:
     begin = r"Rank 3 \(host n4\) arrives late in 9\d% of samples \(\d\d% to \d\d% by launch\), median 1\.\d\d ms; "
     assert re.match(begin, text)
     assert "of the others none comes more than" in text
-    assert "in 9 of 10 samples. Waiting for it takes" in text
+    assert "in 4 of 5 samples. Waiting for it takes" in text
     assert "in 3 of 3 cases and 6 of 6 launches" in text
     assert "p < 10⁻¹²" in text
     assert "All ranks of host" not in text
