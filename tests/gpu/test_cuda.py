@@ -1,0 +1,184 @@
+"""One real GPU at world size 1: what is a fact whatever its speed. Skipped, with the reason, where there is none."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from busbw import store
+from busbw.backends import BACKENDS
+from busbw.backends.base import Backend, World
+from busbw.clock import HostClock
+from busbw.devices import Device
+from busbw.measure import Place, measure, refusal
+from busbw.ops import OPS, traffic
+from busbw.plan import Timing
+from busbw.records import Cache, Case, Measurement, Mode
+from busbw.sampling import Bench
+from busbw.synchronise import CommonClock
+from busbw.testing.synthetic import case
+
+MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
+    pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
+]
+
+TIMING = Timing(
+    blocks=1,
+    min_samples=10,
+    least_samples=5,
+    max_samples=50,
+    min_seconds=0.0,
+    max_seconds=1.0,
+    launch_warmup_seconds=0.0,
+    warmup_seconds=0.0,
+)
+SIZE = 1 << 20
+TICK_NS = 2_000
+"""Steps of the events' clock, rounded up: what a device's time may be longer than the host's around it."""
+
+
+@pytest.fixture(scope="module")
+def backend() -> Iterator[Backend]:
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
+    opened = BACKENDS["nccl"].open(World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port)))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def device(backend: Backend) -> Device:
+    assert backend.device is not None
+    return backend.device
+
+
+def measured(backend: Backend, one: Case) -> Measurement:
+    clock = HostClock()
+    bench = Bench(backend, clock, TIMING, CommonClock(backend, clock, ("here",)), seed=1, timer_ns=50, hosts=("here",))
+    weights = traffic.split(traffic.skewed(1, 0.5), one.count) if OPS[one.op].uneven else ()
+    made = measure(bench, one, weights, launch=0, block=0)
+    assert isinstance(made, Measurement), made
+    return made
+
+
+def one_case(mode: Mode, *, held: bool = False, cache: Cache = "warm", op: str = "all_reduce") -> Case:
+    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, cache=cache)
+
+
+@pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
+@pytest.mark.parametrize("held", [False, True])
+def test_every_mode_is_verified_and_timed_by_both_clocks(backend: Backend, mode: Mode, held: bool) -> None:  # noqa: FBT001
+    made = measured(backend, one_case(mode, held=held, op="all_gather"))
+    (group,) = made.groups
+    assert made.check.state == "verified"
+    assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
+    assert group.beside_ns is not None
+    by_device, by_host = group.slowest_ns, group.beside_ns
+    if group.timed_by == "host":
+        by_device, by_host = by_host, by_device
+    for on_device, on_host in zip(by_device, by_host, strict=True):
+        assert 0 < on_device <= on_host + TICK_NS, "the host's time has the device's in it"
+    assert group.bus_factor is None, "there is no wire"
+    assert (made.calls > 1) == (mode in {"pipelined", "graph"})
+
+
+def test_the_parts_of_an_overlap_are_those_of_its_samples(backend: Backend) -> None:
+    (group,) = measured(backend, one_case("overlap", op="all_gather")).groups
+    overlap = group.overlap
+    assert overlap is not None
+    assert overlap.host_post_ns is not None
+    assert overlap.compute_alone_ns > 0
+    assert min(overlap.pure_ns) > 0
+    for total, compute, exposed in zip(group.slowest_ns, overlap.compute_ns, overlap.exposed_ns, strict=True):
+        assert abs(total - compute - exposed) <= 2, "each is rounded to ns"
+
+
+@pytest.mark.parametrize("cache", ["flushed", "rotating"])
+def test_caches_are_treated_as_asked(backend: Backend, device: Device, cache: Cache) -> None:
+    made = measured(backend, one_case("isolated", cache=cache, op="memory_copy"))
+    assert made.check.state == "verified"
+    assert (made.buffer_sets > 1) == (cache == "rotating")
+    assert device.cache_bytes >= 1 << 20
+
+
+@pytest.mark.parametrize("name", OPS)
+def test_every_op_is_verified_or_refused_in_words(backend: Backend, name: str) -> None:
+    one = case(name, 4_096, 1, backend="nccl", device="cuda", variant="skew:0.5" if OPS[name].uneven else None)
+    reason = refusal(one, backend, Place(crowded=False, comparable=True))
+    if reason is not None:
+        assert reason.strip()
+        return
+    made = measured(backend, one)
+    assert made.check.state == ("verified" if OPS[name].sized else "not checked")
+
+
+def test_a_held_stream_is_held_and_marks_tell_when_it_was_passed(device: Device) -> None:
+    device.hold(1_000_000)
+    before, after = device.mark(), device.mark()
+    device.synchronise()
+    before.record()
+    device.hold(50_000_000)
+    after.record()
+    assert not after.passed()
+    device.synchronise()
+    assert after.passed()
+    assert after.ns_since(before) >= 25_000_000, "its clock may rise after it was calibrated, but not to the double"
+
+
+def test_a_graph_does_its_calls_when_it_is_replayed_and_not_before(device: Device) -> None:
+    numbers = torch.zeros(16, device=device.name)
+    numbers.add_(0)
+    replay = device.capture([lambda: numbers.add_(1)] * 10)
+    device.synchronise()
+    assert numbers.tolist() == [0.0] * 16
+    replay()
+    replay()
+    device.synchronise()
+    assert numbers.tolist() == [20.0] * 16
+
+
+def test_computation_takes_the_time_of_the_device(device: Device) -> None:
+    device.compute(250)
+    device.synchronise()
+    before, after = device.mark(), device.mark()
+    before.record()
+    device.compute(250)
+    after.record()
+    device.synchronise()
+    assert after.ns_since(before) > 0
+
+
+def test_conditions_are_told_or_not(device: Device) -> None:
+    told = device.conditions()
+    assert told is None or (told.index >= 0 and (told.mhz is None or told.mhz > 0))
+
+
+def run_command(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "busbw", "run", "--backend", "nccl", "--max-seconds", "0.05", *arguments]
+    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder)}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+
+
+def test_the_command_measures_on_one_gpu(tmp_path: Path) -> None:
+    ran = run_command(tmp_path, "--op", "all_reduce,memory_copy", "--sizes", "1KiB,1MiB", "--ranks", "1")
+    assert ran.returncode == 0, ran.stderr
+    (folder,) = store.folders(tmp_path)
+    rows = store.read(folder).measurements
+    assert {row.case.device for row in rows} == {"cuda"}
+    assert {row.check.state for row in rows} == {"verified"}
+
+
+@pytest.mark.skipif(MISSING is None and torch.cuda.device_count() > 1, reason="there is a GPU for each of two ranks")
+def test_two_ranks_on_one_gpu_are_refused_in_words(tmp_path: Path) -> None:
+    ran = run_command(tmp_path, "--op", "all_reduce", "--sizes", "1KiB", "--ranks", "2")
+    assert ran.returncode == 1
+    assert "have one GPU" in ran.stderr
