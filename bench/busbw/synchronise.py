@@ -9,7 +9,6 @@ may have drifted apart by while it was found out.
 """
 
 import math
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -203,15 +202,16 @@ def _answer(backend: Backend, clock: Clock, child: int, exchanges: int) -> None:
 
 def _ask(backend: Backend, clock: Clock, parent: int, exchanges: int) -> _Point:
     """Where the clock of ``parent`` stands to this one, in the middle of the exchanges."""
-    low, high, shortest = -sys.maxsize, sys.maxsize, sys.maxsize
-    began = ended = clock.now_ns()
+    stamps: list[tuple[int, int, int]] = []
     for _ in range(exchanges):
         asked = clock.now_ns()
         backend.send(parent, [0])
         stamp = int(backend.receive(parent, 1)[0])
-        ended = clock.now_ns()
-        low, high, shortest = max(low, stamp - ended), min(high, stamp - asked), min(shortest, ended - asked)
+        stamps.append((asked, stamp, clock.now_ns()))
+    middle = (stamps[0][0] + stamps[-1][2]) // 2
+    # What bounds the offset at another moment may have moved on until the middle.
+    moved = [_apart_ns(max(abs(asked - middle), abs(heard - middle))) for asked, _, heard in stamps]
+    low = max(stamp - heard - by for (_, stamp, heard), by in zip(stamps, moved, strict=True))
+    high = min(stamp - asked + by for (asked, stamp, _), by in zip(stamps, moved, strict=True))
     offset = (low + high) // 2
-    # Its bounds are of different moments: each may have moved on until the middle.
-    moved = _apart_ns((ended - began + 1) // 2)
-    return _Point((began + ended) // 2, offset, max(high - offset, 0) + moved, shortest)
+    return _Point(middle, offset, max(high - offset, 0), min(heard - asked for asked, _, heard in stamps))

@@ -72,14 +72,14 @@ def test_even_latencies_give_the_offset_itself_and_half_a_round_trip_as_its_boun
     clocks = compared(FakeWorld(2, Script(offsets_ns=(0, 777_777), latency_ns=lambda *_: 5_000)), 100)
     assert clocks[1].offset_ns == -777_777
     assert clocks[1].rtt_ns == 10_000
-    # Two crystals may drift apart by 100 ppm in the half of these exchanges.
-    assert clocks[1].error_ns == 5_000 + 50
+    # Two crystals may drift apart by 100 ppm between the exchange in the middle, which bounds it best, and the middle.
+    assert clocks[1].error_ns == 5_000 + 1
 
 
 def test_one_way_that_is_slow_shifts_the_offset_within_its_bound() -> None:
     clocks = compared(FakeWorld(2, Script(latency_ns=lambda source, *_: 9_000 if source else 1_000)), 10)
     assert clocks[1].offset_ns == 4_000
-    assert 4_000 < clocks[1].error_ns <= 5_010
+    assert 4_000 < clocks[1].error_ns <= 5_001
 
 
 def test_more_exchanges_narrow_the_bound() -> None:
