@@ -80,6 +80,32 @@ def test_the_order_follows_from_the_seed_and_the_launch(tmp_path: Path) -> None:
     assert set(orders[0]) == set(orders[2])
 
 
+def test_a_launch_tells_what_the_clock_and_the_harness_cost(folder: Path) -> None:
+    script = Script(read_cost_ns=60, offsets_ns=(0, 700, -50))
+    plan = Plan(timing=QUICK, sweep=(Sweep(ops=("barrier",)),))
+    launched(FakeWorld(3, script), folder, plan)
+    (launch,) = store.read(folder).launches
+    assert launch.timer_ns == (60,) * 3
+    assert launch.empty_call_ns == (60,) * 3, "one read, and a call that does nothing"
+    assert launch.empty_loop_ns == (1,) * 3, "60 ns over 100 calls"
+    assert launch.shared_clock
+    for clock, ahead in zip(launch.clocks, (0, 700, -50), strict=True):
+        assert abs(clock.offset_ns + ahead) <= clock.error_ns, "compared also where the clock is said to be one"
+    assert launch.resumes is None
+
+
+def test_a_block_is_measured_in_every_mode_that_was_asked_for(folder: Path) -> None:
+    modes = ("isolated", "pipelined", "overlap")
+    plan = Plan(
+        timing=QUICK, sweep=(Sweep(ops=("all_reduce",), sizes="64", modes=(*modes, "graph"), sync="dissemination"),)
+    )
+    launched(FakeWorld(3), folder, plan)
+    stored = store.read(folder)
+    assert sorted(row.case.mode for row in stored.measurements) == sorted(modes)
+    assert {row.case.sync for row in stored.measurements} == {"dissemination"}
+    assert [row.case.mode for row in stored.skipped] == ["graph"]
+
+
 def test_a_case_with_wrong_data_is_void_and_the_others_go_on(folder: Path) -> None:
     world = FakeWorld(2)
 

@@ -1,6 +1,6 @@
 """The records: to JSON and back without loss, and nothing accepted that the other side could not read."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -11,17 +11,25 @@ from busbw.records import (
     DTYPE_BYTES,
     QUANTILES,
     REDOPS,
+    Cache,
     Case,
     Check,
     Ended,
     Failed,
+    GpuConditions,
     GroupSamples,
+    HostConditions,
     LaunchStarted,
     Measurement,
+    Mode,
+    OverlapSamples,
+    RankClock,
     RankSamples,
     Row,
     Run,
     Skipped,
+    Sync,
+    TimedBy,
 )
 
 words = st.text(st.characters(codec="utf-8"), max_size=12)
@@ -39,6 +47,10 @@ cases = st.builds(
     ranks=st.integers(1, 10_000),
     nodes=st.integers(1, 100),
     group=words,
+    mode=st.sampled_from(get_args(Mode)),
+    sync=st.sampled_from(get_args(Sync)),
+    cache=st.sampled_from(get_args(Cache)),
+    held=st.booleans(),
     in_place=st.booleans(),
     root=st.none() | st.integers(0, 100),
     variant=st.none() | words,
@@ -53,7 +65,19 @@ def group_samples(draw: st.DrawFn) -> GroupSamples:
     def vector(values: st.SearchStrategy[int]) -> tuple[int, ...]:
         return tuple(draw(st.lists(values, min_size=count, max_size=count)))
 
+    def maybe(values: st.SearchStrategy[int]) -> tuple[int, ...] | None:
+        return vector(values) if draw(st.booleans()) else None
+
     fastest = vector(durations)
+    overlap = OverlapSamples(
+        pure_ns=vector(durations),
+        post_ns=vector(durations),
+        compute_ns=vector(durations),
+        wait_ns=vector(durations),
+        exposed_ns=vector(durations),
+        compute_alone_ns=draw(durations),
+        host_post_ns=maybe(durations),
+    )
     return GroupSamples(
         ranks=tuple(ranks),
         bus_factor=draw(st.none() | finite),
@@ -61,14 +85,65 @@ def group_samples(draw: st.DrawFn) -> GroupSamples:
         slowest_ns=tuple(duration + 1 for duration in fastest),
         fastest_ns=fastest,
         late_rank=vector(st.sampled_from(ranks)),
-        arrival_skew_ns=draw(st.none()) if draw(st.booleans()) else vector(durations),
+        last_rank=maybe(st.sampled_from(ranks)),
+        arrival_skew_ns=maybe(durations),
         exit_span_ns=None,
+        exit_skew_ns=maybe(durations),
+        disturbed=tuple(range(draw(st.integers(0, count)))),
+        missed=tuple(range(draw(st.integers(0, count)))),
+        timed_by=draw(st.sampled_from(get_args(TimedBy))),
+        beside_ns=maybe(durations),
+        overlap=draw(st.none() | st.just(overlap)),
         per_rank=tuple(
-            RankSamples(rank=rank, quantiles_ns=(1,) * len(QUANTILES), samples_ns=fastest if count else None)
+            RankSamples(
+                rank=rank,
+                quantiles_ns=(1,) * len(QUANTILES),
+                samples_ns=fastest if count else None,
+                entries_ns=maybe(st.integers(0, 10**15)),
+            )
             for rank in ranks
         ),
     )
 
+
+clocks = st.lists(
+    st.builds(
+        RankClock,
+        rank=st.integers(0, 99),
+        offset_ns=st.integers(-(10**18), 10**18),
+        error_ns=durations,
+        rtt_ns=durations,
+        drift_ppm=st.none() | st.floats(-1e3, 1e3),
+    ),
+    max_size=3,
+).map(tuple)
+
+shares = st.none() | st.floats(0, 1)
+conditions = st.lists(
+    st.builds(
+        HostConditions,
+        host=words,
+        load_before=finite,
+        load_after=finite,
+        busy_share=shares,
+        foreign_share=shares,
+        steal_share=shares,
+        switches=st.lists(st.integers(0, 10**6), max_size=3).map(tuple),
+        mhz_before=st.none() | finite,
+        mhz_after=st.none() | finite,
+        gpus=st.lists(
+            st.builds(
+                GpuConditions,
+                index=st.integers(0, 15),
+                mhz_before=st.none() | finite,
+                mhz_after=st.none() | finite,
+                throttled=st.lists(words, max_size=2).map(tuple),
+            ),
+            max_size=2,
+        ).map(tuple),
+    ),
+    max_size=2,
+).map(tuple)
 
 rows: st.SearchStrategy[Row] = st.one_of(
     st.builds(
@@ -88,6 +163,10 @@ rows: st.SearchStrategy[Row] = st.one_of(
         ),
         started=words,
         elapsed_ns=durations,
+        buffer_sets=st.integers(1, 64),
+        clock_error_ns=st.none() | durations,
+        clocks=st.none() | clocks,
+        conditions=conditions,
         groups=st.lists(group_samples(), max_size=2).map(tuple),
     ),
     st.builds(Skipped, case=cases, reason=words),
@@ -102,6 +181,10 @@ rows: st.SearchStrategy[Row] = st.one_of(
         timer_ns=st.lists(durations, max_size=3).map(tuple),
         shared_clock=st.booleans(),
         load_average=finite,
+        empty_call_ns=st.lists(durations, max_size=3).map(tuple),
+        empty_loop_ns=st.lists(durations, max_size=3).map(tuple),
+        clocks=clocks,
+        resumes=st.none() | st.integers(0, 9),
     ),
     st.builds(
         Ended, status=st.sampled_from(["complete", "failed", "interrupted"]), reason=st.none() | words, ended=words
@@ -210,11 +293,21 @@ def group(**changes: Any) -> GroupSamples:  # noqa: ANN401 - any field of a grou
     return GroupSamples(**fields | changes)
 
 
+def parts(**changes: Any) -> OverlapSamples:  # noqa: ANN401 - any field of an overlap
+    fields: dict[str, Any] = dict.fromkeys(("pure_ns", "post_ns", "compute_ns", "wait_ns", "exposed_ns"), (1,))
+    return OverlapSamples(**fields | {"compute_alone_ns": 1} | changes)
+
+
 @pytest.mark.parametrize(
     ("changes", "words_of_error"),
     [
         ({"slowest_ns": (20,)}, "differ in length"),
         ({"arrival_skew_ns": (1,)}, "differ in length"),
+        ({"last_rank": (1,)}, "differ in length"),
+        ({"exit_skew_ns": (1, 2, 3)}, "differ in length"),
+        ({"beside_ns": ()}, "differ in length"),
+        ({"overlap": parts()}, "differ in length"),
+        ({"overlap": parts(wait_ns=(1, 2))}, "differ in length"),
         ({"fastest_ns": (10, 0)}, "0 ns or less"),
         ({"bus_factor": float("nan")}, "bus_factor is nan"),
         ({"wire_bytes": float("inf")}, "wire_bytes is inf"),
@@ -224,6 +317,22 @@ def group(**changes: Any) -> GroupSamples:  # noqa: ANN401 - any field of a grou
 def test_samples_that_cannot_be_are_refused(changes: dict[str, Any], words_of_error: str) -> None:
     with pytest.raises(ValueError, match=words_of_error):
         group(**changes)
+
+
+def test_a_drift_or_a_frequency_that_json_cannot_hold_is_refused() -> None:
+    with pytest.raises(ValueError, match="drift_ppm is inf"):
+        RankClock(rank=0, offset_ns=0, error_ns=0, rtt_ns=0, drift_ppm=float("inf"))
+    with pytest.raises(ValueError, match="mhz_after is nan"):
+        HostConditions(
+            host="a",
+            load_before=0.0,
+            load_after=0.0,
+            busy_share=None,
+            foreign_share=None,
+            steal_share=None,
+            switches=(),
+            mhz_after=float("nan"),
+        )
 
 
 def test_a_load_that_json_cannot_hold_is_refused() -> None:

@@ -491,16 +491,3 @@ def test_two_runs_that_answer_are_both_named(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="ambiguous") as caught:
         store.find(tmp_path, "20260101")
     assert all(folder.name in str(caught.value) for folder in runs)
-
-
-@pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
-def test_a_run_of_every_schema_can_still_be_read(schema: int) -> None:
-    """Golden runs, each written by the busbw of its time: two launches of three cases."""
-    folder = Path(__file__).parents[1] / "data" / f"schema-{schema}"
-    stored = store.read(folder)
-    assert stored.warnings == ()
-    assert len(stored.launches) == 2
-    assert {row.case.op for row in stored.measurements} == {"all_reduce", "barrier", "pair_matrix"}
-    assert all(len(group.slowest_ns) == 20 for row in stored.measurements for group in row.groups)
-    assert stored.end is not None
-    assert stored.end.status == "complete"
