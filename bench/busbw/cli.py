@@ -95,6 +95,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 )
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
 @click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
+@click.option(
+    "--held",
+    is_flag=True,
+    default=None,
+    help="GPUs: hold the stream while calls are handed to it, so that launching them is not in the time.",
+)
 @click.option("--placement", help="Buffers: native (what the op has), in, out, or both.  [default: native]")
 @click.option("--groups", help="all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3.  [default: all]")
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")

@@ -199,9 +199,9 @@ def test_graphs_of_rotating_buffers_use_all_of_them() -> None:
 # --- overlap ---------------------------------------------------------------------------------------------------
 
 
-def overlapped(units: int, *, held: bool = True, slowed: float = 1.0) -> tuple[Overlapped, float]:
-    """The parts of samples of a call of CALL ns beside ``units`` of work, and the overlap as OSU defines it, %."""
-    backend, device, operation = bound(world(1, DeviceScript(LAUNCH, REPLAY, WAIT, UNIT, slowed)))
+def overlapped(units: int, *, held: bool = True, slowed: float = 1.0, lazy: bool = False) -> tuple[Overlapped, float]:
+    """The parts of samples of a call of CALL ns beside ``units`` of work, and what of the call they hide, %."""
+    backend, device, operation = bound(world(1, DeviceScript(LAUNCH, REPLAY, WAIT, UNIT, slowed, lazy)))
     work = DeviceWork(device)
     alone = work.median_ns(backend.clock, lambda: work.do(units))
     assert alone == units * UNIT, "handing it over is not in it"
@@ -211,9 +211,8 @@ def overlapped(units: int, *, held: bool = True, slowed: float = 1.0) -> tuple[O
     parts = samples.overlapped
     assert parts is not None
     assert samples.device_ns is not None
-    total = only(tuple(samples.device_ns.tolist()))
     assert np.array_equal(samples.device_ns, parts.post + parts.compute + parts.wait)
-    return parts, 100 * (1 - (total - alone) / only(tuple(parts.pure.tolist())))
+    return parts, 100 * (1 - float((parts.post + parts.wait)[0]) / float(parts.pure[0]))
 
 
 def values(parts: Overlapped) -> tuple[int, ...]:
@@ -226,10 +225,16 @@ def test_a_call_that_runs_beside_a_computation_as_long_as_itself_overlaps_fully(
     assert percent == 100
 
 
-def test_a_computation_that_is_slowed_down_by_as_much_as_was_hidden_does_not_overlap() -> None:
+def test_a_call_that_begins_when_it_is_waited_for_does_not_overlap() -> None:
+    parts, percent = overlapped(CALL // UNIT, lazy=True)
+    assert values(parts) == (CALL, 0, CALL, CALL)
+    assert percent == 0
+
+
+def test_a_computation_that_is_slowed_down_by_the_call_shows_it() -> None:
     parts, percent = overlapped(CALL // UNIT, slowed=2.0)
     assert values(parts) == (CALL, 0, 2 * CALL, 0)
-    assert percent == 0
+    assert percent == 100, "all of it is hidden, and what that costs stands beside it"
 
 
 def test_a_computation_that_ends_sooner_overlaps_partly() -> None:

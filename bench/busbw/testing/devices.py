@@ -21,7 +21,8 @@ class DeviceScript:
 
     ``launch_ns`` is what handing one piece of work over takes the host, ``replay_ns`` handing over a graph, ``wait_ns``
     noticing that the device is done. A unit of computation takes ``unit_ns``, and ``slowed`` times that beside a
-    communication; a flush takes ``flush_ns``. ``clock_ns`` is the step of its own clock.
+    communication; a flush takes ``flush_ns``. What is posted begins at once, or only when it is waited for
+    (``lazy``), as with a library that makes no progress on its own. ``clock_ns`` is the step of its own clock.
     """
 
     launch_ns: int = 4_000
@@ -29,6 +30,7 @@ class DeviceScript:
     wait_ns: int = 0
     unit_ns: int = 100
     slowed: float = 1.0
+    lazy: bool = False
     flush_ns: int = 20_000
     cache_bytes: int = 1 << 20
     clock_ns: int = 1
@@ -169,11 +171,18 @@ class FakeDevice:
         """Do ``work`` on the other stream, once this one has come to where it is now; the returned makes it wait."""
         self._spend(post_ns)
         self.log.append("post")
-        communication = Communication(work(max(self.comes_ns(), self._posted_end_ns)))
-        self._posted_end_ns = communication.ends_ns
+        communication = Communication(0)
         self._posted.append(communication)
 
+        def begin() -> None:
+            communication.ends_ns = self._posted_end_ns = work(max(self.comes_ns(), self._posted_end_ns))
+
+        if not self.script.lazy:
+            begin()
+
         def wait() -> None:
+            if self.script.lazy:
+                begin()
             self._posted.remove(communication)
             self._ends_ns = max(self.comes_ns(), communication.ends_ns)
 
