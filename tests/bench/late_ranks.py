@@ -6,7 +6,7 @@ trial one rank leaves 30 % of the barriers, drawn at random, 2 ms after the othe
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,25 +49,39 @@ class Setting:
 SETTINGS = (Setting(2, None), Setting(4, None), Setting(2, 1), Setting(4, 2), Setting(2, 0), Setting(4, 0))
 
 
-def late_ranks(trials: int = TRIALS, settings: Sequence[Setting] = SETTINGS) -> None:
-    """Run ``trials`` trials of each setting and print how many went as they should."""
-    print(
-        f"# late ranks: {SECONDS * 1e3:g} ms in {SHARE:.0%} of the samples, {trials} launches of real Gloo ranks each"
-    )
-    print(
-        f"# {environment.usable_cores()} usable cores, load average {environment.load_average():.1f} before the start"
-    )
-    print("setting                    right  wrong  share of late samples  cost        of the dearest rank: range")
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How many of ``trials`` named whom they should and nobody else; ``shares`` and ``costs`` are the numbers of the
+    rank that cost most in each trial, the least first.
+    """
+
+    setting: Setting
+    right: int
+    trials: int
+    shares: tuple[float, ...]
+    costs: tuple[float, ...]
+
+    @property
+    def words(self) -> str:
+        """Setting and ranges in one line."""
+        return (
+            f"{self.setting.words}: late share {self.shares[0]:.1%} to {self.shares[-1]:.1%}, "
+            f"cost {self.costs[0]:.1%} to {self.costs[-1]:.1%} of the time"
+        )
+
+
+def outcomes(trials: int = TRIALS, settings: Sequence[Setting] = SETTINGS) -> Iterator[Outcome]:
+    """Run ``trials`` trials of each setting, some seconds each, and tell how they went."""
     for setting in settings:
         judged = [trial(setting, seed) for seed in range(trials)]
         wanted = () if setting.late is None else (setting.late,)
-        right = sum(tuple(one.rank for one in members if one.accused) == wanted for members in judged)
         dearest = [max(members, key=lambda member: member.cost) for members in judged]
-        shares, costs = sorted(one.share for one in dearest), sorted(one.cost for one in dearest)
-        print(
-            f"{setting.words:25s} {right:6d} {trials - right:6d}  {shares[0]:9.1%} to {shares[-1]:5.1%}"
-            f"  {costs[0]:8.1%} to {costs[-1]:5.1%}",
-            flush=True,
+        yield Outcome(
+            setting=setting,
+            right=sum(tuple(one.rank for one in members if one.accused) == wanted for members in judged),
+            trials=trials,
+            shares=tuple(sorted(one.share for one in dearest)),
+            costs=tuple(sorted(one.cost for one in dearest)),
         )
 
 
@@ -89,6 +103,19 @@ def trial(setting: Setting, seed: int) -> tuple[RankLateness, ...]:
     return group.members
 
 
+def main(arguments: Sequence[str]) -> None:
+    """Print one line a setting; the first argument is the number of trials."""
+    trials = int(arguments[0]) if arguments else TRIALS
+    print(
+        f"# late ranks: {SECONDS * 1e3:g} ms in {SHARE:.0%} of the samples, {trials} launches of real Gloo ranks each"
+    )
+    print(
+        f"# {environment.usable_cores()} usable cores, load average {environment.load_average():.1f} before the start"
+    )
+    for outcome in outcomes(trials):
+        print(f"{outcome.right:4d} of {outcome.trials} right: {outcome.words}", flush=True)
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    late_ranks(int(sys.argv[1]) if len(sys.argv) > 1 else TRIALS)
+    main(sys.argv[1:])

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+import late_ranks
 import numpy as np
 import numpy.typing as npt
 import resolution
+import slow_pairs
 from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_ind
 
-from busbw.statistics import autocorrelation_time
+from busbw.statistics import autocorrelation_time, median_interval
 from busbw.testing.noise import Noise, simulated
 from busbw_analysis.comparison import Estimate, Launches, estimate, holm, launches_needed, verdicts
 from busbw_analysis.launches import cluster_bootstrap, median_over_launches, ratio_of_sums
@@ -33,6 +35,8 @@ WITHIN: Final = 0.05
 FALSE_ALARMS: Final = (0.03, 0.07)
 FOUND: Final = (0.95, 1.0)
 COVERED: Final = (0.92, 0.97)
+NAMED: Final = (0.99, 1.0)
+NOBODY: Final = (0.95, 1.0)
 
 ONE_MODE: Final = Noise()
 SLOW_MODE: Final = Noise(slow_share=0.1)
@@ -202,6 +206,10 @@ def coverage() -> None:
             ends = [median_over_launches(values[0]) for values in launch_values(kind, launches)]
             inside = sum((end.low or 0.0) <= truth <= (end.high or 0.0) for end in ends)
             say(f"median over {launches} launches, {name}", inside, TRIALS, COVERED)
+        for launches in (6, 7, 8, 10):
+            ends = [median_interval(values[0]) for values in launch_values(kind, launches)]
+            inside = sum((end.low or 0.0) <= truth <= (end.high or 0.0) for end in ends)
+            say(f"for contrast: order statistics alone, {launches} launches, {name}", inside, TRIALS)
 
 
 def bootstrap() -> None:
@@ -285,6 +293,18 @@ def real_launches() -> None:
     resolution.main([])
 
 
+def late() -> None:
+    """A rank that is 2 ms late in 30 % of samples is named alone, and no healthy one: launches of real Gloo ranks."""
+    for found in late_ranks.outcomes(settings=late_ranks.SETTINGS[:4]):
+        say(found.words, found.right, found.trials, NAMED if found.setting.late is not None else NOBODY)
+
+
+def pairs() -> None:
+    """A slow host, direction or pair of a matrix is named and nothing else, where it takes 1.4 times the usual."""
+    for found in slow_pairs.outcomes():
+        say(found.words, found.right, found.trials, NOBODY if found.healthy else None)
+
+
 PROOFS: Final[dict[str, Callable[[], None]]] = {
     "noise": noise,
     "false-alarms": false_alarms,
@@ -293,6 +313,8 @@ PROOFS: Final[dict[str, Callable[[], None]]] = {
     "bootstrap": bootstrap,
     "needed": needed,
     "tests": tests,
+    "late": late,
+    "pairs": pairs,
     "resolution": real_launches,
 }
 

@@ -1,6 +1,7 @@
 """Stands in for ``busbw``: the same command over a backend that one thing is wrong with.
 
-``with_fault.py FAULT run …``: FAULT is a row of FAULTS; every other argument goes to busbw. Only BAD_OP is affected.
+``with_fault.py FAULT run …``: FAULT is a row of FAULTS; every other argument goes to busbw. Only BAD_OP is affected,
+but for ``late``, which delays a rank in all ops.
 """
 
 import os
@@ -17,7 +18,7 @@ from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import Case
-from busbw.testing.faults import CorruptingBackend, WrappingBackend, wrapped
+from busbw.testing.faults import CorruptingBackend, DelayingBackend, WrappingBackend, wrapped
 
 BAD_OP = "broadcast"
 _BAD_RANK = 1
@@ -135,6 +136,7 @@ FAULTS: dict[str, Callable[[Backend], Backend]] = {
     "bug": _disturbed(_bug),
     "leave-at-the-end": _LeavingAtTheEnd,
     "hang-over-groups": _HangingOverGroups,
+    "late": lambda inner: DelayingBackend(inner, _BAD_RANK, 5e-3, 0.4, seed=1),
 }
 
 

@@ -1,0 +1,52 @@
+"""A rank that is really late, and ranks that are not: the whole way from Gloo to the words of the report."""
+
+from __future__ import annotations
+
+import json
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+_PLAN = """\
+name = "late"
+
+[timing]
+min_samples = 60
+least_samples = 60
+min_seconds = 0.0
+max_seconds = 0.05
+launch_warmup_seconds = 0.1
+
+[[sweep]]
+ops = ["all_reduce", "all_gather", "barrier"]
+sizes = "1KiB"
+"""
+
+
+@pytest.mark.parametrize("fault", ["late", None])
+def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault: str | None) -> None:
+    plan = commands.folder / "late.toml"
+    plan.write_text(_PLAN, encoding="utf-8")
+    arguments = ("run", "--plan", plan, "--ranks", "2")
+    ran = (
+        commands.run(*arguments)
+        if fault is None
+        else commands.run(fault, *arguments, program=commands.program("with_fault.py"))
+    )
+    assert ran.code == 0, ran.told
+    reported = commands.run("report", "latest", "--json")
+    assert reported.code == 0, reported.told
+    document = json.loads((commands.read().path / "report.json").read_text(encoding="utf-8"))
+    (group,) = document["lateness"]
+    assert group["seen"] == "every entry"
+    assert [member["rank"] for member in group["members"] if member["accused"]] == ([] if fault is None else [1])
+    remarks = [remark["text"] for remark in document["warnings"] if remark["subject"] == "late rank"]
+    assert len(remarks) == (fault is not None)
+    for text in remarks:
+        assert text.startswith(f"Rank 1 (host {socket.gethostname()}) arrives late in ")
