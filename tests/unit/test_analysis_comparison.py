@@ -40,6 +40,15 @@ def test_the_rank_sum_p_is_that_of_scipy(first: list[float], second: list[float]
     assert estimate(side("a", first), side("b", second)).p_value == pytest.approx(expected)
 
 
+def test_very_many_launches_are_compared_as_scipy_does() -> None:
+    generator = np.random.default_rng(6)
+    first, second = generator.lognormal(0, 0.1, 300), generator.lognormal(0.015, 0.1, 80)
+    expected = mannwhitneyu(second, first, method="asymptotic").pvalue
+    found = estimate(side("a", first), side("b", second))
+    assert found.p_value == pytest.approx(expected, rel=1e-3)
+    assert rejected(found) == (not (found.low or 0) <= 1 <= (found.high or 0))
+
+
 @settings(deadline=None)  # a busy machine is no failure
 @given(st.lists(positive, min_size=4, max_size=14, unique=True))
 def test_the_signed_rank_p_is_that_of_scipy(ratios: list[float]) -> None:
