@@ -18,7 +18,7 @@ from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, Case
 
 LEAST_EXCESS = 0.1
 """In so much more of the samples than the next rank must a rank be late to be named."""
-LEAST_COST = 0.05
+LEAST_COST = 0.07
 """That share of the calls' time must the others have waited for it."""
 
 _SIGNIFICANCE = 0.01
