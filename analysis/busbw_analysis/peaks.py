@@ -16,6 +16,7 @@ from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
 
 _COPY = "memory_copy"
+_HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
 """A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
@@ -70,6 +71,8 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
         group = summary.only
         if summary.case.op != _COPY or summary.state != "measured" or group is None or summary.case.cache != "warm":
             continue
+        if summary.case.device != _HOST_MEMORY:
+            continue  # a GPU copies in its own memory, which is no roof over what ranks send each other
         size = summary.case.size_bytes
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
         if size >= LEAST_COPY_BYTES:
@@ -96,6 +99,8 @@ def roof_of(
     point = series.points[-1]
     if series.key.op == _COPY:
         return NoRoof("it is the roof itself")
+    if series.key.device != _HOST_MEMORY:
+        return NoRoof(f"the links between {series.key.device} devices are not known to busbw yet")
     if series.bus_factor is None or point.wire_bytes <= 0:
         return NoRoof(
             "nothing crosses a wire"

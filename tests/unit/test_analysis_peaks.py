@@ -169,3 +169,14 @@ def test_groups_at_the_same_time_share_the_host() -> None:
 def test_a_small_copy_is_no_roof() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
     assert not host_copies(dataset, summarise(dataset))
+
+
+def test_a_copy_on_a_gpu_is_no_roof_and_there_is_none_over_what_gpus_send_each_other() -> None:
+    sizes = {"all_reduce": 4 * MIB, "memory_copy": 64 * MIB}
+    cases = [case(op, size, backend="nccl", device="cuda") for op, size in sizes.items()]
+    dataset = pool((synthetic_run(cases, QUIET, samples=5),))
+    summaries = summarise(dataset)
+    copies = host_copies(dataset, summaries)
+    assert copies == {}
+    found = roof_of(dataset, series_of(dataset, summaries)[0], copies)
+    assert found == NoRoof("the links between cuda devices are not known to busbw yet")

@@ -1,0 +1,258 @@
+"""What is asked of torch.cuda, and in which order, by a stand-in for it. No GPU is needed, and none is proved right."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from busbw.backends import nccl
+from busbw.backends.base import World
+from busbw.clock import HostClock
+from busbw.cuda import CudaDevice, CudaMark
+from busbw.devices import DeviceConditions
+from busbw.errors import BackendError, LaunchError
+from busbw.measure import measure
+from busbw.nvml import Nvml
+from busbw.ops import OPS
+from busbw.records import Measurement, Mode
+from busbw.sampling import Bench
+from busbw.synchronise import CommonClock
+from busbw.testing.devices import FakeMark
+from busbw.testing.fakes import QUICK
+from busbw.testing.synthetic import case
+
+UUID = "12345678-1234-1234-1234-123456789abc"
+GHZ = 1.5
+HUNDRED = 100
+
+
+class Gpu:
+    """The part of torch.cuda that is used. Everything is done at once; ``asked`` is what was asked, in order.
+
+    Time passes while it spins, at ``GHZ`` cycles a nanosecond, and by 1000 ns with each event that is put.
+    """
+
+    def __init__(self) -> None:
+        self.asked: list[object] = []
+        self.now_ns = 0.0
+        gpu = self
+
+        class Event:
+            def __init__(self, *, enable_timing: bool) -> None:
+                assert enable_timing
+                self.at_ns: float | None = None
+
+            def record(self) -> None:
+                gpu.now_ns += 1_000
+                self.at_ns = gpu.now_ns
+
+            def query(self) -> bool:
+                return self.at_ns is not None
+
+            def elapsed_time(self, end: "Event") -> float:
+                assert self.at_ns is not None
+                assert end.at_ns is not None
+                return (end.at_ns - self.at_ns) / 1e6
+
+        class CUDAGraph:
+            def replay(self) -> None:
+                gpu.asked.append("replay")
+
+        self.event, self.graph_type = Event, CUDAGraph
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        properties = SimpleNamespace(L2_cache_size=1 << 20, uuid=UUID)
+        replaced = {
+            "set_device": lambda index: self.asked.append(("set_device", index)),
+            "get_device_properties": lambda _index: properties,
+            "Event": self.event,
+            "CUDAGraph": self.graph_type,
+            "graph": self.capture,
+            "synchronize": lambda index: self.asked.append(("synchronize", index)),
+            "_sleep": self.spin,
+        }
+        for name, stand_in in replaced.items():
+            monkeypatch.setattr(torch.cuda, name, stand_in)
+
+    def spin(self, cycles: int) -> None:
+        self.asked.append(("spin", cycles))
+        self.now_ns += cycles / GHZ
+
+    @contextmanager
+    def capture(self, graph: object, *, capture_error_mode: str) -> Iterator[None]:
+        assert isinstance(graph, self.graph_type)
+        self.asked.append(("capture", capture_error_mode))
+        yield
+        self.asked.append("captured")
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    stand_in = Gpu()
+    stand_in.install(monkeypatch)
+    return stand_in
+
+
+@pytest.fixture
+def device(gpu: Gpu) -> CudaDevice:
+    made = CudaDevice(0)
+    assert gpu.asked == [("set_device", 0)]
+    gpu.asked.clear()
+    made.name = "cpu"  # where its tensors are, as far as this process can have them
+    return made
+
+
+def test_a_device_knows_itself(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = CudaDevice(1)
+    assert (made.name, made.cache_bytes, made.uuid) == ("cuda:1", 1 << 20, f"GPU-{UUID}")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: SimpleNamespace())
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", f"0,GPU-{UUID}")
+    older = CudaDevice(1)
+    assert (older.cache_bytes, older.uuid) == (32 << 20, f"GPU-{UUID}")
+    assert CudaDevice(0).uuid is None, "a number is not a name: it counts among what is visible"
+    assert ("set_device", 1) in gpu.asked
+
+
+def test_marks_are_put_when_they_are_made_and_compared_in_nanoseconds(device: CudaDevice) -> None:
+    before, after = device.mark(), device.mark()
+    assert isinstance(after, CudaMark)
+    assert after.passed()
+    before.record()
+    after.record()
+    assert after.passed()
+    assert after.ns_since(before) == 1_000
+    stranger = FakeMark.__new__(FakeMark)
+    with pytest.raises(BackendError, match="cannot be compared with FakeMark"):
+        after.ns_since(stranger)
+
+
+def test_a_hold_is_calibrated_once_and_then_as_long_as_asked(gpu: Gpu, device: CudaDevice) -> None:
+    device.hold(3_000_000)
+    device.hold(6_000_000)
+    spins = [cycles for name, cycles in (one for one in gpu.asked if isinstance(one, tuple)) if name == "spin"]
+    assert spins[-2:] == [pytest.approx(3_000_000 * GHZ, rel=0.01), pytest.approx(6_000_000 * GHZ, rel=0.01)]
+    assert len(spins) == 7 + 2
+
+
+def test_without_a_spinning_kernel_holding_is_refused(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch.cuda, "_sleep")
+    with pytest.raises(BackendError, match=r"has no torch\.cuda\._sleep"):
+        CudaDevice(0).hold(1)
+    assert gpu.asked == [("set_device", 0)]
+
+
+def test_a_flush_writes_twice_the_cache(device: CudaDevice) -> None:
+    device.flush()
+    swept = device._sweep
+    assert swept is not None
+    assert swept.numel() * swept.itemsize == 2 << 20
+    assert bool((swept == 1).all())
+    device.flush()
+    assert device._sweep is swept
+
+
+def test_only_this_thread_may_spoil_a_capture_and_nothing_else_is_under_way(gpu: Gpu, device: CudaDevice) -> None:
+    replay = device.capture([lambda: gpu.asked.append("a"), lambda: gpu.asked.append("b")])
+    done = ("synchronize", 0)
+    assert gpu.asked == [done, ("capture", "thread_local"), "a", "b", "captured", done]
+    replay()
+    assert gpu.asked[-1] == "replay"
+
+
+def test_computation_is_captured_once_and_replayed_by_the_hundred(gpu: Gpu, device: CudaDevice) -> None:
+    products: list[torch.Tensor] = []
+    multiply = torch.mm
+
+    def counted(left: torch.Tensor, right: torch.Tensor, *, out: torch.Tensor) -> torch.Tensor:
+        products.append(out)
+        return multiply(left, right, out=out)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch, "mm", counted)
+        device.compute(2 * HUNDRED + 3)
+        assert len(products) == 1 + HUNDRED + 1 + 3, "each is done once before it is captured"
+        assert gpu.asked.count("replay") == 3
+        device.compute(2 * HUNDRED + 3)
+    assert len(products) == 1 + HUNDRED + 1 + 3
+    assert gpu.asked.count("replay") == 6
+
+
+def test_conditions_come_from_the_management_library(device: CudaDevice) -> None:
+    assert device.conditions() is None
+    told = DeviceConditions(3, 1_980.0, 4)
+    library = SimpleNamespace(
+        NVML_CLOCK_SM=1,
+        NVMLError=OSError,
+        nvmlDeviceGetIndex=lambda _handle: 3,
+        nvmlDeviceGetClockInfo=lambda _handle, _which: 1_980,
+        nvmlDeviceGetCurrentClocksEventReasons=lambda _handle: 4,
+    )
+    device._nvml = Nvml(library, "handle")  # type: ignore[arg-type] # a module by what it has
+    assert device.conditions() == told
+
+
+# --- the backend around it -------------------------------------------------------------------------------------
+
+
+class Rank(CudaDevice):
+    """Its tensors are on the processor."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.name = "cpu"
+
+
+@pytest.fixture
+def backend(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[nccl.NcclBackend]:
+    """NCCL's class around Gloo's library, in a world of one."""
+    form = dist.init_process_group
+
+    def formed(library: str, **options: object) -> None:
+        assert library == "nccl"
+        form("gloo", **options)  # type: ignore[arg-type] # passed on as they came
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    monkeypatch.setattr(dist, "init_process_group", formed)
+    monkeypatch.setattr(nccl, "CudaDevice", Rank)
+    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=20))
+    opened = nccl.NcclBackend(World(0, 1, 5, "local", 20.0, store=("127.0.0.1", meeting.port)))
+    assert ("set_device", 0) in gpu.asked, "a rank that sees one GPU has that one, whatever its number on the host"
+    yield opened
+    opened.close()
+
+
+@pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
+@pytest.mark.parametrize("held", [False, True])
+def test_a_real_library_is_measured_behind_a_device(
+    backend: nccl.NcclBackend,
+    mode: Mode,
+    held: bool,  # noqa: FBT001
+) -> None:
+    clock = HostClock()
+    bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
+    one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, held=held)
+    assert backend.refuse(OPS["all_gather"], one) is None
+    made = measure(bench, one, (), launch=0, block=0)
+    assert isinstance(made, Measurement), made
+    assert made.check.state == "verified"
+    (group,) = made.groups
+    assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
+    assert group.beside_ns is not None
+
+
+def test_a_gpu_that_does_not_work_is_told_with_its_rank(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_index: int) -> None:
+        message = "CUDA error: all CUDA-capable devices are busy or unavailable\nCompile with …"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch.cuda, "set_device", broken)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: True)
+    with pytest.raises(LaunchError, match="rank 3 cannot use its GPU: CUDA error: all CUDA-capable devices are busy"):
+        nccl.NcclBackend(World(3, 4, 3, "local", 1.0))
+    assert gpu.asked == []
