@@ -1,0 +1,66 @@
+"""Stands in for ``busbw``: the same command, but every rank believes that it has a clock of its own.
+
+The ranks of one host read one clock, so the truth is known: whatever is derived through the synchronised clocks has to
+be what the shared clock says, within the bound that is stored. Anything else ends the run with an AssertionError.
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from unittest.mock import patch
+
+import numpy as np
+
+from busbw import cli, environment, sampling, worker
+from busbw.backends.base import Backend
+from busbw.measure import measure
+from busbw.ops.base import Matrix
+from busbw.ops.groups import Round
+from busbw.records import JSON, Case, Failed, Measurement
+from busbw.reduction import Seen, Taken, reduce_batch
+from busbw.sampling import Bench
+
+_CLOCKS: list[Bench] = []
+_COMPARED = ("arrival_skew", "exit_span", "exit_skew")
+
+
+def _apart(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
+    return tuple(f"the clock of rank {rank}" for rank in range(len(facts)))
+
+
+def _measured(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -> Measurement | Failed:
+    _CLOCKS[:] = [bench]
+    row = measure(bench, case, matrix, launch, block)
+    _hold(isinstance(row, Failed) or (row.clock_error_ns or 0) > 0, "clocks that are apart have an error")
+    return row
+
+
+def _reduced(backend: Backend, groups: Round, taken: Taken) -> Seen:
+    """What was seen, held to what is seen by the clock that all ranks truly share."""
+    seen = reduce_batch(backend, groups, taken)
+    truth = reduce_batch(
+        backend, groups, dataclasses.replace(taken, entries=taken.samples.entries, exits=taken.samples.exits)
+    )
+    (error,) = backend.reduce(np.asarray([_CLOCKS[0].common.error_ns()], dtype=np.int64), "max")
+    for name in _COMPARED:
+        off = int(np.abs(getattr(seen, name) - getattr(truth, name)).max())
+        _hold(off <= 2 * error, f"{name} is {off} ns from the truth, its bound is {2 * error} ns")
+    return seen
+
+
+def _hold(promise: bool, words: str) -> None:  # noqa: FBT001 - reads like an assertion, which it is, even under -O
+    if not promise:
+        raise AssertionError(words)
+
+
+def main() -> None:
+    """Part the clocks and be busbw."""
+    with (
+        patch.object(environment, "clock_domains", _apart),
+        patch.object(worker, "measure", _measured),
+        patch.object(sampling, "reduce_batch", _reduced),
+    ):
+        cli.main(prog_name="busbw")
+
+
+if __name__ == "__main__":
+    main()
