@@ -27,16 +27,17 @@ _BLOCKS = 2
 
 
 def _start(commands: Commands) -> Started:
-    plan = commands.sweep(_OPS, "1KiB..8KiB+1KiB", placement='"both"')
+    plan = commands.sweep(_OPS, "1KiB..5KiB+1KiB", placement='"both"')
     return commands.start("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES))
 
 
 def _broken_off(commands: Commands, number: signal.Signals) -> StoredRun:
     """A run whose launcher got a signal in the middle of its second launch."""
     started = _start(commands)
-    each = len(store.read_run(started.folder()).cases) * _BLOCKS
-    skipped = len(started.rows(atleast=1)) and len(store.read(started.folder()).skipped) * _BLOCKS
-    started.rows(atleast=each - skipped + 3)
+    started.rows(atleast=1)
+    run = store.read(started.folder())
+    a_launch = (len(run.run.cases) - len(run.skipped)) * _BLOCKS
+    started.rows(atleast=a_launch + 3)
     started.process.send_signal(number)
     started.wait()
     assert commands.nobody_left(within_seconds=20)
@@ -101,7 +102,6 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
     refused = _resume(commands)
     assert refused.code == 1, refused.told
     assert "is still going on, or is being resumed by somebody else" in refused.err
-    # The ranks outlive their launcher for as long as they are stopped: the run is theirs until then.
     started.process.kill()
     started.wait()
     assert commands.nobody_left(within_seconds=20)
@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
 
 
 def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> None:
-    plan = commands.sweep("all_reduce,all_gather", "1KiB..16KiB+512")
+    plan = commands.sweep("all_reduce,all_gather", "1KiB..8KiB+512")
     started = commands.start("run", "--plan", plan, program=commands.torchrun(_RANKS))
     started.rows(atleast=2)
     for pid in started.pids():
@@ -129,9 +129,6 @@ def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> N
     assert [row.resumes for row in middle.launches] == [None, 0]
     assert middle.end is not None
     assert middle.end.status == "interrupted"
-    other = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS + 1))
-    assert other.code != 0
-    assert f"this is another world: ranks: {_RANKS} then, {_RANKS + 1} now" in other.err
     finished = commands.run("run", "--resume", "latest", program=commands.torchrun(_RANKS))
     assert finished.code == 0, finished.told
     assert [row.resumes for row in commands.read().launches] == [None, 0, None]
