@@ -6,6 +6,7 @@
 import itertools
 import json
 import sys
+import time
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from busbw.ops import OPS
 from busbw.ops.data import TORCH_DTYPES
 from busbw.records import DTYPE_BYTES, REDOPS, Case
 from busbw.testing.faults import wrapped
+
+_LATE_SECONDS = 0.05
 
 
 def _hold(promise: bool, words: str) -> None:  # noqa: FBT001 - reads like an assertion, which it is, even under -O
@@ -91,13 +94,51 @@ def _a_call_may_be_repeated_and_groups_made_twice(backend: Backend) -> None:
         in_place=True,
     )
     buffer = backend.allocate(1, "int64")
-    call = backend.bind(op, case, mine, buffer, buffer, ()).call
+    operation = backend.bind(op, case, mine, buffer, buffer, ())
     for _ in range(3):
         buffer.fill_(backend.rank)
-        call()
+        operation.call()
         _hold(int(buffer[0]) == sum(mine), "a group reduces over its own ranks, call after call")
+        if operation.post is not None:
+            buffer.fill_(backend.rank)
+            wait = operation.post()
+            wait()
+            _hold(int(buffer[0]) == sum(mine), "what was posted is finished when it has been waited for")
     for _ in range(100):
         backend.barrier()
+
+
+def _messages_arrive_in_order_and_apart_from_others(backend: Backend) -> None:
+    large = 1 << 60
+    if backend.rank == 0:
+        for other in range(1, backend.size):
+            for number in range(5):
+                backend.send(other, [number, large + other, -number])
+        for other in range(1, backend.size):
+            _hold(backend.receive(other, 1).tolist() == [other], "receive gives what that rank sent")
+    else:
+        for number in range(5):
+            heard = backend.receive(0, 3)
+            _hold(heard.dtype == np.int64, "receive gives int64")
+            _hold(heard.tolist() == [number, large + backend.rank, -number], "messages arrive in their order")
+        backend.send(0, [backend.rank])
+
+
+def _a_swap_returns_when_the_other_one_has_come(backend: Backend) -> None:
+    """Rank by rank, each comes late: nobody may be past the swap that it has part in before it came."""
+    after, before = (backend.rank + 1) % backend.size, (backend.rank - 1) % backend.size
+    for late in range(backend.size):
+        backend.barrier()
+        if backend.rank == late:
+            time.sleep(_LATE_SECONDS)
+        came = time.monotonic_ns()
+        backend.swap(after, before)
+        left = time.monotonic_ns()
+        moments = np.zeros((2, backend.size), dtype=np.int64)
+        moments[:, backend.rank] = came, left
+        moments = backend.reduce(moments.reshape(-1), "sum").reshape(moments.shape)
+        follower = (late + 1) % backend.size
+        _hold(bool(moments[1, follower] >= moments[0, late]), "swap waits for the rank that it hears of")
 
 
 def _no_op_moves_less_than_it_must(backend: Backend) -> None:
@@ -110,6 +151,8 @@ def _conform(backend: Backend) -> Backend:
     _buffers_are_zero(backend)
     _refusals_are_words_and_the_same_everywhere(backend)
     _a_call_may_be_repeated_and_groups_made_twice(backend)
+    _messages_arrive_in_order_and_apart_from_others(backend)
+    _a_swap_returns_when_the_other_one_has_come(backend)
     _no_op_moves_less_than_it_must(backend)
     return backend
 
