@@ -390,8 +390,8 @@ def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
         name = parameter.opts[0]
         if name in kept:
             continue
-        value = "1" if parameter.type.name in {"integer", "float"} else "x"
-        result = CliRunner().invoke(main, ["run", "--resume", "latest", name, value])
+        values = {"boolean": [], "integer": ["1"], "float": ["1"]}.get(parameter.type.name, ["x"])
+        result = CliRunner().invoke(main, ["run", "--resume", "latest", name, *values])
         assert result.exit_code == 2, name
         assert f"{name} cannot be given with --resume" in result.stderr
 
