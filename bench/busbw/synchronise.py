@@ -28,6 +28,9 @@ _FIT_POINTS = 20
 _UNWATCHED_PPM = 100.0
 """What two crystals may drift apart by as long as nobody has watched them: their usual tolerance."""
 
+_WANDER_PPM = 1.0
+"""A crystal follows its temperature, so a drift that was fitted over minutes may be off by as much by now."""
+
 _COLUMNS = 4
 
 
@@ -119,7 +122,8 @@ class CommonClock:
 def _fit(points: Sequence[_Point]) -> _Drift:
     """The drift of rank 0's clock against this one, by least squares; nothing before there is enough to fit.
 
-    The slope is a weighted sum of the offsets, so it is off by no more than the same sum of their bounds.
+    The slope is a weighted sum of the offsets, so it is off by no more than the same sum of their bounds, as far
+    as it is one drift.
     """
     at = np.asarray([point.at_ns - points[0].at_ns for point in points], dtype=np.float64)
     if len(points) < _FIT_POINTS or at[-1] < _FIT_NS:
@@ -128,7 +132,8 @@ def _fit(points: Sequence[_Point]) -> _Drift:
     weights = away / (away @ away)
     slope = float(weights @ np.asarray([point.offset_ns - points[0].offset_ns for point in points], dtype=np.float64))
     bound = float(np.abs(weights) @ np.asarray([point.error_ns for point in points], dtype=np.float64))
-    return _Drift(slope * 1e6, bound * 1e6) if bound * 1e6 < _UNWATCHED_PPM else _Drift()
+    unnoticed_ppm = bound * 1e6 + _WANDER_PPM
+    return _Drift(slope * 1e6, unnoticed_ppm) if unnoticed_ppm < _UNWATCHED_PPM else _Drift()
 
 
 def _apart_ns(elapsed_ns: int, ppm: float = _UNWATCHED_PPM) -> int:

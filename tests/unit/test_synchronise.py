@@ -175,6 +175,18 @@ def test_clocks_go_on_drifting_while_they_are_compared() -> None:
     assert on_all(world, work)[1] > 1_000, "or nothing was held here"  # type: ignore[operator]
 
 
+def test_a_drift_that_was_fitted_leaves_room_for_the_temperature() -> None:
+    def work(backend: FakeBackend) -> int:
+        common = watched(backend, 40, SECOND_NS)
+        before = common.error_ns() or 0
+        backend.clock.advance(SECOND_NS)
+        return (common.error_ns() or 0) - before
+
+    growth = on_all(FakeWorld(2, Script(latency_ns=lambda *_: 100)), work)[1]
+    assert isinstance(growth, int)
+    assert 1_000 <= growth < 2_000, "1 ppm, and the little that 40 comparisons over 39 s leave open"
+
+
 def test_too_short_a_time_gives_no_drift_however_many_points() -> None:
     def work(backend: FakeBackend) -> list[float | None]:
         return [clock.drift_ppm for clock in watched(backend, 40, SECOND_NS // 100).ranks or ()]
@@ -241,7 +253,7 @@ def test_no_error_within_the_bounds_of_the_points_makes_the_drift_worse_than_its
     ]
     found = synchronise._fit(points)
     assert found.ppm is not None
-    assert abs(found.ppm) <= found.unnoticed_ppm + 1e-9
+    assert abs(found.ppm) <= found.unnoticed_ppm - synchronise._WANDER_PPM + 1e-9
 
 
 # --- what is measured by it ------------------------------------------------------------------------------------
@@ -291,5 +303,5 @@ def test_exits_are_corrected_for_the_drift_of_a_long_sample() -> None:
     (made, _) = on_all(FakeWorld(2, script), work)
     assert isinstance(made, Measurement)
     assert made.clock_error_ns is not None
-    assert made.clock_error_ns < 20_000, "80 µs are 80 ppm of a sample"
+    assert made.clock_error_ns < 60_000, "80 µs are 80 ppm of a sample"
     assert max(made.groups[0].exit_skew_ns or ()) <= made.clock_error_ns
