@@ -23,7 +23,7 @@ Kind = Literal["host", "rank", "sender", "receiver", "pair"]
 
 LEAST_RANKS = 4
 """With fewer, a row has too few cells for its median to outvote one slow cell."""
-LAUNCHES_FOR_A_PAIR = 3
+LAUNCHES_FOR_A_PAIR = 4
 """With fewer, a single slow pair is as likely one slow moment."""
 
 _SLOW_RATIO = 0.85
@@ -160,7 +160,7 @@ def odd_ones(ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_
     the rate less than 85 % of the usual, stands out from the other effects of its kind by 4 σ (pairs: 6 σ), is there
     in at least three quarters of the launches, and is beyond what the scatter of launches explains (t-test with the
     scatter pooled over the kind, p < 0.01 over all lines or cells). One launch has no scatter: there, 70 %. Single
-    pairs are judged from three launches on.
+    pairs are judged from four launches on.
     """
     logs = np.log(times_ns)
     near = np.asarray([[one == other for other in hosts] for one in hosts])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.matrices import Odd, odd_ones
+from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR, Odd, odd_ones
 
 Floats = npt.NDArray[np.float64]
 
@@ -114,12 +114,12 @@ class Outcome:
 def outcomes(trials: int = TRIALS) -> Iterator[Outcome]:
     """Judge ``trials`` seeded matrices of every shape and truth.
 
-    One launch judges no single pairs, and lines only when they take 1.43 times the usual: there, only the healthy.
+    Fewer launches than it takes to judge single pairs are asked for the healthy only.
     """
     for count, on_host in ((4, 1), (8, 1), (8, 2), (16, 4)):
-        for launches in (1, 3, 6, 10):
+        for launches in (1, 2, 4, 6, 10):
             settings = [(HEALTHY, LAUNCH_NOISE), (HEALTHY, 0.3)]
-            settings += [(truth, LAUNCH_NOISE) for truth in TRUTHS[1:]] if launches > 1 else []
+            settings += [(truth, LAUNCH_NOISE) for truth in TRUTHS[1:]] if launches >= LAUNCHES_FOR_A_PAIR else []
             for truth, noise in settings:
                 judged = (found(truth, count, on_host, launches, seed, noise) for seed in range(trials))
                 yield Outcome(
