@@ -5,9 +5,11 @@ block, flushed and fsynced before the next block starts. Nothing else is needed 
 """
 
 import contextlib
+import gzip
 import os
 import re
 import secrets
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -22,6 +24,8 @@ from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Meas
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
+PACKED_FILE = "samples.jsonl.gz"
+"""The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
 
 Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
 
@@ -222,12 +226,7 @@ def read(folder: Path) -> StoredRun:
     run, schema = _read_run(folder / RUN_FILE)
     rows: list[Row] = []
     warnings: list[str] = []
-    path = folder / SAMPLES_FILE
-    try:
-        content = path.read_bytes() if path.exists() else b""
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise StoreError(message) from error
+    path, content = _samples(folder)
     lines = content.split(b"\n")
     torn = lines.pop()
     for number, line in enumerate(lines, start=1):
@@ -242,6 +241,22 @@ def read(folder: Path) -> StoredRun:
     if torn:
         warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
     return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
+
+
+def _samples(folder: Path) -> tuple[Path, bytes]:
+    """The file that holds the samples, and its lines. Raises StoreError, and DamagedRun for a broken archive."""
+    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
+    path = packed if packed.exists() else plain
+    try:
+        if path is packed:
+            return path, gzip.decompress(path.read_bytes())
+        return path, path.read_bytes() if path.exists() else b""
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        message = f"{path}: {error}"
+        raise DamagedRun(message) from error
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message) from error
 
 
 def read_run(folder: Path) -> Run:

@@ -11,6 +11,7 @@ from pathlib import Path
 from busbw import store
 from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
+from busbw.packing import pack
 from busbw.plan import Plan
 from busbw.records import Ended, EndStatus, Failed
 
@@ -90,9 +91,13 @@ def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed 
 
 
 def finish_well(folder: Path, failed: int) -> None:
-    """Write the end of a run whose launches all came to theirs. Raises StoreError when it cannot be written."""
+    """Write the end of a run whose launches all came to theirs, and pack it when it is large.
+
+    Raises StoreError when it cannot be written.
+    """
     status: EndStatus = "failed" if failed else "complete"
     with store.Appender(folder) as appender:
         appender.append(
             Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
         )
+    pack(folder)

@@ -10,6 +10,7 @@ from busbw import environment, store
 from busbw.claim import Claim
 from busbw.errors import StoreError
 from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.packing import pack, unpack
 from busbw.plan import Plan
 from busbw.records import EndStatus, Failed
 from busbw.resume import Lack, Remaining, lack_of
@@ -38,6 +39,8 @@ class Opened:
         end = self.lack.stored.end
         if speaks and (end is None or end.status == "interrupted"):
             finish_well(self.folder, self.failed)
+        elif speaks:
+            pack(self.folder)  # as it was found
         return Result(self.folder, 0, self.failed, speaks=speaks, whole=True)
 
     def finish(self, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
@@ -59,6 +62,7 @@ def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
         return
     with Claim(settings.resume) as claim:
         # Read only now: until the claim was there, somebody else may have been measuring.
+        unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
         if not claim.sure:
             _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")

@@ -1,0 +1,90 @@
+"""Large runs are packed and unpacked: the same rows either way, and never half of one."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+
+from busbw import packing, store
+from busbw.errors import DamagedRun, StoreError
+from busbw.launch.base import finish_well
+from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], launches=3))
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_packed_run_reads_as_before_and_unpacks_to_the_same_bytes(folder: Path) -> None:
+    plain, before = (folder / store.SAMPLES_FILE).read_bytes(), store.read(folder).rows
+    packing.pack(folder, least_bytes=0)
+    assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
+    assert len((folder / store.PACKED_FILE).read_bytes()) < len(plain) / 2
+    assert store.read(folder).rows == before
+    packing.unpack(folder)
+    assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
+    assert (folder / store.SAMPLES_FILE).read_bytes() == plain
+
+
+def test_the_same_samples_give_the_same_archive(folder: Path) -> None:
+    packing.pack(folder, least_bytes=0)
+    first = (folder / store.PACKED_FILE).read_bytes()
+    packing.unpack(folder)
+    packing.pack(folder, least_bytes=0)
+    assert (folder / store.PACKED_FILE).read_bytes() == first
+
+
+def test_small_runs_and_runs_without_samples_stay_as_they_are(folder: Path, tmp_path: Path) -> None:
+    packing.pack(folder)
+    assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
+    packing.unpack(folder)
+    assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
+    packing.pack(tmp_path / "nothing here", least_bytes=0)
+
+
+def test_a_large_run_is_packed_when_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing.pack, "__defaults__", (0,))
+    folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], fate=Fate(ended=None)))
+    finish_well(folder, failed=0)
+    assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
+    end = store.read(folder).end
+    assert end is not None
+    assert end.status == "complete"
+
+
+def test_whatever_is_beside_an_archive_does_not_count(folder: Path) -> None:
+    """A writer that died between the two steps of packing, or in the middle of unpacking, leaves both files."""
+    rows = store.read(folder).rows
+    plain = (folder / store.SAMPLES_FILE).read_bytes()
+    packing.pack(folder, least_bytes=0)
+    for left in (b"", plain[:100], plain):
+        (folder / store.SAMPLES_FILE).write_bytes(left)
+        assert store.read(folder).rows == rows
+    packing.unpack(folder)
+    assert store.read(folder).rows == rows
+
+
+def test_a_broken_archive_is_damage_and_is_left_alone(folder: Path) -> None:
+    packing.pack(folder, least_bytes=0)
+    packed = folder / store.PACKED_FILE
+    for broken in (packed.read_bytes()[:-20], b"no archive", gzip.compress(b"{")[:5]):
+        packed.write_bytes(broken)
+        with pytest.raises(DamagedRun, match=store.PACKED_FILE):
+            store.read(folder)
+        with pytest.raises(StoreError, match="left as it was"):
+            packing.unpack(folder)
+        assert packed.read_bytes() == broken
+
+
+def test_a_disk_without_room_keeps_the_plain_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_arguments: object, **_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("shutil.copyfileobj", full)
+    packing.pack(folder, least_bytes=0)
+    assert names(folder) == [store.RUN_FILE, store.SAMPLES_FILE]
