@@ -115,7 +115,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it."
 )
-@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
+@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2; one a GPU]")
 @click.option("--backend", help="Communication library (busbw list backends).  [default: gloo]")
 @click.option("--launches", type=int, help="Repeat everything in this many fresh sets of processes.  [default: 1]")
 @click.option("--seed", type=int, help="Seed of the order and of the data.  [default: 1]")

@@ -250,6 +250,18 @@ def test_posting_costs_the_host_and_that_is_kept_beside_the_device() -> None:
     assert only(tuple(parts.host_post.tolist())) == POST
 
 
+def test_caches_are_flushed_before_the_call_alone_and_before_the_one_beside_work() -> None:
+    over = world()
+    (group,) = measured(over, one_case("overlap", cache="flushed")).groups
+    assert group.overlap is not None
+    assert only(group.overlap.pure_ns) == POST + CALL
+    device = over.backends[0].stream
+    assert device is not None
+    sample = ["flush", "wait", "post", "wait", "flush", "wait", "post", "compute", "wait"]
+    check = ["wait", "post", "wait"]
+    assert device.log[-len(sample) - len(check) :] == [*sample, *check]
+
+
 def test_an_overlapped_case_is_measured_and_stored_with_its_parts() -> None:
     made = measured(world(3), one_case("overlap", ranks=3))
     (group,) = made.groups

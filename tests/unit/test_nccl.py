@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from busbw import backends
+from busbw import backends, launch
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
 from busbw.backends.nccl import NcclBackend, shared_gpu, why_not
 from busbw.environment import LIBRARIES
 from busbw.errors import LaunchError
 from busbw.ops import OPS
+from busbw.plan import Plan, Sweep
 from busbw.testing.synthetic import case
 
 
@@ -39,6 +40,26 @@ def test_a_hidden_gpu_is_called_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     assert BACKENDS["nccl"].missing() == "CUDA_VISIBLE_DEVICES hides every GPU"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     assert BACKENDS["nccl"].missing() is None
+
+
+@pytest.mark.parametrize(
+    ("shown", "gpus"), [(None, 3), ("0,1", 2), ("2", 1), ("0,-1,1", 1), ("", 0), ("-1", 0), ("0,1,2,3,4", 3)]
+)
+def test_there_is_a_place_for_a_rank_on_every_gpu_that_is_shown(
+    monkeypatch: pytest.MonkeyPatch, shown: str | None, gpus: int
+) -> None:
+    monkeypatch.setattr(backends, "_CUDA_DEVICES", ("null", "zero", "full"))
+    if shown is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", shown)
+    assert BACKENDS["nccl"].places() == gpus
+    plan = Plan(backend="nccl", sweep=(Sweep(ops=("all_reduce",)),))
+    assert launch.ranks_of(plan, {}) == max(1, gpus)
+
+
+def test_gloo_has_a_place_for_any_number() -> None:
+    assert BACKENDS["gloo"].places() is None
 
 
 def test_a_rank_without_a_gpu_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

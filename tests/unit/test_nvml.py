@@ -102,6 +102,17 @@ def test_what_the_driver_does_not_tell_is_none(monkeypatch: pytest.MonkeyPatch) 
     assert gpu.conditions() == DeviceConditions(3, None, 0)
 
 
+def test_a_driver_that_knows_no_reasons_tells_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent(Library):
+        def nvmlDeviceGetCurrentClocksThrottleReasons(self, handle: str) -> int:  # noqa: N802
+            raise NVMLError(handle)
+
+    installed(monkeypatch, Silent())
+    gpu = nvml_of(UUID, 0)
+    assert gpu is not None
+    assert gpu.conditions() == DeviceConditions(3, 1_980.0, 0)
+
+
 def test_without_the_library_or_its_driver_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, None)
     assert nvml_of(UUID, 0) is None

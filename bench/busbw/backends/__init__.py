@@ -5,6 +5,7 @@ import os
 import re
 from contextlib import suppress
 from importlib import metadata
+from itertools import takewhile
 from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
@@ -38,9 +39,9 @@ def _nccl_missing() -> str | None:
     if spec is None or spec.origin is None:
         return "torch is not installed"
     reasons = []
-    if not any(list(Path("/dev").glob(pattern)) for pattern in _CUDA_DEVICES):
+    if not _device_files():
         reasons.append("there is no CUDA device")
-    elif os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in {"", "-1"}:
+    elif not _gpus():
         reasons.append("CUDA_VISIBLE_DEVICES hides every GPU")
     if not _built_with_cuda(Path(spec.origin).with_name("version.py")):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without NCCL")
@@ -49,6 +50,20 @@ def _nccl_missing() -> str | None:
 
 _CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
 """Device files of the NVIDIA driver: on a Linux host, in WSL, on Jetson."""
+
+
+def _device_files() -> int:
+    """How many GPUs the driver has a file for."""
+    return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
+
+
+def _gpus() -> int:
+    """GPUs that CUDA shows to a process, as far as can be told without starting CUDA."""
+    there, shown = _device_files(), os.environ.get("CUDA_VISIBLE_DEVICES")
+    if shown is None:
+        return there
+    # CUDA stops at the first entry that it does not know; -1 is the usual way to show none.
+    return min(there, len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, shown.split(",")))))
 
 
 def _built_with_cuda(version_file: Path) -> bool:
@@ -86,6 +101,7 @@ BACKENDS: dict[str, BackendRow] = {
             missing=_nccl_missing,
             open=_open_nccl,
             versions=_nccl_versions,
+            places=_gpus,
         ),
     )
 }

@@ -117,7 +117,8 @@ class Backend(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BackendRow:
-    """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can).
+    """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
+    many ranks have a device of their own here (None: any number).
 
     ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
     """
@@ -128,3 +129,4 @@ class BackendRow:
     missing: Callable[[], str | None]
     open: Callable[[World], Backend]
     versions: Callable[[], dict[str, str]]
+    places: Callable[[], int | None] = lambda: None

@@ -60,7 +60,7 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     row = launcher_here(variables)
     promised = row.size(variables)
     if promised is None:
-        return plan.ranks or promises.default_ranks()
+        return plan.ranks or promises.default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, promised}:
         message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
         raise UsageError(message)
@@ -90,11 +90,12 @@ def resume(folder: Path, launches: int | None, settings: Settings) -> Result:
     """
     launcher = launcher_here(os.environ)
     run = store.read_run(folder)
+    plan = plan_of(run, launches)
     refuse_another_world(
         run,
         store.written_schema(folder),
         launcher=launcher.name,
-        ranks=launcher.size(os.environ) or run.plan.get("ranks") or promises.default_ranks(),
+        ranks=launcher.size(os.environ) or ranks_of(plan, os.environ),
         host=socket.gethostname(),
     )
-    return execute(plan_of(run, launches), dataclasses.replace(settings, resume=folder))
+    return execute(plan, dataclasses.replace(settings, resume=folder))

@@ -129,7 +129,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened) -> Result:
-    size = plan.ranks or default_ranks()
+    size = plan.ranks or default_ranks(row.places())
     began = time.monotonic()
     measured, failed, launch = 0, here.failed, 0
     for number in (signal.SIGTERM, signal.SIGHUP):

@@ -27,6 +27,8 @@ def promised(variables: Mapping[str, str], name: str) -> int:
         raise LaunchError(message) from None
 
 
-def default_ranks() -> int:
-    """What nobody has promised: one rank a usable core, and at least two, for one rank has nobody to talk to."""
-    return max(2, environment.usable_cores())
+def default_ranks(places: int | None = None) -> int:
+    """What nobody has promised: one rank a device where each wants one (``places`` of them are here). Else one a usable
+    core, and at least two, for one rank has nobody to talk to.
+    """
+    return max(2, environment.usable_cores()) if places is None else max(1, places)
