@@ -4,9 +4,11 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
+import torch
+import torch.distributed as dist
 
 from busbw import backends, launch
-from busbw.backends import BACKENDS
+from busbw.backends import BACKENDS, torch_calls
 from busbw.backends.base import World
 from busbw.backends.nccl import NcclBackend, shared_gpu, why_not
 from busbw.environment import LIBRARIES
@@ -94,3 +96,29 @@ def test_a_barrier_is_not_captured_and_not_held() -> None:
 
 def test_versions_are_among_those_that_a_run_records() -> None:
     assert set(BACKENDS["nccl"].versions()) <= set(LIBRARIES)
+
+
+def test_a_gpu_sends_and_receives_in_one_batch_and_waits_for_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL would do one after the other: with every rank receiving first, nobody would ever send."""
+    asked: list[object] = []
+
+    class Work:
+        def wait(self) -> None:
+            asked.append("waited")
+
+    def batch(both: list[tuple[object, ...]]) -> list[Work]:
+        asked.append(both)
+        return [Work(), Work()]
+
+    monkeypatch.setattr(dist, "P2POp", lambda *what: what)
+    monkeypatch.setattr(dist, "batch_isend_irecv", batch)
+    send, receive = torch.zeros(1), torch.zeros(2)
+    operation = torch_calls._exchange_in_one(send, 1, receive, 3)
+    assert asked == [], "everything that can be prepared is prepared"
+    operation.call()
+    assert asked == [[(dist.irecv, receive, 3), (dist.isend, send, 1)], "waited", "waited"]
+    assert operation.post is not None
+    wait = operation.post()
+    assert len(asked) == 4
+    wait()
+    assert len(asked) == 6
