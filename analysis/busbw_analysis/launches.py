@@ -86,8 +86,8 @@ def cluster_bootstrap(
     ``of_launch`` takes the samples of a launch and gives the one or more numbers that ``over_launches`` needs from it.
     Launches are drawn with replacement, each with all its samples: they carry what differs within a launch with them,
     and redrawing blocks as well would count that twice. The percentiles are those that make the interval of a mean as
-    wide as Student's, because plain ones are too narrow for few launches. Even so, measured coverage at 95 % is 72 to
-    81 % with 3 launches, 85 to 88 % with 4, 91 to 94 % with 6 and 91 to 97 % from 10 on: below 6 it is a range and no
+    wide as Student's, because plain ones are too narrow for few launches. Even so, measured coverage at 95 % is 73 to
+    76 % with 3 launches, 87 to 88 % with 4 and 92 to 95 % from 6 on: below 6 nothing that is printed should call it an
     interval. The same arguments give the same interval. Raises AnalysisError when there is no launch.
     """
     if not launches:

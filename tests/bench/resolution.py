@@ -51,7 +51,7 @@ def judge(folder: Path) -> None:
     print(f"# launches 1, 3, 5 … against 2, 4, 6 … of {launches} that were taken one after the other")
     print("#   cv: standard deviation of the logarithms; neighbours, sizes: correlation, mean over pairs")
     print("#   B/A and its interval: the truth is 1; 5 % takes: launches a side that would tell 5 % from none")
-    print("                           cv   B/A (interval)           5 % takes  neighbours  sizes")
+    print("                               cv   B/A (interval)           5 % takes  neighbours  sizes")
     bands: dict[tuple[Case, str], list[CaseSummary]] = {}
     for summary in measured:
         bands.setdefault((_without_size(summary.case), band_of(summary.case)), []).append(summary)
@@ -61,7 +61,8 @@ def judge(folder: Path) -> None:
             correlation = np.corrcoef(logs)[np.triu_indices(len(members), 1)].mean()
             _line(f"{case.op} {band}", logs.mean(axis=0), f"{correlation:5.2f}")
         for summary, values in zip(members, logs, strict=True):
-            _line(f"{summary.case.op} {format_size(summary.case.size_bytes)}", values)
+            means = summary.only is not None and summary.only.modes is not None
+            _line(f"{summary.case.op} {format_size(summary.case.size_bytes)}{' (means)' if means else ''}", values)
 
 
 def _without_size(case: Case) -> Case:
@@ -73,7 +74,9 @@ def _launches(summary: CaseSummary) -> int:
 
 
 def _logs(summary: CaseSummary, launches: int) -> Floats:
-    values = () if summary.only is None else summary.only.launch_medians_ns
+    """Logarithms of launch medians, or of means where there are two modes: as ``busbw compare`` takes them."""
+    group = summary.only
+    values = () if group is None else group.launch_medians_ns if group.modes is None else group.launch_means_ns
     return np.log(np.asarray(values[:launches], dtype=np.float64))
 
 
@@ -86,7 +89,7 @@ def _line(name: str, logs: Floats, sizes: str = "    –") -> None:
     needed = launches_needed(found.scatter or 0.0, WITHIN)
     interval = "–" if found.low is None else f"{found.low:.3f} … {found.high:.3f}"
     takes = ">1000" if needed is None else str(needed)
-    print(f"{name:24}{logs.std(ddof=1):6.1%}  {found.ratio:.3f} ({interval})  {takes:>9}  {shared:10.2f}  {sizes}")
+    print(f"{name:28}{logs.std(ddof=1):6.1%}  {found.ratio:.3f} ({interval})  {takes:>9}  {shared:10.2f}  {sizes}")
 
 
 if __name__ == "__main__":
