@@ -1,5 +1,6 @@
 """Two datasets brought together: what both measured, band by band of sizes and case by case, and what only one did."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
@@ -7,7 +8,7 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from busbw.errors import UnlikeRuns, UsageError
+from busbw.errors import AnalysisError, UnlikeRuns, UsageError
 from busbw.records import Case
 from busbw_analysis.comparison import (
     LAUNCHES_FOR_A_TEST,
@@ -31,6 +32,8 @@ BANDS: Final = (("small", 0, 16 << 10), ("medium", 16 << 10, 1 << 20), ("large",
 FAILURES: Final = ("slower", "cannot-tell", "missing")
 """What a comparison can be made to fail on; ``missing``: a case that A has a result of and B has not."""
 
+_APART: Final = "measured on both sides, but by no launches that belong together"
+
 NO_SIZE: Final = "no size"
 """The band of an op that moves nothing."""
 
@@ -53,7 +56,7 @@ class ComparedCase:
 class ComparedBand:
     """The sizes of one curve in one band, as one: each launch counts with the geometric mean over ``sizes`` of its
     times. ``case`` is what they share; its ``size_bytes`` is the smallest. A launch that lacks one of the sizes does
-    not count.
+    not count; when none has them all, each size is a band of its own.
     """
 
     case: Case
@@ -109,7 +112,8 @@ def compare(
 
     ``paired``: the launches were taken in turns, and neighbours are compared. Raises UsageError when a run is on both
     sides or launches to be paired were not taken in turns, UnlikeRuns with all differences when the sides were not
-    measured on like machines and settings (``force`` makes notices of them).
+    measured on like machines and settings (``force`` makes notices of them), AnalysisError when no case has a result on
+    both.
     """
     ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
     if ours & theirs:
@@ -126,14 +130,23 @@ def compare(
     two = {summary.case: summary for summary in summarise(second)}
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
     material = [_Material.of(first, one[case], second, two[case]) for case in both]
+    usable = [found for found in material if _comparable(found, pairs)]
+    left_out = [
+        *_left_out(one, two),
+        *(LeftOut(found.case, "both", _APART) for found in material if not _comparable(found, pairs)),
+    ]
+    if not usable:
+        why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
+        message = f"nothing can be compared, no case has a result on both sides: {why or 'there is no case at all'}"
+        raise AnalysisError(message)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
         launches=(len(_starts(first)), len(_starts(second))),
         within=within,
         paired=paired,
-        bands=_bands(material, pairs, within),
-        left_out=tuple(_left_out(one, two)),
+        bands=_bands(usable, pairs, within),
+        left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
     )
 
@@ -228,8 +241,7 @@ def _geometric_mean(values: Iterable[float]) -> float:
     return float(np.exp(np.log(list(values)).mean()))
 
 
-def _bands(material: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
-    usable = [one for one in material if _comparable(one.first, one.second, pairs)]
+def _bands(usable: Sequence[_Material], pairs: Pairs | None, within: float) -> tuple[ComparedBand, ...]:
     found = [estimate(one.first, one.second, pairs) for one in usable]
     cases = {
         one.case: ComparedCase(one.case, one.statistic, _middle(one.first), _middle(one.second), estimated, verdict)
@@ -243,12 +255,11 @@ def _bands(material: Sequence[_Material], pairs: Pairs | None, within: float) ->
     place = {msgspec.structs.replace(one.case, size_bytes=0): number for number, one in reversed([*enumerate(usable)])}
     ordered = sorted(groups.items(), key=lambda item: (place[item[0][0]], item[1][0].case.size_bytes))
     whole = [
-        (band, members, estimate(first, second, pairs))
-        for (_, band), members in ordered
-        for first, second in [(_together(members, "first"), _together(members, "second"))]
-        if _comparable(first, second, pairs)
+        (band, members, _together(members))
+        for (_, band), sizes in ordered
+        for members in ([sizes] if _comparable(_together(sizes), pairs) else [[one] for one in sizes])
     ]
-    given = verdicts([estimated for _, _, estimated in whole], within)
+    estimates = [estimate(one.first, one.second, pairs) for _, _, one in whole]
     return tuple(
         ComparedBand(
             case=members[0].case,
@@ -258,7 +269,7 @@ def _bands(material: Sequence[_Material], pairs: Pairs | None, within: float) ->
             verdict=verdict,
             cases=tuple(cases[one.case] for one in members),
         )
-        for (band, members, estimated), verdict in zip(whole, given, strict=True)
+        for (band, members, _), estimated, verdict in zip(whole, estimates, verdicts(estimates, within), strict=True)
     )
 
 
@@ -271,14 +282,20 @@ def band_of(case: Case) -> str:
     )
 
 
-def _comparable(first: Launches, second: Launches, pairs: Pairs | None) -> bool:
-    return bool(first and second) and (pairs is None or any(one in first and two in second for one, two in pairs))
+def _comparable(one: _Material, pairs: Pairs | None) -> bool:
+    if pairs is None:
+        return bool(one.first and one.second)
+    return any(left in one.first and right in one.second for left, right in pairs)
 
 
-def _together(members: Sequence[_Material], side: Literal["first", "second"]) -> Launches:
-    sides: list[Launches] = [getattr(one, side) for one in members]
-    common = [launch for launch in sides[0] if all(launch in values for values in sides)]
-    return {launch: _geometric_mean(values[launch] for values in sides) for launch in common}
+def _together(members: Sequence[_Material]) -> _Material:
+    """All sizes of a band as one: the launches that have every size."""
+
+    def side(of: Callable[[_Material], Launches]) -> Launches:
+        common = [launch for launch in of(members[0]) if all(launch in of(one) for one in members)]
+        return {launch: _geometric_mean(of(one)[launch] for one in members) for launch in common}
+
+    return _Material(members[0].case, "median", side(lambda one: one.first), side(lambda one: one.second))
 
 
 def _middle(side: Launches) -> float:
@@ -309,6 +326,6 @@ def too_few(comparison: Comparison) -> str | None:
         return None
     one, two = comparison.launches
     return (
-        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side, with which the "
-        "smallest p of an exact test on launches is 0.1"
+        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side: with 3, the "
+        "smallest p of an exact test is 0.1"
     )

@@ -177,8 +177,10 @@ def _side(runs: Sequence[str], launches: int) -> str:
 def left_out_lines(comparison: Comparison) -> Iterator[str]:
     """A sentence for every case that could not be compared; like ones together."""
     by_reason: dict[str, list[str]] = {}
+    several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
     for one in comparison.left_out:
         size = f" {format_size(one.case.size_bytes)}" if one.case.size_bytes else ""
-        by_reason.setdefault(one.why, []).append(f"{label(one.case)}{size}")
+        where = f" on {one.case.ranks} {one.case.backend} ranks" if several else ""
+        by_reason.setdefault(one.why, []).append(f"{label(one.case)}{size}{where}")
     for why, names in by_reason.items():
         yield f"not compared, {why}: {', '.join(names)}"

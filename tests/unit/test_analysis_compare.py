@@ -11,8 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from busbw.cli import main
-from busbw.errors import UnlikeRuns, UsageError
-from busbw.records import Case, LaunchStarted
+from busbw.errors import AnalysisError, UnlikeRuns, UsageError
+from busbw.records import Case, LaunchStarted, Measurement
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import compare_tables
@@ -121,6 +121,33 @@ def test_failed_cases_are_named_and_never_compared() -> None:
     assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
     assert found.fails(["missing"])
     assert not found.fails(["slower", "cannot-tell"])
+
+
+def test_nothing_in_common_is_no_comparison() -> None:
+    with pytest.raises(
+        AnalysisError, match=r"no case has a result on both sides: not asked for in B \(1\); not asked for"
+    ):
+        compared(run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 128)]))
+
+
+def test_sizes_that_no_launch_has_together_are_bands_of_their_own() -> None:
+    cases = [case("all_reduce", size) for size in (64, 128)]
+    run = run_of(1, cases)
+    # The first half of the launches has only the one size, the second half only the other.
+    rows = tuple(
+        row for row in run.rows if not isinstance(row, Measurement) or (row.launch < 5) == (row.case is cases[0])
+    )
+    found = compared(replace(run, rows=rows), run_of(2, cases))
+    assert [(band.sizes, band.estimate.launches) for band in found.bands] == [((64,), (5, 10)), ((128,), (5, 10))]
+
+
+def test_cases_are_told_apart_by_their_ranks_where_those_differ() -> None:
+    first, second = (
+        [case("all_reduce", 64), case("all_reduce", 128, 4)],
+        [case("all_reduce", 64), case("all_reduce", 128, 2)],
+    )
+    lines = list(compare_tables.left_out_lines(compared(run_of(1, first), run_of(2, second))))
+    assert [("on 4 gloo ranks" in line, "on 2 gloo ranks" in line) for line in lines] == [(True, False), (False, True)]
 
 
 def test_two_modes_are_compared_by_their_means() -> None:
