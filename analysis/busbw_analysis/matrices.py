@@ -98,6 +98,7 @@ def _matrix(summary: CaseSummary, hosts: Sequence[str]) -> PairMatrix:
     hosts_here = tuple(hosts[rank] if rank < len(hosts) else "?" for rank in ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
+    jumpy = 2 * sum(group.modes is not None for group in summary.groups) > len(summary.groups)
     return PairMatrix(
         ranks=ranks,
         size_bytes=summary.case.size_bytes,
@@ -105,12 +106,12 @@ def _matrix(summary: CaseSummary, hosts: Sequence[str]) -> PairMatrix:
         variant=summary.case.variant,
         rate=rate,
         time_ns=time_ns,
-        odd=odd_ones(ranks, hosts_here, launches, summary.case.size_bytes) if may_name else (),
-        untold=_untold(len(ranks), len(launches), holes=holes),
+        odd=odd_ones(ranks, hosts_here, launches, summary.case.size_bytes, pairs=not jumpy) if may_name else (),
+        untold=_untold(len(ranks), len(launches), holes=holes, jumpy=jumpy),
     )
 
 
-def _untold(count: int, launches: int, *, holes: bool) -> str | None:
+def _untold(count: int, launches: int, *, holes: bool, jumpy: bool) -> str | None:
     if count == 2:
         return "two ranks have one pair: whether one of them or the way between them is slow cannot be told"
     if count < LEAST_RANKS:
@@ -124,6 +125,11 @@ def _untold(count: int, launches: int, *, holes: bool) -> str | None:
         return (
             f"single pairs are not judged: in fewer than {LAUNCHES_FOR_A_PAIR} launches a slow pair cannot be told "
             "from a slow moment; slow ranks and hosts can"
+        )
+    if jumpy:
+        return (
+            "single pairs are not judged: most have two modes, and which of them the median of a launch falls into is "
+            "chance; slow ranks and hosts are"
         )
     return None
 
@@ -152,7 +158,9 @@ Lines: TypeAlias = dict[int, float]
 """Place in the matrix → by how much the logarithm of its times is more than usual."""
 
 
-def odd_ones(ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_bytes: int) -> tuple[Odd, ...]:
+def odd_ones(
+    ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_bytes: int, *, pairs: bool = True
+) -> tuple[Odd, ...]:
     """What is slow in ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
     Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (within a host and between
@@ -160,7 +168,7 @@ def odd_ones(ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_
     the rate less than 85 % of the usual, stands out from the other effects of its kind by 4 σ (pairs: 6 σ), is there
     in at least three quarters of the launches, and is beyond what the scatter of launches explains (t-test with the
     scatter pooled over the kind, p < 0.01 over all lines or cells). One launch has no scatter: there, 70 %. Single
-    pairs are judged from four launches on.
+    pairs are judged from four launches on, and only where ``pairs``.
     """
     logs = np.log(times_ns)
     near = np.asarray([[one == other for other in hosts] for one in hosts])
@@ -170,9 +178,8 @@ def odd_ones(ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_
     pace = _over_all(even - effects.explained)
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
-    found = _Found(
-        tuple(ranks), tuple(hosts), size_bytes, effects, lines, _slow_cells(even - effects.explained, effects.cells)
-    )
+    cells = _slow_cells(even - effects.explained, effects.cells) if pairs else {}
+    found = _Found(tuple(ranks), tuple(hosts), size_bytes, effects, lines, cells)
     return (*found.both_ways(), *found.one_way("sender"), *found.one_way("receiver"), *found.pairs())
 
 

@@ -56,8 +56,7 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
         blocks.append(_times(ordered[0], label, folded=False))
         if len(ordered) > 1:
             blocks += _slow(ordered[0])
-        if ordered[-1].untold is not None:
-            blocks.append(Paragraph(sentence(ordered[-1].untold), tone="quiet"))
+        blocks += _untold(ordered)
         blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
     if not blocks:
         return None
@@ -67,6 +66,14 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
 
 def _slow(matrix: PairMatrix) -> list[Block]:
     return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
+
+
+def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
+    sizes: dict[str, list[str]] = {}
+    for matrix in matrices:
+        if matrix.untold is not None:
+            sizes.setdefault(matrix.untold, []).append(format_size(matrix.size_bytes))
+    return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
 def _rates(matrix: PairMatrix, label: str, *, folded: bool) -> Table:

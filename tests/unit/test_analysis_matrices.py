@@ -206,6 +206,15 @@ def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, 
     assert why.lower() in compose(judgement).text.lower()
 
 
+def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:
+    world = World(slow_pairs=((1, 2),), slow_factor=4.0, slow_share=0.4, slow_seconds=4e-3)
+    matrix = matrix_of(4, world)
+    assert matrix.odd == ()
+    assert "most have two modes" in (matrix.untold or "")
+    rank = matrix_of(6, replace(world, slow_pairs=(), slow_ranks=(2,)))
+    assert [odd.name for odd in rank.odd] == ["rank 2"]
+
+
 def test_a_matrix_with_holes_names_nobody() -> None:
     judgement = judged(4)
     cut = judgement.cases[0]
