@@ -101,6 +101,16 @@ def _over_hosts(path: str) -> Callable[[Run], JSON]:
     return values
 
 
+def _memory(run: Run) -> JSON:
+    """Memory of the hosts in whole GiB: what a kernel keeps for itself differs by some pages from boot to boot."""
+    known = {
+        f"{round(size / 2**30)} GiB"
+        for environment in run.environments.values()
+        if isinstance(size := fact(environment, "memory.total_bytes"), int | float)
+    }
+    return ", ".join(sorted(known)) or None
+
+
 def _variables(run: Run) -> JSON:
     found = {
         f"{name}={value}"
@@ -139,7 +149,7 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("cpu.physical_cores", _over_hosts("cpu.physical_cores")),
     ("cpu.logical_cores", _over_hosts("cpu.logical_cores")),
     ("cpu.usable_cores", _over_hosts("cpu.usable_cores")),
-    ("memory.total_bytes", _over_hosts("memory.total_bytes")),
+    ("memory", _memory),
     ("kernel", _over_hosts("kernel")),
     ("python", _over_hosts("python")),
     ("torch", _over_hosts("torch")),

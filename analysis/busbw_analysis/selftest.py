@@ -260,7 +260,9 @@ def _same_with_itself(summaries: Sequence[CaseSummary]) -> dict[str, Estimate]:
         group = summary.only
         if group is None:
             continue
-        numbers = {("same", number): value for number, value in enumerate(group.launch_medians_ns)}
+        # As in every comparison: where the samples have two modes their median jumps, and the mean does not.
+        values = group.launch_medians_ns if group.modes is None else group.launch_means_ns
+        numbers = {("same", number): value for number, value in enumerate(values)}
         first = {key: value for key, value in numbers.items() if key[1] % 4 in {0, 3}}
         second = {key: value for key, value in numbers.items() if key[1] % 4 in {1, 2}}
         name = summary.case.op + (f" {format_size(summary.case.size_bytes)}" if summary.case.size_bytes else "")
