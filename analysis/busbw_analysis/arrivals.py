@@ -43,26 +43,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """One case, seen with some suspects in mind. ``shares`` and ``costs`` are launch → vector over the places in the
-    group; ``late`` holds place and lateness (ns) of everybody who was late; ``duels`` is suspect → stretches that it
-    won and lost.
+    """One case, seen with some suspects in mind. ``shares`` is launch → how often each place of the group was late,
+    ``share`` the mean of that and ``cost`` of what it cost; ``late`` holds place and lateness (ns) of everybody who was
+    late; ``duels`` is suspect → stretches that it won and lost.
     """
 
     usual_ns: float
     shares: Mapping[tuple[int, int], Floats]
-    costs: Mapping[tuple[int, int], Floats]
+    share: Floats
+    cost: Floats
     late: tuple[Integers, Floats]
     duels: Mapping[int, tuple[int, int]]
-
-    @property
-    def share(self) -> Floats:
-        """By place, mean over the launches."""
-        return mean(self.shares.values())
-
-    @property
-    def cost(self) -> Floats:
-        """By place, mean over the launches."""
-        return mean(self.costs.values())
 
 
 def mean(vectors: Iterable[Floats]) -> Floats:
@@ -152,10 +143,12 @@ def blamed(parts: Sequence[Part], suspects: Sequence[int], count: int) -> Blame:
         waits[part.launch] = waits.get(part.launch, nothing) + np.bincount(who, share_of_call, count)
         places.append(who)
         lateness.append(by)
+    shares = {launch: counts[launch] / taken for launch, taken in samples.items()}
     return Blame(
         usual_ns=usual,
-        shares={launch: counts[launch] / taken for launch, taken in samples.items()},
-        costs={launch: waits[launch] / taken for launch, taken in samples.items()},
+        shares=shares,
+        share=mean(shares.values()),
+        cost=mean(waits[launch] / taken for launch, taken in samples.items()),
         late=(np.concatenate(places), np.concatenate(lateness)),
         duels={place: (won[place], lost[place]) for place in suspects},
     )

@@ -170,7 +170,7 @@ def _judged(
 ) -> RankLateness:
     """One rank over all cases; it can be accused only when it is among ``suspects``."""
     aside = suspects if place in suspects else (place,)
-    others = [other for other in range(len(ranks)) if other not in aside]
+    others = np.setdiff1d(np.arange(len(ranks)), aside)
     excess = {case: float(blame.share[place] - blame.share[others].max()) for case, blame in blames.items()}
     share = float(np.mean([blame.share[place] for blame in blames.values()]))
     cost = float(np.mean([blame.cost[place] for blame in blames.values()]))
