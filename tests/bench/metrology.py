@@ -16,8 +16,8 @@ import late_ranks
 import numpy as np
 import numpy.typing as npt
 import resolution
-import stopping
 import slow_pairs
+import stopping
 from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_ind
 
 from busbw.statistics import autocorrelation_time, median_interval
