@@ -246,17 +246,20 @@ def read(folder: Path) -> StoredRun:
 def _samples(folder: Path) -> tuple[Path, bytes]:
     """The file that holds the samples, and its lines. Raises StoreError, and DamagedRun for a broken archive."""
     plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
-    path = packed if packed.exists() else plain
-    try:
-        if path is packed:
-            return path, gzip.decompress(path.read_bytes())
-        return path, path.read_bytes() if path.exists() else b""
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        message = f"{path}: {error}"
-        raise DamagedRun(message) from error
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise StoreError(message) from error
+    # Somebody else may pack or unpack the run meanwhile, so that the file one has just looked for is the other one now.
+    for path in (packed, plain, packed):
+        try:
+            content = path.read_bytes()
+            return path, gzip.decompress(content) if path is packed else content
+        except FileNotFoundError:
+            continue
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            message = f"{path}: {error}"
+            raise DamagedRun(message) from error
+        except OSError as error:
+            message = f"cannot read {path}: {error.strerror}"
+            raise StoreError(message) from error
+    return plain, b""
 
 
 def read_run(folder: Path) -> Run:

@@ -69,6 +69,31 @@ def test_whatever_is_beside_an_archive_does_not_count(folder: Path) -> None:
     assert store.read(folder).rows == rows
 
 
+@pytest.mark.parametrize("was_packed", [False, True])
+def test_a_run_that_is_packed_or_unpacked_while_it_is_read_is_read_whole(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    was_packed: bool,  # noqa: FBT001
+) -> None:
+    rows = store.read(folder).rows
+    if was_packed:
+        packing.pack(folder, least_bytes=0)
+    found = store.PACKED_FILE if was_packed else store.SAMPLES_FILE
+    read_bytes = Path.read_bytes
+
+    def overtaken(path: Path) -> bytes:
+        if path.name == found:
+            monkeypatch.setattr(Path, "read_bytes", read_bytes)
+            if was_packed:
+                packing.unpack(folder)
+            else:
+                packing.pack(folder, least_bytes=0)
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", overtaken)
+    assert store.read(folder).rows == rows
+
+
 def test_a_broken_archive_is_damage_and_is_left_alone(folder: Path) -> None:
     packing.pack(folder, least_bytes=0)
     packed = folder / store.PACKED_FILE
