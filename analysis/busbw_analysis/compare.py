@@ -12,6 +12,7 @@ from busbw.errors import AnalysisError, UnlikeRuns, UsageError
 from busbw.records import Case
 from busbw_analysis.comparison import (
     LAUNCHES_FOR_A_TEST,
+    PAIRS_FOR_A_VERDICT,
     Estimate,
     Launches,
     LaunchKey,
@@ -322,10 +323,15 @@ def _why_not(summary: CaseSummary | None) -> str | None:
 
 def too_few(comparison: Comparison) -> str | None:
     """What to say when no verdict was possible because a side has fewer launches than any exact test needs."""
-    if min(comparison.launches) >= LAUNCHES_FOR_A_TEST:
-        return None
     one, two = comparison.launches
+    if comparison.paired and one < PAIRS_FOR_A_VERDICT:
+        return (
+            f"{one} pair{'s' if one != 1 else ''} of launches: nothing is told from fewer than {PAIRS_FOR_A_VERDICT}, "
+            "and there is no interval: with 5, the smallest p of an exact test is 0.06"
+        )
+    if comparison.paired or min(one, two) >= LAUNCHES_FOR_A_TEST:
+        return None
     return (
-        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side: with 3, the "
-        "smallest p of an exact test is 0.1"
+        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side, and there is "
+        "no interval: with 3, the smallest p of an exact test is 0.1"
     )

@@ -9,7 +9,14 @@ from busbw.records import JSON, Case
 from busbw.units import format_size
 from busbw_analysis.columns import MISSING, aligned
 from busbw_analysis.compare import BANDS, NO_SIZE, ComparedBand, ComparedCase, Comparison, too_few
-from busbw_analysis.comparison import CONFIDENCE, POWER, Estimate, Verdict
+from busbw_analysis.comparison import (
+    CONFIDENCE,
+    LAUNCHES_FOR_A_TEST,
+    PAIRS_FOR_A_VERDICT,
+    POWER,
+    Estimate,
+    Verdict,
+)
 
 LAYOUT: Final = 1
 """Version of the JSON layout: raised when a key changes its meaning or goes."""
@@ -144,7 +151,8 @@ def words(verdict: Verdict, estimate: Estimate, within: float) -> str:
     if verdict.needed is not None:
         return f"cannot tell; {verdict.needed} launches a side would"
     if estimate.scatter is None:
-        return "cannot tell; from 4 launches a side on"
+        fewest = PAIRS_FOR_A_VERDICT if estimate.paired else LAUNCHES_FOR_A_TEST
+        return f"cannot tell; from {fewest} launches a side on"
     return "cannot tell; more than 1000 launches a side would"
 
 

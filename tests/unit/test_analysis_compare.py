@@ -216,6 +216,20 @@ def test_pairs_are_neighbours_in_time() -> None:
     assert found.notices == ()
 
 
+@pytest.mark.parametrize("launches", [1, 5])
+def test_few_pairs_tell_nothing_and_the_table_says_why(launches: int) -> None:
+    cases = [case("all_reduce", 64)]
+    first, second = ([start + 2 * number for number in range(launches)] for start in (0, 1))
+    one = run_of(1, cases, launches=launches, starts=first)
+    two = run_of(2, cases, slower_by(0.3, "all_reduce"), launches=launches, starts=second)
+    found = compared(one, two, paired=True)
+    assert found.bands[0].estimate.low is None
+    assert found.bands[0].verdict.word == "cannot tell"
+    text = compare_tables.text(found)
+    assert "nothing is told from fewer than 6" in text
+    assert ("from 6 launches a side on" in text) == (launches == 1)
+
+
 def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:
     cases = [case("all_reduce", 64)]
     one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
