@@ -12,7 +12,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.launches import Resampled, cluster_bootstrap
+from busbw_analysis.launches import median_over_launches
 from busbw_analysis.load import Block
 
 Floats = npt.NDArray[np.float64]
@@ -23,10 +23,14 @@ class Overlap:
     """Times are ns a call, medians over launches of launch medians of the slowest rank.
 
     ``share`` is max(0, 1 − exposed / pure): 1 when posting and waiting cost nothing beside the computation, 0 when they
-    cost as much as the call alone. ``slowdown`` is the computation beside the call over the same one alone.
+    cost as much as the call alone. It is the median over launches of what each of them has; ``low`` and ``high`` are
+    its 95 % interval where there are launches enough for one, else their range, None for a single launch. ``slowdown``
+    is the computation beside the call over the same one alone.
     """
 
-    share: Resampled
+    share: float
+    low: float | None
+    high: float | None
     pure_ns: float
     post_ns: float
     wait_ns: float
@@ -45,8 +49,13 @@ def overlap_of(launches: Mapping[tuple[int, int], Sequence[Block]]) -> Overlap |
     )
     parts = [block.samples.overlap for blocks in launches.values() for block in blocks]
     alone = median([part.compute_alone_ns for part in parts if part is not None])
+    hidden = [_hidden(table) for table in tables]
+    over = median_over_launches(hidden)
+    ends = (over.low, over.high) if over.low is not None else (min(hidden), max(hidden))
     return Overlap(
-        share=cluster_bootstrap(tables, _hidden),
+        share=over.median,
+        low=None if len(hidden) == 1 else ends[0],
+        high=None if len(hidden) == 1 else ends[1],
         pure_ns=pure,
         post_ns=post,
         wait_ns=wait,

@@ -4,7 +4,7 @@ from typing import Final
 
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
-from busbw_analysis.launches import Resampled
+from busbw_analysis.overlap import Overlap
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, clock_time, words
 from busbw_analysis.report_run import case_label
 from busbw_analysis.selftest import SelfTest, State
@@ -70,8 +70,8 @@ def overlaps(judgement: Judgement) -> Section | None:
                 (
                     Cell(case_label(case.case, without=frozenset({"mode", "ranks"})) + several),
                     Cell(format_size(case.case.size_bytes) if case.case.size_bytes else MISSING),
-                    Cell(f"{found.share.value:.0%}", bar=found.share.value),
-                    Cell(_ends(found.share)),
+                    Cell(f"{found.share:.0%}", bar=found.share),
+                    Cell(_ends(found)),
                     *words(map(format_time, (found.pure_ns, found.post_ns, found.wait_ns, found.exposed_ns))),
                     Cell(f"{found.slowdown:.2f} ×"),
                 )
@@ -96,12 +96,13 @@ def overlaps(judgement: Judgement) -> Section | None:
         Column("Computation"),
     )
     note = (
-        "Medians over launches of the slowest rank's median. Over launches: bootstrap interval from "
-        f"{LAUNCHES_FOR_AN_INTERVAL} launches on, below that what resampling them gives, which is no interval."
+        "Each column is the median over launches of what each of them has, for the slowest rank. Over launches: 95 % "
+        f"interval of the overlap from {LAUNCHES_FOR_AN_INTERVAL} launches on, their range below that, nothing for a "
+        "single one. The times that it is made of have none: they show where it comes from."
     )
     table = Table("Communication beside computation", columns, tuple(rows), row_headers=2, note=note)
     return Section("overlap", "Overlap", (Paragraph(how), table))
 
 
-def _ends(share: Resampled) -> str:
-    return MISSING if share.low is None or share.high is None else f"{share.low:.0%} to {share.high:.0%}"
+def _ends(found: Overlap) -> str:
+    return MISSING if found.low is None or found.high is None else f"{found.low:.0%} to {found.high:.0%}"

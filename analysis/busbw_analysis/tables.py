@@ -127,7 +127,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "skew_share": group.skew_share,
         "roof_share": share,
         "denominator": None if roof is None or share is None else roof.denominator,
-        "overlap": None if group.overlap is None else group.overlap.share.value,
+        "overlap": None if group.overlap is None else group.overlap.share,
     }
 
 

@@ -74,13 +74,31 @@ def test_overlap_is_what_post_and_wait_leave_of_the_call_alone(
     group = only(run_of(overlapped(1000, post, compute, wait, 1000), mode="overlap")).only
     assert group is not None
     assert group.overlap is not None
-    assert group.overlap.share.value == pytest.approx(share)
-    assert group.overlap.share.low == pytest.approx(share)
+    assert group.overlap.share == pytest.approx(share)
+    assert group.overlap.low == pytest.approx(share)
+    assert group.overlap.high == pytest.approx(share)
     assert (group.overlap.post_ns, group.overlap.wait_ns, group.overlap.pure_ns) == (post, wait, 1000)
     assert group.overlap.slowdown == pytest.approx(slowdown)
     # Most of such a sample is computation: it is no rate of anything, and has no curve.
     assert group.algbw is None
     assert group.busbw is None
+
+
+@pytest.mark.parametrize(
+    ("launches", "ends"), [(1, (None, None)), (2, (0.1, 0.2)), (5, (0.1, 0.5)), (6, (0.1357, 0.5643))]
+)
+def test_overlap_over_launches_is_a_median_with_an_interval_or_a_range(
+    launches: int, ends: tuple[float | None, float | None]
+) -> None:
+    def change(block: Measurement) -> Measurement:
+        return overlapped(1000, 0, 1000, 900 - 100 * block.launch, 1000)(block)
+
+    group = only(run_of(change, launches, mode="overlap")).only
+    assert group is not None
+    assert group.overlap is not None
+    assert group.overlap.share == pytest.approx(0.1 * (launches + 1) / 2)
+    for end, wanted in zip((group.overlap.low, group.overlap.high), ends, strict=True):
+        assert end == (None if wanted is None else pytest.approx(wanted, abs=1e-4))
 
 
 def test_the_report_and_the_table_tell_the_overlap() -> None:
