@@ -29,7 +29,7 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
-from busbw_analysis.report_curves import operations
+from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_ranks import pair_matrices, rank_views
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
@@ -54,6 +54,9 @@ _ROOF_COLUMNS: Final = (
     Column("100 % (busbw)"),
     Column("For", numeric=False),
     Column("What it is", numeric=False),
+)
+_ROOF_NOTE: Final = (
+    "One number each, without an interval: that of a measured roof stands with memory_copy, a nominal one has none."
 )
 _SLOW: Final = ("below the model", "below the roof")
 _NOT_COMPARED: Final = ("not judged", "latency-bound")
@@ -270,19 +273,25 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         Column("Sizes", numeric=False),
         Column("Judged at"),
         Column("Time of a call"),
+        Column("low"),
+        Column("high"),
         Column("Model's time"),
         Column("Time / model"),
         Column("busbw"),
         Column("Share of the roof"),
         Column("Verdict", numeric=False),
     )
-    note = "Time / model is the measured time over the predicted one: above 1 is slower than the model."
+    note = (
+        f"{ends_in_words(verdict.interval for verdict in verdicts)} Time / model is the measured time over the "
+        "predicted one: above 1 is slower than the model. Ratio, busbw and share are as unsure as the time that they "
+        "are made of."
+    )
     blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
     if roofs:
         rows = tuple(
             words((letters[roof], roof[0], ", ".join(dict.fromkeys(ops)), roof[1])) for roof, ops in roofs.items()
         )
-        blocks.append(Table("What 100 % is", _ROOF_COLUMNS, rows))
+        blocks.append(Table("What 100 % is", _ROOF_COLUMNS, rows, note=_ROOF_NOTE))
     reasons = tuple(
         words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
     )
@@ -318,6 +327,10 @@ def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple
         Cell(verdict.band),
         Cell(format_size(verdict.size_bytes) if verdict.size_bytes else MISSING),
         Cell(format_time(verdict.time_ns)),
+        *(
+            Cell(MISSING if end is None else format_time(end))
+            for end in (verdict.interval.low_ns, verdict.interval.high_ns)
+        ),
         Cell(format_time(verdict.time_ns / verdict.model_ratio) if verdict.model_ratio else MISSING),
         Cell(three_digits(verdict.model_ratio) if verdict.model_ratio else MISSING),
         Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),

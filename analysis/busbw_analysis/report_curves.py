@@ -29,7 +29,7 @@ from busbw_analysis.page import (
 from busbw_analysis.peaks import Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
-from busbw_analysis.summary import CaseSummary
+from busbw_analysis.summary import CaseSummary, Interval
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
@@ -300,8 +300,7 @@ def _numbers(
     columns = tuple(Column(column.name, column.unit.format(rate=unit), numeric=column.numeric) for column in _COLUMNS)
     if len(curves) > 1:
         columns = (Column("Curve", numeric=False), *columns)
-    kinds = dict.fromkeys(point.interval.kind for curve in curves for point in curve.series.points)
-    notes = ["Low and high: " + ", ".join("no interval" if kind == "none" else kind for kind in kinds) + "."]
+    notes = [ends_in_words(point.interval for curve in curves for point in curve.series.points)]
     if common:
         notes.append(f"Flags of every row: {', '.join(common)}.")
     if any(curve.series.bus_factor is None for curve in curves):
@@ -317,6 +316,13 @@ def _numbers(
     return Table(
         title, columns, tuple(rows), row_headers=2 if len(curves) > 1 else 1, folded=folded, note=" ".join(notes)
     )
+
+
+def ends_in_words(intervals: Iterable[Interval]) -> str:
+    """What the columns low and high of a table are, as a sentence."""
+    kinds = dict.fromkeys(interval.kind for interval in intervals)
+    none = "no interval, because one launch with fewer than 6 free samples has none"
+    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
 
 
 def _check_tone(case: CaseSummary) -> Tone:

@@ -34,6 +34,9 @@ _NO_ENTRY: Final = (
     "The order of arrival was not recorded. The rank with the shortest time is usually the one that the others waited "
     "for, but not always where ranks share cores or the algorithm treats them differently."
 )
+_NO_INTERVAL: Final = (
+    "Without an interval are what is taken over cases: they differ by far more than launches of one do."
+)
 _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
 
@@ -60,7 +63,10 @@ def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
         blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
     if not blocks:
         return None
-    how = "Rows send, columns receive. Each number is the median over launches; a darker shade is a larger number."
+    how = (
+        "Rows send, columns receive. Each number is the median over launches; its interval or range has no room in the "
+        "cell and is in report.json. A darker shade is a larger number."
+    )
     return Section("pairs", "Pairs of ranks", (Paragraph(how), *blocks))
 
 
@@ -190,7 +196,7 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Seq
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; chance alone gives each of n ranks 1/n. "
-        f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)}"
+        f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
     table = Table("Each rank over all cases that all ranks ran together", columns, rows, note=note)
     blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone, known=known))
@@ -261,5 +267,6 @@ def _late_by_op(
             columns,
             rows,
             folded=True,
+            note=_NO_INTERVAL,
         )
     ]

@@ -9,6 +9,7 @@ from busbw_analysis.fit import Fit, Refused
 from busbw_analysis.models import NoModel, Prediction
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.series import Point, Series
+from busbw_analysis.summary import Interval
 
 Word = Literal[
     "near the roof",
@@ -63,6 +64,7 @@ class Verdict:
     band: str
     size_bytes: int
     time_ns: float
+    interval: Interval
     busbw: float | None
     roof_share: float | None
     denominator: str
@@ -123,6 +125,7 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
         band=band,
         size_bytes=point.size_bytes,
         time_ns=point.time_ns,
+        interval=point.interval,
         busbw=point.busbw,
         roof_share=roof_share,
         denominator=curve.roof.denominator if isinstance(curve.roof, Roof) else f"none: {curve.roof.reason}",

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
@@ -18,6 +19,7 @@ from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, Remark, judge
 from busbw_analysis.load import pool
+from busbw_analysis.page import Figure, Paragraph, Section, Table
 from busbw_analysis.report_json import plain
 from busbw_analysis.report_run import GLOSSARY
 
@@ -129,6 +131,32 @@ def test_every_table_has_a_caption_and_scoped_headers() -> None:
     outline = Outline(report.compose(judged(usual())).html)
     assert len(outline.every("table")) == len(outline.every("caption"))
     assert all(attributes.get("scope") in {"col", "row"} for attributes in outline.every("th"))
+
+
+def tables_of(section: Section) -> Iterator[tuple[str, Table]]:
+    """Every table with the text that stands around it."""
+    texts = " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
+    for block in section.blocks:
+        if isinstance(block, Table | Figure):
+            table = block if isinstance(block, Table) else block.table
+            headings = " ".join(column.heading for column in table.columns)
+            yield f"{texts} {table.caption} {headings} {table.note}", table
+    for part in section.parts:
+        yield from tables_of(part)
+
+
+@pytest.mark.parametrize("launches", [1, 2, 6])
+def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches: int) -> None:
+    cases = [*sweep(), case("memory_copy", 1 << 20, 4), case("pair_matrix", 1 << 20, 4), case("barrier", 0, 4)]
+    page = report.page_of(judged(synthetic_run(cases, launches=launches, samples=10)))
+    measured = [section for section in page.sections if section.anchor in {"verdict", "operations", "pairs", "ranks"}]
+    assert len(measured) == 4
+    found = [one for section in measured for one in tables_of(section)]
+    assert len(found) > 6
+    for text, table in found:
+        predicted = any(column.name == "Predicted time" for column in table.columns)
+        if any(column.numeric for column in table.columns) and not predicted:
+            assert re.search(r"\b(low|intervals?|range)\b", text), table.caption
 
 
 @pytest.mark.parametrize("hostile", HOSTILE)
