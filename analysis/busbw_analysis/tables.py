@@ -37,6 +37,7 @@ _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 _SHOW_NOTES: Final = (
     "time: median of the launch medians of the slowest rank; *: in place; spread: half of p5–p95 over time",
     "skew: arrival skew over time; roof: busbw over the roof; – : there is none, or it is not known",
+    "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
 )
 _FIT_NOTES: Final = (
     "T = α + S/B in each segment; rates are those the last segment tends to; S½: half of that rate",
@@ -108,7 +109,8 @@ def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], C
 def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
     if group is None:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
-        return dict.fromkeys((*names, "busbw", "spread", "skew_share", "roof_share", "denominator", "overlap"))
+        more = ("busbw", "spread", "skew_share", "roof_share", "denominator", "overlap", "overlap_low", "overlap_high")
+        return dict.fromkeys((*names, *more))
     share = (
         group.busbw / roof.busbw if roof is not None and roof.busbw is not None and group.busbw is not None else None
     )
@@ -128,6 +130,8 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "roof_share": share,
         "denominator": None if roof is None or share is None else roof.denominator,
         "overlap": None if group.overlap is None else group.overlap.share,
+        "overlap_low": None if group.overlap is None else group.overlap.low,
+        "overlap_high": None if group.overlap is None else group.overlap.high,
     }
 
 
@@ -137,6 +141,12 @@ def show_text(rows: Sequence[Row]) -> str:
     notes = [*_SHOW_NOTES]
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
+    if any(row["interval"] == "none" for row in rows):
+        notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
+    if any(row["overlap"] is not None for row in rows):
+        notes.append(
+            "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
+        )
     notes += [f"100 % of the roof: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
     return aligned(_SHOW_COLUMNS, body, notes)
 
@@ -176,12 +186,17 @@ def _flag_words(row: Row) -> str:
     parts += [] if row["sync"] == "barrier" else [f"sync {row['sync']}"]
     parts += [] if row["cache"] == "warm" else [row["cache"]]
     parts += ["held"] if row["held"] else []
-    parts += [] if row["overlap"] is None else [f"hidden {row['overlap']:.0%}"]
+    parts += [] if row["overlap"] is None else [_hidden(row)]
     if row["row"] in {"total", "median pair", "slowest pair"}:
         parts.append(row["row"])
     if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):
         parts.append("ranks " + ("→" if row["row"] == "slowest pair" else ",").join(map(str, row["ranks"])))
     return " · ".join([*parts, *row["flags"]])
+
+
+def _hidden(row: Row) -> str:
+    ends = "" if row["overlap_low"] is None else f" ({row['overlap_low']:.0%} to {row['overlap_high']:.0%})"
+    return f"hidden {row['overlap']:.0%}{ends}"
 
 
 _FIT_COLUMNS: Final = (

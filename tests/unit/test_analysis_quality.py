@@ -110,7 +110,16 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     assert "1.50 ×" in page
     (row,) = tables.show_rows(judgement)
     assert row["overlap"] == pytest.approx(0.75)
-    assert "overlap · hidden 75%" in tables.show_text([row])
+    shown = tables.show_text([row])
+    assert "overlap · hidden 75% (75% to 75%)" in shown
+    assert "time is that of call and computation" in shown
+
+
+def test_the_table_says_why_a_single_short_launch_has_no_interval() -> None:
+    stored = synthetic_run([case("all_reduce", 1024, 2)], launches=1, samples=4)
+    shown = tables.show_text(tables.show_rows(judged(stored)))
+    assert "fewer than 6 free samples has no interval" in shown
+    assert "low, high:" not in shown
 
 
 def test_a_run_without_overlap_has_no_section_for_it() -> None:
