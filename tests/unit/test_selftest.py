@@ -139,6 +139,20 @@ def crowded_machine(row: Row) -> Row:
     return msgspec.structs.replace(row, conditions=(host,))
 
 
+def stolen_machine(row: Row) -> Row:
+    if not isinstance(row, Measurement):
+        return row
+    host = msgspec.structs.replace(row.conditions[0], steal_share=0.2)
+    return msgspec.structs.replace(row, conditions=(host,))
+
+
+def test_a_machine_whose_time_is_stolen_fails_by_a_limit_that_is_told(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", change=stolen_machine))
+    (failure,) = judged.failures
+    assert "stolen (fails above 10%)" in failure.limit
+    assert "the hypervisor takes 20%" in judged.answer()
+
+
 @pytest.mark.parametrize(
     ("change", "name"),
     [(lying_clock, "clock error"), (slow_timer, "timer"), (crowded_machine, "quiet machine")],
