@@ -54,8 +54,8 @@ GLOSSARY: Final = (
         "Launch",
         (
             "One start of all the processes. Launches differ from each other more than samples within one do, "
-            "so a launch counts as one observation; samples of different launches are never thrown into one "
-            "pot."
+            "so a launch counts as one observation; no time, interval or verdict is made of samples of different "
+            "launches thrown into one pot."
         ),
     ),
     (
