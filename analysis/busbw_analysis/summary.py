@@ -115,7 +115,6 @@ class GroupSummary:
     effective_samples: int
     tau: float
     outlier_share: float
-    first_call_ratio: float
     slow_share: float
     slow_time_share: float
     modes: Modes | None
@@ -311,8 +310,6 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         effective_samples=max(1, int(effective)),
         tau=len(slowest) / effective,
         outlier_share=sum(outliers(launch.slowest) for launch in launches) / len(slowest),
-        first_call_ratio=median([block.measurement.first_call_ns / block.measurement.calls for block in blocks])
-        / time_ns,
         slow_share=float(slow.mean()),
         slow_time_share=float(slowest[slow].sum() / slowest.sum()),
         modes=find_modes(slowest),
