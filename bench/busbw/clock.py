@@ -35,6 +35,10 @@ class HostClock:
 
 
 def read_cost_ns(clock: Clock) -> int:
-    """What one read of ``clock`` costs: the median difference of back-to-back reads, ns. Stored, never subtracted."""
+    """What one read of ``clock`` costs: the median difference of back-to-back reads, ns. Stored, never subtracted.
+
+    Where the clock moves in steps that are longer than a read it is one step: nothing shorter can be told by it.
+    """
     reads = [clock.now_ns() for _ in range(_CALIBRATION_READS)]
-    return int(statistics.median(after - before for before, after in itertools.pairwise(reads)))
+    apart = [after - before for before, after in itertools.pairwise(reads)]
+    return max(int(statistics.median(apart)), min((step for step in apart if step > 0), default=0))

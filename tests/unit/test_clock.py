@@ -34,6 +34,16 @@ def test_the_cost_of_a_read_is_the_median_distance_of_reads(cost: int) -> None:
     assert read_cost_ns(FakeClock(read_cost_ns=cost)) == cost
 
 
+def test_a_clock_in_steps_costs_a_step() -> None:
+    """Most reads of it would seem to cost nothing, and short calls to take no time."""
+
+    class Stepping(FakeClock):
+        def now_ns(self) -> int:
+            return super().now_ns() // 1000 * 1000
+
+    assert read_cost_ns(Stepping(read_cost_ns=70)) == 1000
+
+
 def test_rare_interruptions_do_not_change_the_cost() -> None:
     class Interrupted(FakeClock):
         reads = 0
