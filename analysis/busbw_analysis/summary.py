@@ -12,12 +12,13 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from busbw.records import QUANTILES, Case
+from busbw.records import Case
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.load import Block, CaseState, Dataset, rank_list
 from busbw_analysis.overlap import Overlap, overlap_of
+from busbw_analysis.rank_views import RankView, views_of
 from busbw_analysis.shape import Modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
@@ -59,22 +60,6 @@ class Interval:
     low_ns: float | None
     high_ns: float | None
     kind: IntervalKind
-
-
-@dataclass(frozen=True, slots=True)
-class RankView:
-    """One rank: median over launches of its own median (ns per call), the median over blocks of its own median over
-    that of the slowest rank, and how often it was the last to come.
-
-    ``late_count`` of ``samples`` samples had this rank enter last or, where ``GroupSummary.entry_known`` is false, hold
-    the shortest time (which in a synchronising op is usually the same, and says nothing in another).
-    """
-
-    rank: int
-    median_ns: float
-    own_share: float
-    late_count: int
-    samples: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +300,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         modes=find_modes(slowest),
         drift=2 * sum(drifts(columns.slowest[block.rows], tau) for block, tau in zip(blocks, taus, strict=True))
         > len(blocks),
-        views=_views(ranks, by_launch, columns),
+        views=views_of(ranks, by_launch, columns.late),
         entry_known=_clock_serves(error_ns, time_ns) and all(block.samples.last_rank is not None for block in blocks),
         clock_error_ns=error_ns,
         overlap=overlap_of(by_launch),
@@ -377,32 +362,3 @@ def _mean(samples: Floats) -> float:
 
 def _p99(samples: Floats) -> float:
     return float(np.quantile(samples, 0.99))
-
-
-def _views(
-    ranks: tuple[int, ...], by_launch: dict[tuple[int, int], list[Block]], columns: _Columns
-) -> tuple[RankView, ...]:
-    late = np.concatenate([columns.late[block.rows] for blocks in by_launch.values() for block in blocks])
-    middle = QUANTILES.index(0.5)
-    medians: dict[int, list[float]] = {rank: [] for rank in ranks}
-    shares: dict[int, list[float]] = {rank: [] for rank in ranks}
-    for blocks in by_launch.values():
-        own: dict[int, list[float]] = {rank: [] for rank in ranks}
-        for block in blocks:
-            slowest = float(np.median(block.samples.slowest_ns))
-            for entry in block.samples.per_rank:
-                own[entry.rank].append(entry.quantiles_ns[middle] / block.measurement.calls)
-                shares[entry.rank].append(entry.quantiles_ns[middle] / slowest)
-        for rank, values in own.items():
-            if values:
-                medians[rank].append(median(values))
-    return tuple(
-        RankView(
-            rank,
-            median(medians[rank]) if medians[rank] else float("nan"),
-            median(shares[rank]) if shares[rank] else float("nan"),
-            int((late == rank).sum()),
-            len(late),
-        )
-        for rank in ranks
-    )
