@@ -32,11 +32,16 @@ from busbw.worker import Job
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
 MODES: tuple[Mode, ...] = ("isolated", "pipelined")
-ROUNDS = 24
-SECONDS_A_ROUND = 0.02
-RANKS = 2
+SECONDS_A_SIZE = 5.0
+LEAST_ROUNDS, MOST_ROUNDS = 10, 400
+BATCH = 8
+"""Samples of one loop in a row: the instrument prepares a batch, not a sample."""
 
-Loop = Callable[[int], list[int]]
+EMPTY_ROUNDS = 500
+QUANTILES = (0.2, 0.5)
+"""Where the two are compared: the fast fifth, which has the least of the machine in it, and the middle."""
+
+RANKS = 2
 
 
 def main() -> None:
@@ -103,9 +108,15 @@ def calls() -> None:
 
 def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
     """Both questions, on one of the ranks."""
-    say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank, {ROUNDS} rounds")
-    say("# each round runs both loops on one buffer, in turns first; ratio: median of the rounds' ratios (quartiles)")
-    say("      mode       size samples calls    bare µs   busbw µs   ratio")
+    say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank; both loops on one")
+    say(
+        "# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the 95 %"
+    )
+    say("# bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing, over")
+    say("# the 20 % quantile of the bare call")
+    say(
+        "      mode       size  rounds calls    bare µs   busbw µs   20 %                     median                   own"
+    )
     cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), RANKS, 1).cases
     for mode in MODES:
         for case in cases:
@@ -126,51 +137,69 @@ def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
 
 
 def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], None]) -> None:
-    """One size: both loops in every round, which one first alternates."""
+    """One size: both loops in turns of a few samples, so that both see the same machine."""
     part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     send = part.sets[0].send.zero_()
     control = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
     row = 1
-
-    def bare(samples: int) -> list[int]:
-        durations = []
-        for _ in range(samples):
-            dist.barrier(group=control)
-            before = time.perf_counter_ns()
-            for _ in range(row):
-                dist.all_reduce(send)
-            durations.append(time.perf_counter_ns() - before)
-        return durations
-
-    def ours(samples: int) -> list[int]:
-        calls = itertools.repeat(part.sets[0].operation.call)
-        taken = loops.take(loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row), samples)
-        durations: list[int] = (taken.exits - taken.entries).tolist()
-        return durations
-
-    slowest(bench, bare, 20)
-    estimate = slowest(bench, bare, 20)
-    budget = pacing.budget_of(bench.timing, 1, mode)
-    row = pacing.calls_per_sample(mode, int(estimate), bench.timer_ns, budget)
-    samples = int(min(500, max(4, SECONDS_A_ROUND * 1e9 / (estimate * row))))
-    found: dict[Loop, list[float]] = {bare: [], ours: []}
-    for number in range(ROUNDS):
-        for loop in (bare, ours) if number % 2 else (ours, bare):
-            found[loop].append(slowest(bench, loop, samples) / row)
-    low, middle, high = np.quantile(np.asarray(found[ours]) / np.asarray(found[bare]), (0.25, 0.5, 0.75))
+    warm = [bare_sample(control, send, row) for _ in range(30)]
+    estimate = int(np.median(bench.backend.reduce(np.asarray(warm, dtype=np.int64), "max")))
+    row = pacing.calls_per_sample(mode, estimate, bench.timer_ns, pacing.budget_of(bench.timing, 1, mode))
+    calls = itertools.repeat(part.sets[0].operation.call)
+    loop = loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row)
+    rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, SECONDS_A_SIZE * 1e9 / (2 * BATCH * estimate * (row + 1)))))
+    found = np.zeros((2, rounds, BATCH), dtype=np.int64)
+    for number in range(rounds):
+        for ours in (0, 1) if number % 2 else (1, 0):
+            if ours:
+                taken = loops.take(loop, BATCH)
+                found[ours, number] = taken.exits - taken.entries
+            else:
+                found[ours, number] = [bare_sample(control, send, row) for _ in range(BATCH)]
+    bare, busbw = bench.backend.reduce(found.reshape(-1), "max").reshape(found.shape) / row
+    generator = np.random.default_rng(1)
+    drawn = generator.integers(rounds, size=(500, rounds))  # whole rounds: neighbouring samples know of each other
+    texts = []
+    for quantile in QUANTILES:
+        ratios = np.quantile(busbw[drawn], quantile, axis=(1, 2)) / np.quantile(bare[drawn], quantile, axis=(1, 2))
+        low, high = np.quantile(ratios, (0.025, 0.975))
+        ratio = np.quantile(busbw, quantile) / np.quantile(bare, quantile)
+        texts.append(f"{ratio:6.3f} ({low:.3f} to {high:.3f})")
+    share = own_cost_ns(bench, row) / np.quantile(bare, QUANTILES[0])
     say(
-        f"{mode:>10} {format_size(case.size_bytes):>10} {samples:7d} {row:5d}"
-        f" {statistics.median(found[bare]) / 1e3:10.1f}"
-        f" {statistics.median(found[ours]) / 1e3:10.1f}   {middle:.3f}  ({low:.3f} to {high:.3f})"
+        f"{mode:>10} {format_size(case.size_bytes):>10} {rounds * BATCH:7d} {row:5d} {np.median(bare) / 1e3:10.1f}"
+        f" {np.median(busbw) / 1e3:10.1f}   {'   '.join(texts)}   {share:+.3%}"
     )
     dist.destroy_process_group(control)
 
 
-def slowest(bench: sampling.Bench, loop: Loop, calls: int) -> float:
-    """Median over the calls of the time of the slowest rank, ns; the same on all ranks."""
-    return float(np.median(bench.backend.reduce(np.asarray(loop(calls), dtype=np.int64), "max")))
+def bare_sample(control: dist.ProcessGroup | None, send: torch.Tensor, row: int) -> int:
+    """The barest sample over torch.distributed: a barrier, the clock, ``row`` calls, the clock; ns."""
+    dist.barrier(group=control)
+    before = time.perf_counter_ns()
+    for _ in range(row):
+        dist.all_reduce(send)
+    return time.perf_counter_ns() - before
+
+
+def own_cost_ns(bench: sampling.Bench, row: int) -> float:
+    """What a call costs more in busbw's loop than in the barest one, when the call does nothing; ns, maybe below 0."""
+
+    def nothing() -> None:
+        pass
+
+    loop = loops.Loop(bench.backend, bench.clock, itertools.repeat(nothing), nothing, None, row)
+    differences = []
+    for _ in range(EMPTY_ROUNDS):
+        before = time.perf_counter_ns()
+        for _ in range(row):
+            nothing()
+        bare = time.perf_counter_ns() - before
+        taken = loops.take(loop, 1)
+        differences.append((int(taken.exits[0] - taken.entries[0]) - bare) / row)
+    return float(np.median(differences))
 
 
 if __name__ == "__main__":
