@@ -10,9 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
-from busbw.statistics import median_interval
 from busbw.units import format_time
 from busbw_analysis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
+from busbw_analysis.launches import cluster_bootstrap
 from busbw_analysis.load import Block, Dataset, rank_list
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary
 
@@ -215,7 +215,8 @@ def _judged(
 def _over_launches(shares: Sequence[float]) -> tuple[float | None, float | None]:
     if len(shares) == 1:
         return None, None
-    interval = median_interval(shares)
-    if len(shares) >= LAUNCHES_FOR_AN_INTERVAL and interval.low is not None:
-        return interval.low, interval.high
-    return min(shares), max(shares)
+    if len(shares) < LAUNCHES_FOR_AN_INTERVAL:
+        return min(shares), max(shares)
+    # Of the mean, as the share is one: a rank that is late in a launch of ten has a median of 0.
+    found = cluster_bootstrap([np.asarray([share]) for share in shares], lambda one: float(one[0]))
+    return found.low, found.high

@@ -103,6 +103,17 @@ def delayed(rank: int, share: float = 0.3, micros: float = 2000, ranks: int = 4)
     return arrivals
 
 
+def test_the_share_lies_within_its_interval_though_it_is_of_one_launch() -> None:
+    def arrivals(generator: np.random.Generator, launch: int, samples: int) -> Floats:
+        return delayed(3, share=0.9 if launch == 4 else 0.0)(generator, launch, samples)
+
+    member = only(arriving(arrivals, launches=10)).members[3]
+    assert member.share == pytest.approx(0.09, abs=0.03)
+    assert member.low is not None
+    assert member.high is not None
+    assert member.low <= member.share <= member.high
+
+
 # --- who is late is named --------------------------------------------------------------------------------------
 
 
