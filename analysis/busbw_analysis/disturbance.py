@@ -18,7 +18,8 @@ FLAGGED_SHARE = 0.25
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """Of one case, over all its blocks. ``switched`` is the share of samples in which the kernel took a rank's core
-    away, ``missed`` that for which a rank was late at its window, ``flagged`` that of either. ``foreign`` and
+    away, ``missed`` that for which a rank was late at its window or, where a stream was ``held``, the GPU began
+    too early, ``flagged`` that of either. ``foreign`` and
     ``stolen`` are the CPU time of others on the worst host (medians over the blocks that could tell; None: none
     could). ``throttled`` lists why GPUs ran slower than they can.
     """
@@ -26,6 +27,7 @@ class Disturbance:
     switched: float
     missed: float
     flagged: float
+    held: bool
     foreign: float | None
     stolen: float | None
     throttled: tuple[str, ...]
@@ -46,10 +48,14 @@ class Disturbance:
             f"other programs used {self.foreign:.0%} of the CPUs" if (self.foreign or 0.0) > FOREIGN_SHARE else "",
             f"the hypervisor took {self.stolen:.1%} of the CPU time" if (self.stolen or 0.0) > STEAL_SHARE else "",
             f"a rank lost its core in {self.switched:.0%} of the samples" if self.switched > FLAGGED_SHARE else "",
-            f"a rank missed its window in {self.missed:.0%} of the samples" if self.missed > FLAGGED_SHARE else "",
+            f"{self._missed_what} in {self.missed:.0%} of the samples" if self.missed > FLAGGED_SHARE else "",
             f"GPUs were slowed down ({', '.join(self.throttled)})" if self.throttled else "",
         ]
         return ", ".join(one for one in found if one)
+
+    @property
+    def _missed_what(self) -> str:
+        return "a GPU began before it had all of its calls" if self.held else "a rank missed its window"
 
 
 def disturbance_of(blocks: Sequence[Block]) -> Disturbance:
@@ -72,6 +78,7 @@ def disturbance_of(blocks: Sequence[Block]) -> Disturbance:
         switched=sum(len(block.samples.disturbed) for block in blocks) / samples,
         missed=sum(len(block.samples.missed) for block in blocks) / samples,
         flagged=both / samples,
+        held=any(one.case.held for one in measured),
         foreign=median(foreign) if foreign else None,
         stolen=median(stolen) if stolen else None,
         throttled=tuple(sorted(reasons)),

@@ -171,6 +171,15 @@ def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measureme
     assert "disturbed" in tables.show_text(tables.show_rows(judgement))
 
 
+def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
+    one = case("all_reduce", 1 << 20, 2, device="cuda", held=True)
+    stored = synthetic_run([one], launches=6, samples=SAMPLES)
+    change = flagging(missed=20)
+    rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
+    (summary,) = summarise(pool((store.StoredRun(stored.path, stored.run, rows, ()),)))
+    assert summary.disturbance.in_words() == "a GPU began before it had all of its calls in 50% of the samples"
+
+
 @pytest.mark.parametrize(
     "change",
     [
