@@ -109,14 +109,11 @@ def calls() -> None:
 def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
     """Both questions, on one of the ranks."""
     say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank; both loops on one")
-    say(
-        "# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the 95 %"
-    )
-    say("# bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing, over")
-    say("# the 20 % quantile of the bare call")
-    say(
-        "      mode       size  rounds calls    bare µs   busbw µs   20 %                     median                   own"
-    )
+    say("# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the")
+    say("# 95 % bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing,")
+    say("# over the 20 % quantile of the bare call")
+    head = f"{'20 %':24}  {'median':24} own"
+    say(f"      mode       size samples calls    bare µs   busbw µs   {head}")
     cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), RANKS, 1).cases
     for mode in MODES:
         for case in cases:
