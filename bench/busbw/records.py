@@ -307,9 +307,9 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
     many back-to-back reads, or a step of the clock where that is longer), ``empty_call_ns`` and ``empty_loop_ns`` that
     of a call that does nothing, alone in a sample and in a row of calls, through the very loop that takes the samples
-    (median, per rank; empty in runs of before it was measured). All are stored and never subtracted. ``shared_clock``: all ranks read the same clock.
-    ``clocks`` is how they stand to each other by an exchange of time stamps, also where the truth is known to be 0.
-    ``resumes`` is the launch whose missing blocks this one measures.
+    (median, per rank; empty in runs of before it was measured). All are stored and never subtracted.
+    ``shared_clock``: all ranks read the same clock. ``clocks`` is how they stand to each other by an exchange of time
+    stamps, also where the truth is known to be 0. ``resumes`` is the launch whose missing blocks this one measures.
     """
 
     launch: int
