@@ -1,6 +1,8 @@
 """The shape of samples: two humps, far outliers, a level that moves. What a median and its interval do not show."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
@@ -46,6 +48,21 @@ def find_modes(samples: Floats) -> Modes | None:
     if distance < np.log(_MODE_RATIO) or np.sqrt(2) * distance <= _MODE_DISTANCE * width:
         return None
     return Modes(float(np.exp(np.median(low))), float(np.exp(np.median(high))), (count - cut) / count)
+
+
+def common_modes(by_launch: Sequence[Modes | None]) -> Modes | None:
+    """The two humps that at least half of the launches have, each number the median over those; None otherwise.
+
+    Launches that have one hump each, one here and one there, differ from each other, which is something else.
+    """
+    found = [modes for modes in by_launch if modes is not None]
+    if not found or 2 * len(found) < len(by_launch):
+        return None
+    return Modes(
+        median(modes.fast_ns for modes in found),
+        median(modes.slow_ns for modes in found),
+        median(modes.slow_share for modes in found),
+    )
 
 
 def outliers(samples: Floats) -> int:

@@ -19,7 +19,7 @@ from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_la
 from busbw_analysis.load import Block, CaseState, Dataset, rank_list
 from busbw_analysis.overlap import Overlap, overlap_of
 from busbw_analysis.rank_views import RankView, views_of
-from busbw_analysis.shape import Modes, drifts, find_modes, outliers
+from busbw_analysis.shape import Modes, common_modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
 IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]
@@ -67,10 +67,11 @@ class GroupSummary:
     """One case on one group of ranks. Times are ns per call, rates B/s.
 
     ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
-    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``spread`` is
-    (p95 − p5) / median over all samples. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
+    ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
+    ``p95_ns`` are medians over launches of theirs, ``spread`` is (p95 − p5) / time. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
     time from the first entry to the last exit; both None without a shared clock. ``busbw`` is None where there is no
-    wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median, 1 ms) and the time they took.
+    wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and
+    the time they took. ``modes`` are those of at least half of the launches.
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
     sample which rank entered last. ``overlap`` is there for the mode of that name.
@@ -261,8 +262,8 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
     slowest = np.concatenate([launch.slowest for launch in launches])
     medians = tuple(float(np.median(launch.slowest)) for launch in launches)
     time_ns = median(medians)
-    p5, p95 = (float(value) for value in np.quantile(slowest, (0.05, 0.95)))
-    slow = slowest > max(_SLOW_TIMES_MEDIAN * float(np.median(slowest)), _SLOW_LEAST_NS)
+    p5, p95 = (median([float(np.quantile(launch.slowest, share)) for launch in launches]) for share in (0.05, 0.95))
+    slow = np.concatenate([launch.slow for launch in launches])
     taus = [autocorrelation_time(columns.slowest[block.rows]) for block in blocks]
     lengths = [block.rows.stop - block.rows.start for block in blocks]
     effective = sum(length / tau for length, tau in zip(lengths, taus, strict=True))
@@ -297,7 +298,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         outlier_share=sum(outliers(launch.slowest) for launch in launches) / len(slowest),
         slow_share=float(slow.mean()),
         slow_time_share=float(slowest[slow].sum() / slowest.sum()),
-        modes=find_modes(slowest),
+        modes=common_modes([find_modes(launch.slowest) for launch in launches]),
         drift=2 * sum(drifts(columns.slowest[block.rows], tau) for block, tau in zip(blocks, taus, strict=True))
         > len(blocks),
         views=views_of(ranks, by_launch, columns.late),
@@ -327,6 +328,11 @@ class _Launch:
             return np.concatenate([column[block.rows] / block.measurement.calls for block in blocks])
 
         return cls(joined(columns.slowest), joined(columns.fastest), joined(columns.skew), joined(columns.exit_span))
+
+    @property
+    def slow(self) -> npt.NDArray[np.bool_]:
+        """Which samples are much slower than is usual in this launch."""
+        return np.asarray(self.slowest > max(_SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), _SLOW_LEAST_NS))
 
 
 def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:

@@ -229,3 +229,25 @@ def test_no_rank_takes_longer_than_the_slowest_however_unequal_the_blocks() -> N
     for summary in summarise(pool((synthetic_run([case("all_reduce", 1024)], world, launches=5, blocks=3),))):
         for group in summary.groups:
             assert all(0 < view.own_share <= 1 for view in group.views)
+
+
+def test_launches_that_differ_are_not_taken_for_two_modes() -> None:
+    """Each has one hump, some here and some there: pooled they would have two, and comparisons would go by means."""
+    run = synthetic_run([case("all_reduce", 1 << 20)], World(sample_noise=0.02), launches=6, samples=40)
+
+    def slowed(row: Row) -> Row:
+        if not isinstance(row, Measurement) or row.launch % 2:
+            return row
+        groups = tuple(
+            msgspec.structs.replace(group, slowest_ns=tuple(3 * time for time in group.slowest_ns))
+            for group in row.groups
+        )
+        return msgspec.structs.replace(row, groups=groups)
+
+    (summary,) = summarise(pool((replace(run, rows=tuple(map(slowed, run.rows))),)))
+    (group,) = summary.groups
+    assert max(group.launch_medians_ns) > 2.5 * min(group.launch_medians_ns)
+    assert group.modes is None
+    assert "bimodal" not in summary.flags
+    # A spread is that of a launch, not of the pot.
+    assert group.spread < 0.2
