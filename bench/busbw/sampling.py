@@ -18,6 +18,7 @@ from busbw import device_loops
 from busbw.backends.base import Backend, Call, Operation, Vector
 from busbw.clock import Clock
 from busbw.device_loops import DeviceLoop, DeviceWork, Hold
+from busbw.errors import BackendError
 from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.data import Pattern
@@ -242,10 +243,13 @@ def sample(
 def _prepare_work(bench: Bench, sampler: _Sampler, estimate_ns: int) -> int:
     """As much computation as the communication takes (OSU's choice), the same on every rank; what it takes alone."""
     work = sampler.work
-    unit_ns = int(agreed(bench, [work.unit_ns(bench.clock)])[0])
-    sampler.work_units = max(1, round(estimate_ns / unit_ns))
-    bench.backend.barrier()
-    alone_ns = int(agreed(bench, [work.median_ns(bench.clock, lambda: work.do(sampler.work_units))])[0])
+    try:
+        unit_ns = int(agreed(bench, [work.unit_ns(bench.clock)])[0])
+        sampler.work_units = max(1, round(estimate_ns / unit_ns))
+        bench.backend.barrier()
+        alone_ns = int(agreed(bench, [work.median_ns(bench.clock, lambda: work.do(sampler.work_units))])[0])
+    except bench.backend.raises as error:
+        raise BackendError(bench.backend.explain(error)) from error
     sampler.computes = True
     return alone_ns
 
@@ -263,6 +267,9 @@ def _until_enough(
         origin = -int(agreed(bench, [-origin])[0])
     count = 0
     more = first_batch(budget, estimate_ns, pace_ns)
+    if sampler.case.sync == "window":
+        # How long windows have to be is learnt from batch to batch; a large first one could be missed as a whole.
+        more = min(more, budget.least_samples)
     while True:
         samples = sampler.batch(more, pace_ns)
         entries, exits = bench.common.common(samples.entries), bench.common.common(samples.exits)

@@ -202,7 +202,7 @@ def test_windows_that_are_missed_are_noted_and_their_samples_kept() -> None:
 
         return Script(durations=durations, read_cost_ns=500)
 
-    pace = quick(min_samples=20)
+    pace = quick(min_samples=20, least_samples=20)
     (usual,) = measured(FakeWorld(3, script(10_000)), started("window"), pace).groups
     assert usual.missed == ()
     entries = usual.per_rank[0].entries_ns
@@ -212,6 +212,19 @@ def test_windows_that_are_missed_are_noted_and_their_samples_kept() -> None:
     assert group.missed == (4, 5), "the two windows that opened during the slow call"
     assert len(group.slowest_ns) == 20
     assert group.slowest_ns[3] >= 2.5 * length
+
+
+def test_windows_that_turn_out_too_short_are_lengthened_before_most_are_missed() -> None:
+    """The warm-up promised 10 µs a call, and from then on each takes 3 ms: a first batch of all would be missed whole."""
+
+    def durations(_rank: int, index: int, _case: Case) -> int:
+        return 10_000 if index < WARM else 3_000_000
+
+    pace = quick(min_samples=200, max_samples=200)
+    world = FakeWorld(3, Script(durations=durations, read_cost_ns=500))
+    (group,) = measured(world, started("window"), pace).groups
+    assert len(group.slowest_ns) == 200
+    assert 0 < len(group.missed) < 60
 
 
 @pytest.mark.parametrize("mode", ["pipelined", "overlap"])

@@ -46,6 +46,7 @@ class Opened:
     def finish(self, status: EndStatus, reason: str | None, failure: Failed | None = None) -> None:
         """As ``base.finish``; but a run that was to be resumed, and was not, stays as it was."""
         if self.lack is not None and _size_bytes(self.folder) == self.size_bytes:
+            pack(self.folder)
             return
         finish(self.folder, status, reason, failure)
 

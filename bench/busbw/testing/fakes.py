@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Generic, Literal, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from busbw.plan import Timing
 from busbw.records import Case
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.meanings import MEANINGS, Exchange
+from busbw.testing.meeting import Meeting
 from busbw.work import Work
 
 T = TypeVar("T")
@@ -72,49 +73,6 @@ class FakeClock:
 
 
 # --- ranks as threads ------------------------------------------------------------------------------------------
-
-
-class _Meeting(Generic[T]):
-    """Where members exchange one value each and nobody leaves before all have come; a wait ends when one is gone."""
-
-    def __init__(
-        self, members: Ranks, gone: dict[int, None], changed: threading.Condition, patience_seconds: float
-    ) -> None:
-        self._members = members
-        self._gone = gone
-        self._changed = changed
-        self._patience_seconds = patience_seconds
-        self._values: dict[int, T] = {}
-        self._last: list[T] = []
-        self._round = 0
-
-    def exchange(self, rank: int, value: T) -> list[T]:
-        """Everyone's value, in the order of the members. Raises BackendError when a member will not come."""
-        with self._changed:
-            number = self._round
-            self._values[rank] = value
-            if len(self._values) == len(self._members):
-                # A round that is complete stays so, even if a member is gone before the others have looked.
-                self._last = [self._values[member] for member in self._members]
-                self._values = {}
-                self._round += 1
-                self._changed.notify_all()
-                return self._last
-            self._changed.wait_for(
-                lambda: self._round > number or self._first_gone() is not None, self._patience_seconds
-            )
-            if self._round > number:
-                return self._last
-            gone = self._first_gone()
-            missing = [member for member in self._members if member not in self._values]
-            reason = f"rank {gone} is gone" if gone is not None else f"ranks {missing} do not come"
-            message = f"rank {rank} waits in vain: {reason}"
-            raise BackendError(message)
-
-    def _first_gone(self) -> int | None:
-        """The first of the ranks that are gone and missing here: the others may have gone because of it."""
-        missing = set(self._members) - self._values.keys()
-        return next((rank for rank in self._gone if rank in missing), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +140,11 @@ class FakeWorld:
         self._changed = threading.Condition()
         self._gone: dict[int, None] = {}
         self._last_words: dict[int, str] = {}
-        self._groups: dict[Ranks, _Meeting[_Sent]] = {}
+        self._groups: dict[Ranks, Meeting[_Sent]] = {}
         self._messages: dict[tuple[int, int], deque[_Message]] = {}
-        self.barriers: _Meeting[int] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
-        self.reductions: _Meeting[Vector] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
-        self.texts: _Meeting[str] = _Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.barriers: Meeting[int] = Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.reductions: Meeting[Vector] = Meeting(everyone, self._gone, self._changed, timeout_seconds)
+        self.texts: Meeting[str] = Meeting(everyone, self._gone, self._changed, timeout_seconds)
         self.backends = tuple(FakeBackend(self, rank) for rank in everyone)
 
     def run(self, work: Callable[["FakeBackend"], T]) -> list[T | BusbwError]:
@@ -234,11 +192,11 @@ class FakeWorld:
             self._gone[rank] = None
             self._changed.notify_all()
 
-    def group(self, ranks: Ranks) -> "_Meeting[_Sent]":
+    def group(self, ranks: Ranks) -> "Meeting[_Sent]":
         """Where the ranks of a group exchange data."""
         with self._changed:
             if ranks not in self._groups:
-                self._groups[ranks] = _Meeting(ranks, self._gone, self._changed, self._timeout_seconds)
+                self._groups[ranks] = Meeting(ranks, self._gone, self._changed, self._timeout_seconds)
             return self._groups[ranks]
 
     def put(self, source: int, to: int, message: "_Message") -> None:
