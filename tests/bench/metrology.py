@@ -12,9 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
+import control
 import late_ranks
 import numpy as np
 import numpy.typing as npt
+import overhead
 import resolution
 import slow_pairs
 import stopping
@@ -311,6 +313,16 @@ def stop_in_time() -> None:
     stopping.stopping()
 
 
+def agree() -> None:
+    """Control traffic: as many messages for 3000 samples as for 30."""
+    control.control()
+
+
+def own_time() -> None:
+    """The harness's own time: busbw's loops against the barest ones, isolated and pipelined."""
+    overhead.calls()
+
+
 PROOFS: Final[dict[str, Callable[[], None]]] = {
     "noise": noise,
     "false-alarms": false_alarms,
@@ -323,6 +335,8 @@ PROOFS: Final[dict[str, Callable[[], None]]] = {
     "pairs": pairs,
     "resolution": real_launches,
     "stopping": stop_in_time,
+    "control": agree,
+    "overhead": own_time,
 }
 
 
