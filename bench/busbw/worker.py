@@ -1,5 +1,6 @@
 """One rank: open the backend, agree on what there is, measure block after block; rank 0 writes everything down."""
 
+import dataclasses
 import json
 import os
 import random
@@ -65,8 +66,15 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     the size), StoreError on rank 0 when the results cannot be written.
     """
     clock = clock or HostClock()
-    backend = job.backend.open(world)
     place = _Place("the start of the launch", None)
+    there: list[Backend] = []
+
+    def lost(error: Exception) -> None:
+        """From the thread of a backend that watches its calls: this one will not return to where it was called."""
+        world.lost(_blame(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
+
+    backend = job.backend.open(dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, lost=lost))
+    there.append(backend)
     try:
         outcome = _work(job, backend, clock, listener, place)
         place.words = "the end of the launch"
@@ -85,7 +93,7 @@ class _Place:
 
 
 def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _Place) -> Outcome:
-    facts = environment.host_facts()
+    facts = {**environment.host_facts(), **job.backend.facts()}
     about = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -231,7 +239,7 @@ def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])
 
 
-def _blame(backend: Backend, place: _Place, error: BackendError) -> RankFailure:
+def _blame(backend: Backend, place: _Place, error: Exception) -> RankFailure:
     """Who is to blame: the ranks that do not answer any more, or else what the backend said."""
     heard = backend.fail(str(error))
     silent = tuple(sorted(set(range(backend.size)) - set(heard)))

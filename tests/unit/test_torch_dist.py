@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import torch.distributed as dist
 
-from busbw.backends.torch_dist import answers, wait_warily
+from busbw.backends.side_channel import answers, wait_warily
 from busbw.errors import BackendError
 
 
@@ -69,8 +69,8 @@ def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
 
 
 def test_who_does_not_answer_is_not_heard(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("busbw.backends.torch_dist._ANSWER_GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.0)
     assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out"}
     store.set("busbw/failed/2", "Timed out, too")
-    monkeypatch.setattr("busbw.backends.torch_dist._ANSWER_GRACE_SECONDS", 0.2)
+    monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.2)
     assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}

@@ -9,8 +9,9 @@ from itertools import takewhile
 from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
-from busbw.environment import NCCL_PACKAGES
+from busbw.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.errors import UsageError
+from busbw.records import JSON
 
 
 def _open_gloo(world: World) -> Backend:
@@ -83,6 +84,33 @@ def _nccl_versions() -> dict[str, str]:
     return found
 
 
+def _open_mpi(world: World) -> Backend:
+    from busbw.backends.mpi import MpiBackend  # noqa: PLC0415 - as above
+
+    return MpiBackend(world)
+
+
+def _mpi_missing() -> str | None:
+    """What can be told without loading MPI, which only ranks should do."""
+    if importlib.util.find_spec("mpi4py") is None:
+        return "mpi4py is not installed: pip install 'busbw[mpi]', or mpi4py alone where the system has an MPI"
+    return _torch_missing()
+
+
+def _mpi_facts() -> dict[str, JSON]:
+    from busbw.backends import mpi  # noqa: PLC0415 - as above
+
+    return {"mpi": mpi.facts()}
+
+
+def _mpi_versions() -> dict[str, str]:
+    found = {**_torch_versions(), "mpi4py": metadata.version("mpi4py")}
+    for name in MPI_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 BACKENDS: dict[str, BackendRow] = {
     row.name: row
     for row in (
@@ -102,6 +130,16 @@ BACKENDS: dict[str, BackendRow] = {
             open=_open_nccl,
             versions=_nccl_versions,
             places=_gpus,
+        ),
+        BackendRow(
+            name="mpi",
+            device="cpu",
+            summary="MPI through mpi4py: CPU ranks, whatever network the library has",
+            missing=_mpi_missing,
+            open=_open_mpi,
+            versions=_mpi_versions,
+            started_by="mpiexec",
+            facts=_mpi_facts,
         ),
     )
 }

@@ -1,5 +1,7 @@
 """The seam between the instrument and a communication library: small enough that a fake fits behind it."""
 
+import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -10,7 +12,7 @@ import numpy.typing as npt
 from busbw.devices import Device
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import Case
+from busbw.records import JSON, Case
 
 if TYPE_CHECKING:
     import torch
@@ -34,12 +36,22 @@ class Operation:
     post: Post | None = None
 
 
+def _end_here(error: Exception) -> None:
+    sys.stderr.write(f"busbw: {error}\n")
+    sys.stderr.flush()
+    os._exit(1)
+
+
 @dataclass(frozen=True, slots=True)
 class World:
     """This rank's place among the others, as the launcher promised it.
 
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
     environment says how to meet). ``timeout_seconds`` bounds every wait for another rank.
+
+    A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
+    nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
+    rank is still in that call and cannot be called back: ``lost`` says why and ends the process.
     """
 
     rank: int
@@ -48,6 +60,8 @@ class World:
     launcher: str
     timeout_seconds: float
     store: tuple[str, int] | None = None
+    batch_seconds: float = 0.0
+    lost: Callable[[Exception], None] = _end_here
 
 
 class Backend(Protocol):
@@ -118,7 +132,8 @@ class Backend(Protocol):
 @dataclass(frozen=True, slots=True)
 class BackendRow:
     """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
-    many ranks have a device of their own here (None: any number).
+    many ranks have a device of their own here (None: any number). ``started_by`` is what has to start its ranks: any
+    launcher, or one that speaks to the library. ``facts`` is what the library says of itself once it is open.
 
     ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
     """
@@ -130,3 +145,5 @@ class BackendRow:
     open: Callable[[World], Backend]
     versions: Callable[[], dict[str, str]]
     places: Callable[[], int | None] = lambda: None
+    started_by: Literal["anybody", "mpiexec"] = "anybody"
+    facts: Callable[[], dict[str, JSON]] = dict

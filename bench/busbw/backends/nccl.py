@@ -7,7 +7,8 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import World
-from busbw.backends.torch_dist import TorchBackend, first_line
+from busbw.backends.side_channel import first_line
+from busbw.backends.torch_dist import TorchBackend
 from busbw.cuda import CudaDevice
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op

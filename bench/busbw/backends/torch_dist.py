@@ -3,8 +3,6 @@
 Whatever library is measured, control traffic goes over Gloo, in a process group of its own.
 """
 
-import re
-import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
@@ -14,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, World
+from busbw.backends.side_channel import answers, first_line, wait_warily
 from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound
 from busbw.devices import Device
 from busbw.errors import BackendError, LaunchError
@@ -21,10 +20,6 @@ from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
-
-_FAILED_KEY = "busbw/failed/{rank}"
-_ANSWER_GRACE_SECONDS = 3.0
-_ANSWER_POLL_SECONDS = 0.05
 
 _BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
 """Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""
@@ -208,45 +203,3 @@ def _store(world: World) -> dist.Store:
     store, _, _ = next(dist.rendezvous("env://", world.rank, world.size, timeout=timeout))
     given: dist.Store = store
     return given
-
-
-def wait_warily(work: dist.Work, store: dist.Store, size: int) -> None:
-    """Wait for ``work``, but no longer than until a rank of the world gives up.
-
-    Raises BackendError then, and RuntimeError when the work itself fails. A rank whose operation has just run into the
-    timeout would wait for a second one here, while the others have long heard each other out and gone.
-    """
-    while not work.is_completed():
-        for rank in range(size):
-            if store.check([_FAILED_KEY.format(rank=rank)]):
-                message = f"rank {rank} has given up"
-                raise BackendError(message)
-        time.sleep(_ANSWER_POLL_SECONDS)
-    work.wait()
-
-
-def answers(store: dist.Store, size: int, mine: dict[int, str]) -> dict[int, str]:
-    """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over."""
-    heard = dict(mine)
-    try:
-        for rank, text in mine.items():
-            store.set(_FAILED_KEY.format(rank=rank), text)
-        deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
-        while len(heard) < size and time.monotonic() < deadline:
-            for rank in set(range(size)) - set(heard):
-                key = _FAILED_KEY.format(rank=rank)
-                if store.check([key]):
-                    heard[rank] = store.get(key).decode()
-            time.sleep(_ANSWER_POLL_SECONDS)
-    except (RuntimeError, OSError):
-        # The store went down with whoever held it; what was heard until then is all there is.
-        return heard
-    return heard
-
-
-def first_line(error: Exception) -> str:
-    """What a torch error says, without the path of its source file and without its advice."""
-    lines = str(error).strip().splitlines()
-    if not lines:
-        return type(error).__name__
-    return re.sub(r"^\[[^\]]*\.cc:\d+\]\s*", "", lines[0]).partition(" This is typically ")[0]

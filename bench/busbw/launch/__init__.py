@@ -17,9 +17,15 @@ from busbw.resume import plan_of, refuse_another_world
 
 
 def _join_torchrun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.torchrun import run_joined  # noqa: PLC0415 - it measures, and so it loads torch
+    from busbw.launch.joined import run_joined  # noqa: PLC0415 - it measures, and so it loads torch
 
-    return run_joined(plan, row, settings)
+    return run_joined(plan, row, settings, launcher="torchrun", promises=promises.TORCHRUN)
+
+
+def _join_mpirun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    from busbw.launch.joined import run_joined  # noqa: PLC0415 - as above
+
+    return run_joined(plan, row, settings, launcher="mpirun", promises=promises.MPIRUN, ended_together=True)
 
 
 def _run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -34,14 +40,23 @@ LAUNCHERS: dict[str, LauncherRow] = {
         LauncherRow(
             name="torchrun",
             summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
-            found=promises.torchrun_found,
-            size=promises.torchrun_size,
+            found=lambda variables: promises.found_in(promises.TORCHRUN, variables) is not None,
+            size=lambda variables: promises.size_in(promises.TORCHRUN, variables),
             run=_join_torchrun,
+            starts=("anybody",),
+        ),
+        LauncherRow(
+            name="mpirun",
+            summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run --backend mpi …",
+            found=lambda variables: promises.found_in(promises.MPIRUN, variables) is not None,
+            size=lambda variables: promises.size_in(promises.MPIRUN, variables),
+            run=_join_mpirun,
+            starts=("mpiexec",),
         ),
         # The last one takes what none of the others recognises.
         LauncherRow(
             name="local",
-            summary="forks the ranks on this machine and watches them: busbw run --ranks 4 …",
+            summary="forks the ranks on this machine and watches them, over MPI behind mpiexec: busbw run --ranks 4 …",
             found=lambda _variables: True,
             size=lambda _variables: None,
             run=_run_local,
@@ -80,7 +95,12 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     if missing is not None:
         message = f"backend {row.name} cannot run here: {missing}"
         raise LaunchError(message)
-    return launcher_here(os.environ).run(plan, row, settings)
+    launcher = launcher_here(os.environ)
+    if row.started_by not in launcher.starts:
+        others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
+        message = f"{launcher.name} cannot start ranks of backend {row.name}; it runs below: {others}"
+        raise LaunchError(message)
+    return launcher.run(plan, row, settings)
 
 
 def resume(folder: Path, launches: int | None, settings: Settings) -> Result:

@@ -48,7 +48,8 @@ class LauncherRow:
     """A row of the table of launchers.
 
     ``found`` says from the environment variables whether this process is one of its ranks already, ``size`` how many
-    ranks there are then (None: as many as are asked for).
+    ranks there are then (None: as many as are asked for). ``starts`` are the kinds of backends (``started_by``) whose
+    ranks it can start.
     """
 
     name: str
@@ -56,6 +57,7 @@ class LauncherRow:
     found: Callable[[Mapping[str, str]], bool]
     size: Callable[[Mapping[str, str]], int | None]
     run: Callable[[Plan, BackendRow, Settings], Result]
+    starts: tuple[str, ...] = ("anybody", "mpiexec")
 
 
 def die_with_parent(parent: int) -> None:

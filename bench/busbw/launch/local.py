@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
@@ -24,6 +24,7 @@ from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
+from busbw.launch.mpiexec import Door, close_behind, opened_doors
 from busbw.launch.opening import Opened, opened
 from busbw.launch.promises import default_ranks
 from busbw.listeners import Several, Silent, in_words
@@ -166,14 +167,16 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
     sys.stdout.flush()
     sys.stderr.flush()
     ranks: list[_Rank] = []
-    try:
+    with ExitStack() as stack:
+        doors = _doors(stack, job.backend, size)
+        stack.callback(_end, ranks)
         with _held_back(signal.SIGINT):
             for number in range(size):
                 try:
                     ours, theirs = context.Pipe()
                     process = context.Process(
                         target=_be_rank,
-                        args=(job, number, size, theirs, began, quiet),
+                        args=(job, number, size, theirs, began, quiet, doors[number] if doors else None),
                         name=f"busbw-rank-{number}",
                         daemon=True,
                     )
@@ -185,6 +188,7 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                     raise LaunchFailed(LaunchError(message), None, 0) from error
                 theirs.close()
                 ranks.append(_Rank(number, process, ours))
+        close_behind(doors)
         try:
             meeting = dist.TCPStore(
                 _LOOPBACK,
@@ -202,8 +206,16 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
         for rank in ranks:
             rank.pipe.send((_LOOPBACK, meeting.port))
         return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
-    finally:
-        _end(ranks)
+
+
+def _doors(stack: ExitStack, row: BackendRow, size: int) -> tuple[Door, ...]:
+    """What a library that starts its ranks itself has for them; none for every other."""
+    if row.started_by == "anybody":
+        return ()
+    try:
+        return stack.enter_context(opened_doors(size))
+    except LaunchError as error:
+        raise LaunchFailed(error, None, 0) from error
 
 
 def _watch(watch: _Watch, timeout_seconds: float) -> Outcome:
@@ -323,7 +335,15 @@ def _end(ranks: list[_Rank]) -> None:
 # --- in the child ----------------------------------------------------------------------------------------------
 
 
-def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float, quiet: bool) -> None:  # noqa: FBT001
+def _be_rank(
+    job: Job,
+    number: int,
+    size: int,
+    parent: Connection,
+    began: float,
+    quiet: bool,  # noqa: FBT001
+    door: Door | None,
+) -> None:
     launcher = multiprocessing.parent_process()
     if launcher is not None and launcher.pid is not None:
         die_with_parent(launcher.pid)
@@ -332,16 +352,27 @@ def _be_rank(job: Job, number: int, size: int, parent: Connection, began: float,
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
+    if door is not None:
+        door.enter()
+
+    def lost(error: Exception) -> None:
+        _last_words(parent, _as_word(error))
+
     try:
         address = parent.recv()
-        world = World(number, size, number, job.launcher, job.plan.timing.timeout_seconds, store=address)
+        timeout = job.plan.timing.timeout_seconds
+        world = World(number, size, number, job.launcher, timeout, store=address, lost=lost)
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
         parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
     except BusbwError as error:
-        _last_words(parent, _Broke(type(error).__name__, str(error), getattr(error, "said", "")))
+        _last_words(parent, _as_word(error))
     except Exception as error:  # noqa: BLE001 - a bug in one rank has to reach the user through the parent
         _last_words(parent, _Broke("BusbwError", f"rank {number}: {type(error).__name__}: {error}"))
     sys.stdout.flush()
+
+
+def _as_word(error: Exception) -> _Broke:
+    return _Broke(type(error).__name__, str(error), getattr(error, "said", ""))
 
 
 def _last_words(parent: Connection, word: _Broke) -> None:

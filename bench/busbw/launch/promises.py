@@ -1,21 +1,48 @@
 """What launchers promise in the environment: which variables say rank, world and place."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from busbw import environment
 from busbw.errors import LaunchError
 
-TORCHRUN = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
+
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """The variables of one launcher that say a rank, how many there are, and its number on its host; ``others`` have
+    to be there, too: half of a promise is somebody else's variable.
+    """
+
+    rank: str
+    size: str
+    local_rank: str
+    others: tuple[str, ...] = ()
+
+    def found(self, variables: Mapping[str, str]) -> bool:
+        """Whether the whole promise is there."""
+        return all(name in variables for name in (self.rank, self.size, self.local_rank, *self.others))
 
 
-def torchrun_found(variables: Mapping[str, str]) -> bool:
-    """Whether torchrun's whole promise is there; half of it is somebody else's variable."""
-    return all(name in variables for name in TORCHRUN)
+TORCHRUN = (Promise("RANK", "WORLD_SIZE", "LOCAL_RANK", ("MASTER_ADDR", "MASTER_PORT")),)
+
+MPIRUN = (
+    Promise("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
+    Promise("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH and its kin, Intel MPI
+)
 
 
-def torchrun_size(variables: Mapping[str, str]) -> int:
-    """The number of ranks that torchrun promises."""
-    return promised(variables, "WORLD_SIZE")
+def found_in(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise | None:
+    """The first of ``known`` that is made in ``variables``."""
+    return next((one for one in known if one.found(variables)), None)
+
+
+def size_in(known: Sequence[Promise], variables: Mapping[str, str]) -> int:
+    """The number of ranks by the first of ``known`` that is made. Raises LaunchError when there is none."""
+    found = found_in(known, variables)
+    if found is None:
+        message = f"none of the promises that start with {', '.join(one.rank for one in known)} is made here"
+        raise LaunchError(message)
+    return promised(variables, found.size)
 
 
 def promised(variables: Mapping[str, str], name: str) -> int:

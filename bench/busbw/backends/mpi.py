@@ -1,0 +1,328 @@
+"""MPI over host memory, through mpi4py: control traffic on a communicator of its own, and a watch over every wait.
+
+No call of MPI ends by itself when another rank is gone or hangs. A thread therefore looks whether this rank still gets
+on; when it has not for the timeout it tells the launcher, which ends the process: nothing waits for ever.
+"""
+
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Literal
+
+import mpi4py
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from busbw.backends.base import Operation, Vector, World
+from busbw.backends.side_channel import answers, first_line, wait_warily
+from busbw.devices import Device
+from busbw.errors import BackendError, LaunchError
+from busbw.ops.base import Matrix, Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.ops.groups import Ranks, split_world
+from busbw.records import JSON, Case
+
+mpi4py.rc.initialize = False  # not by an import, which is too early to be watched
+mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
+
+from mpi4py import MPI  # noqa: E402 - it reads what was set above
+
+from busbw.backends.mpi_calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, REDUCTIONS, Bound  # noqa: E402 - as above
+
+_LOOKS = 8
+"""How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
+_LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 5.0
+
+_POLLING_SHARE = 0.02
+"""MPI waits by polling. A rank that has used less of a processor than this is not waiting in MPI: it is the one that
+the others wait for.
+"""
+
+_THREADS = {
+    "single": MPI.THREAD_SINGLE,
+    "funneled": MPI.THREAD_FUNNELED,
+    "serialized": MPI.THREAD_SERIALIZED,
+    "multiple": MPI.THREAD_MULTIPLE,
+}
+
+_COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
+
+
+class MpiBackend:
+    """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was promised."""
+
+    raises: tuple[type[Exception], ...] = (MPI.Exception, BackendError)
+
+    def __init__(self, world: World) -> None:
+        torch.set_num_threads(1)  # ranks share the cores
+        self.rank = world.rank
+        self.size = world.size
+        self.device: Device | None = None
+        self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
+        try:
+            _initialise()
+            everyone = MPI.COMM_WORLD
+            refuse_another_world(world, everyone.Get_rank(), everyone.Get_size(), library())
+            for comm in (everyone, MPI.COMM_SELF):
+                comm.Set_errhandler(MPI.ERRORS_RETURN)
+            self._control = everyone.Dup()
+            self._measured = everyone.Dup()
+            self._store = _store(world, self._control)
+        except (MPI.Exception, RuntimeError) as error:
+            message = f"rank {world.rank} of {world.size} could not join the world: {_in_words(error)}"
+            raise LaunchError(message) from error
+        self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
+
+    def explain(self, error: Exception) -> str:
+        """What MPI says, in one line."""
+        return _in_words(error)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why MPI cannot run ``case``."""
+        if op.name not in CALLS:
+            return f"MPI has no {op.name}"
+        if case.mode == "overlap" and op.name in IN_ONE_PIECE:
+            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
+        if op.reduces and case.redop not in REDUCTIONS:
+            return f"MPI has no reduction {case.redop}; it has {', '.join(REDUCTIONS)}"
+        if op.reduces and case.dtype in MOVED_ONLY:
+            return f"MPI has no {case.dtype}: floats of 16 bits can be moved and not be reduced"
+        if op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)):
+            return (
+                "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place"
+            )
+        return None
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
+        try:
+            return torch.empty(count, dtype=TORCH_DTYPES[dtype]).zero_()
+        except RuntimeError as error:
+            raise BackendError(first_line(error)) from error
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Make the communicators that are not there yet; only the ranks of a group take part."""
+        for group in groups:
+            if group in self._groups or self.rank not in group:
+                continue
+            self._watch.beats += 1
+            try:
+                members = self._measured.Get_group().Incl(list(group))
+                made = self._measured.Create_group(members)
+                made.Set_errhandler(MPI.ERRORS_RETURN)
+            except MPI.Exception as error:
+                raise BackendError(_in_words(error)) from error
+            self._groups[group] = made
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        """``op`` bound to its buffers (see Backend.bind)."""
+        comm = self._groups[group] if op.members == "all" else self._measured
+        return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
+
+    def barrier(self) -> None:
+        """MPI's barrier over the control communicator."""
+        self._watch.beats += 1
+        try:
+            self._control.Barrier()
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+
+    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
+        """All-reduce of int64 values over the control communicator.
+
+        Posted on every rank, wary or not: MPI matches no blocking collective with one that is posted.
+        """
+        self._watch.beats += 1
+        result: Vector = np.array(values, dtype=np.int64)
+        try:
+            request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
+            if wary:
+                wait_warily(_Pending(request), self._store, self.size)
+            else:
+                request.Wait()
+        except (MPI.Exception, RuntimeError) as error:
+            raise BackendError(_in_words(error)) from error
+        return result
+
+    def send(self, to: int, values: Sequence[int]) -> None:
+        """A message over the control communicator."""
+        self._watch.beats += 1
+        try:
+            self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+
+    def receive(self, source: int, count: int) -> Vector:
+        """A message over the control communicator."""
+        self._watch.beats += 1
+        result: Vector = np.empty(count, dtype=np.int64)
+        try:
+            self._control.Recv((result, count, MPI.INT64_T), source)
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+        return result
+
+    def swap(self, to: int, source: int) -> None:
+        """An empty message each way over the control communicator."""
+        self._watch.beats += 1
+        try:
+            self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+
+    def share(self, text: str) -> list[str]:
+        """All-gather of one text a rank over the control communicator."""
+        self._watch.beats += 1
+        mine = text.encode()
+        lengths = np.empty(self.size, dtype=np.int64)
+        try:
+            self._control.Allgather(np.asarray([len(mine)], dtype=np.int64), lengths)
+            together = bytearray(int(lengths.sum()))
+            ends = np.cumsum(lengths)
+            blocks = (lengths.tolist(), (ends - lengths).tolist())
+            self._control.Allgatherv((mine, len(mine), MPI.BYTE), (together, blocks, MPI.BYTE))
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+        return [
+            together[end - length : end].decode(errors="replace")
+            for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
+        ]
+
+    def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - which algorithm runs is the library's choice at every size
+        """Nothing is known to be moved that need not be."""
+        return 1.0
+
+    def fail(self, text: str) -> dict[int, str]:
+        """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
+        return answers(self._store, self.size, {self.rank: text})
+
+    def close(self) -> None:
+        """Finalise MPI."""
+        try:
+            MPI.Finalize()
+        except MPI.Exception as error:
+            raise BackendError(_in_words(error)) from error
+        finally:
+            self._watch.end()
+
+
+class _Pending:
+    """A request, as ``wait_warily`` wants it."""
+
+    def __init__(self, request: MPI.Request) -> None:
+        self.is_completed = request.Test
+        self.wait = request.Wait
+
+
+class _Watch:
+    """Looks from a thread whether this rank gets on: ``beats`` counts what it does; ``lost`` hears when it does not.
+
+    The thread sleeps but for some microseconds a look, and calls nothing of MPI.
+    """
+
+    def __init__(self, timeout_seconds: float, lost: Callable[[Exception], None]) -> None:
+        self.beats = 0
+        self._timeout_seconds = timeout_seconds
+        self._lost = lost
+        self._ended = threading.Event()
+        self._watched = time.pthread_getcpuclockid(threading.get_ident())
+        threading.Thread(target=self._look, name="busbw-watch", daemon=True).start()
+
+    def end(self) -> None:
+        """There is nothing to be waited for any more."""
+        self._ended.set()
+
+    def _look(self) -> None:
+        pause = min(max(self._timeout_seconds / _LOOKS, _LEAST_LOOK_SECONDS), _MOST_LOOK_SECONDS)
+        beats, since, used = -1, 0.0, 0.0
+        while not self._ended.wait(pause):
+            now, processor = time.monotonic(), time.clock_gettime(self._watched)
+            if self.beats != beats:
+                beats, since, used = self.beats, now, processor
+            elif now - since > self._timeout_seconds and processor - used > _POLLING_SHARE * (now - since):
+                self._lost(BackendError(f"nothing came back from MPI for {now - since:.0f} s"))
+                return
+
+
+def library() -> str:
+    """Name and version of the MPI library, as it calls itself."""
+    return MPI.Get_library_version().replace("\0", "").strip()
+
+
+def first_words(version: str) -> str:
+    """``library``'s first line up to a comma, tabs and blanks made one: enough to tell one from another."""
+    return " ".join(version.splitlines()[0].partition(",")[0].split()) if version else "unknown"
+
+
+def facts() -> dict[str, JSON]:
+    """What decides whether two runs over MPI may be compared: library, version of the standard, level of threads."""
+    return {
+        "library": first_words(library()),
+        "standard": list(MPI.Get_version()),
+        "threads": next(name for name, level in _THREADS.items() if level == MPI.Query_thread()),
+    }
+
+
+def refuse_another_world(world: World, rank: int, size: int, version: str) -> None:
+    """Raise LaunchError when ``rank`` and ``size``, by MPI, are not what the launcher promised.
+
+    Ranks that the library knows nothing of come up as so many worlds of one rank, each of which would measure itself.
+    """
+    if (rank, size) == (world.rank, world.size):
+        return
+    message = (
+        f"the launcher promised rank {world.rank} of {world.size}, but MPI says rank {rank} of {size}: its mpiexec, or "
+        f"srun's --mpi, does not belong to the library that mpi4py has loaded ({first_words(version)}). Start the "
+        "ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
+    )
+    raise LaunchError(message)
+
+
+def _initialise() -> None:
+    """With the level of threads that mpi4py takes, and MPI4PY_RC_THREAD_LEVEL changes: it decides what a call costs.
+
+    By default that is the highest, as in every other program that uses mpi4py; where ranks share cores, MPICH gives
+    the core to others while it waits with that one alone.
+    """
+    asked = os.environ.get("MPI4PY_RC_THREAD_LEVEL", mpi4py.rc.thread_level)
+    if asked not in _THREADS:
+        message = f"MPI4PY_RC_THREAD_LEVEL is {asked!r}; mpi4py knows {', '.join(_THREADS)}"
+        raise LaunchError(message)
+    MPI.Init_thread(_THREADS[asked])
+
+
+def _store(world: World, control: MPI.Intracomm) -> dist.Store:
+    """The launcher's store, or one that the first rank keeps: what ranks say to each other when MPI hangs."""
+    timeout = timedelta(seconds=world.timeout_seconds)
+    if world.store is not None:
+        return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
+    port = np.zeros(1, dtype=np.int64)
+    kept = None
+    if world.rank == 0:
+        kept = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104 - other hosts have to reach it
+        port[0] = kept.port
+    control.Bcast(port)
+    name = socket.gethostname().encode().ljust(256, b"\0")
+    names = bytearray(256 * world.size)
+    control.Allgather(name, names)
+    if kept is not None:
+        return kept
+    there = bytes(names[:256]).rstrip(b"\0").decode()
+    host = "127.0.0.1" if bytes(names[:256]) == name else there
+    return dist.TCPStore(host, int(port[0]), is_master=False, timeout=timeout)
+
+
+def _groups(case: Case) -> tuple[Ranks, ...]:
+    return split_world(case.group, case.ranks)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, MPI.Exception):
+        return " ".join(error.Get_error_string().split())
+    return first_line(error)

@@ -1,0 +1,236 @@
+"""The calls of MPI: every operation bound to its buffers, as mpi4py's uppercase calls on their memory.
+
+Buffer specifications (memory, count, type) are made once. What is timed is one bound method of a communicator: nothing
+is pickled, looked up or wrapped in Python on the way. Blocking calls are timed as such, not as a post and a wait.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+
+import torch
+from mpi4py import MPI
+
+from busbw.backends.base import Operation, Wait
+from busbw.ops.base import Matrix
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+REDUCTIONS: dict[str, MPI.Op] = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
+
+TYPES: dict[str, MPI.Datatype] = {
+    "float32": MPI.FLOAT,
+    "float64": MPI.DOUBLE,
+    "int8": MPI.INT8_T,
+    "uint8": MPI.UINT8_T,
+    "int32": MPI.INT32_T,
+    "int64": MPI.INT64_T,
+    # The standard has no floats of 16 bits (MPI 4.1, 3.2.2): they are moved as what they are in memory.
+    "float16": MPI.UINT16_T,
+    "bfloat16": MPI.UINT16_T,
+}
+
+MOVED_ONLY = {"float16", "bfloat16"}
+"""What MPI can move and not reduce."""
+
+IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
+"""Calls that are several steps in a row: there is nothing to be posted and waited for later."""
+
+_TAG = 0
+
+Counts = tuple[list[int], list[int]]
+Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a call is made of: ``comm`` is that of the group, ``world`` that of all ranks, ``me`` this rank's place in
+    the group, which is given in global ranks.
+    """
+
+    case: Case
+    group: Ranks
+    me: int
+    comm: MPI.Intracomm
+    world: MPI.Intracomm
+    send: torch.Tensor
+    receive: torch.Tensor
+    traffic: Matrix
+
+    @property
+    def root(self) -> int:
+        """The root's place in the group."""
+        return self.case.root or 0
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this rank is the root."""
+        return self.me == self.root
+
+    @property
+    def redop(self) -> MPI.Op:
+        """The reduction as MPI names it."""
+        return REDUCTIONS[self.case.redop or "sum"]
+
+    @property
+    def sending(self) -> Spec:
+        """The send buffer."""
+        return self._spec(self.send)
+
+    @property
+    def receiving(self) -> Spec:
+        """The receive buffer."""
+        return self._spec(self.receive)
+
+    @property
+    def sending_blocks(self) -> Spec:
+        """The send buffer where it holds one block a rank: MPI counts the elements of a block."""
+        return self._spec(self.send, len(self.group))
+
+    @property
+    def receiving_blocks(self) -> Spec:
+        """The receive buffer where it holds one block a rank."""
+        return self._spec(self.receive, len(self.group))
+
+    @property
+    def source(self) -> "Spec | MPI.InPlaceType":
+        """The send buffer of a collective: in place where the case says so."""
+        return MPI.IN_PLACE if self.case.in_place else self.sending
+
+    def spread(self, buffer: torch.Tensor, counts: list[int]) -> Spec:
+        """``buffer`` as blocks of ``counts`` elements, one after the other."""
+        memory, _, datatype = self._spec(buffer)
+        return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
+
+    def _spec(self, buffer: torch.Tensor, blocks: int = 1) -> Spec:
+        # As bytes: numpy has no bfloat16.
+        memory = MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())
+        return memory, len(buffer) // blocks, TYPES[self.case.dtype or "uint8"]
+
+
+def _both(blocking: Callable[..., None], posting: Callable[..., MPI.Request], *arguments: object) -> Operation:
+    """A collective, at once or posted."""
+    start = partial(posting, *arguments)
+
+    def post() -> Wait:
+        return start().Wait
+
+    return Operation(partial(blocking, *arguments), post)
+
+
+def _all_reduce(bound: Bound) -> Operation:
+    comm = bound.comm
+    return _both(comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE, bound.receiving, bound.redop)
+
+
+def _all_gather(bound: Bound) -> Operation:
+    return _both(bound.comm.Allgather, bound.comm.Iallgather, bound.source, bound.receiving_blocks)
+
+
+def _reduce_scatter(bound: Bound) -> Operation:
+    comm, source = bound.comm, bound.sending_blocks
+    return _both(comm.Reduce_scatter_block, comm.Ireduce_scatter_block, source, bound.receiving, bound.redop)
+
+
+def _all_to_all(bound: Bound) -> Operation:
+    return _both(bound.comm.Alltoall, bound.comm.Ialltoall, bound.sending_blocks, bound.receiving_blocks)
+
+
+def _all_to_all_v(bound: Bound) -> Operation:
+    outgoing = bound.spread(bound.send, list(bound.traffic[bound.me]))
+    incoming = bound.spread(bound.receive, [row[bound.me] for row in bound.traffic])
+    return _both(bound.comm.Alltoallv, bound.comm.Ialltoallv, outgoing, incoming)
+
+
+def _broadcast(bound: Bound) -> Operation:
+    return _both(bound.comm.Bcast, bound.comm.Ibcast, bound.receiving, bound.root)
+
+
+def _reduce(bound: Bound) -> Operation:
+    comm = bound.comm
+    buffers = (MPI.IN_PLACE, bound.receiving) if bound.is_root else (bound.sending, None)
+    return _both(comm.Reduce, comm.Ireduce, *buffers, bound.redop, bound.root)
+
+
+def _gather(bound: Bound) -> Operation:
+    buffers = (bound.source, bound.receiving_blocks) if bound.is_root else (bound.sending, None)
+    return _both(bound.comm.Gather, bound.comm.Igather, *buffers, bound.root)
+
+
+def _scatter(bound: Bound) -> Operation:
+    source = bound.sending_blocks if bound.is_root else None
+    target = MPI.IN_PLACE if bound.is_root and bound.case.in_place else bound.receiving
+    return _both(bound.comm.Scatter, bound.comm.Iscatter, source, target, bound.root)
+
+
+def _barrier(bound: Bound) -> Operation:
+    return _both(bound.comm.Barrier, bound.comm.Ibarrier)
+
+
+def _send_recv(bound: Bound) -> Operation:
+    ranks = len(bound.group)
+    return _exchange(bound, bound.group[(bound.me + 1) % ranks], bound.group[(bound.me - 1) % ranks])
+
+
+def _pair_bidir(bound: Bound) -> Operation:
+    other = bound.group[1 - bound.me]
+    return _exchange(bound, other, other)
+
+
+def _exchange(bound: Bound, to: int, source: int) -> Operation:
+    world, outgoing, incoming = bound.world, bound.sending, bound.receiving
+    receive = partial(world.Irecv, incoming, source, _TAG)
+    send = partial(world.Isend, outgoing, to, _TAG)
+
+    def post() -> Wait:
+        return partial(MPI.Request.Waitall, [receive(), send()])
+
+    return Operation(partial(world.Sendrecv, outgoing, to, _TAG, incoming, source, _TAG), post)
+
+
+def _ping_pong(bound: Bound) -> Operation:
+    return _there_and_back(bound, bound.sending, bound.receiving)
+
+
+def _pair_uni(bound: Bound) -> Operation:
+    answer: Spec = (MPI.buffer.allocate(1), 1, MPI.BYTE)
+    return _there_and_back(bound, answer if bound.me else bound.sending, bound.receiving if bound.me else answer)
+
+
+def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
+    """The first of the two sends and then receives, the other one the other way round."""
+    other = bound.group[1 - bound.me]
+    send = partial(bound.world.Send, outgoing, other, _TAG)
+    receive = partial(bound.world.Recv, incoming, other, _TAG)
+    first, second = (receive, send) if bound.me else (send, receive)
+
+    def both() -> None:
+        first()
+        second()
+
+    return Operation(both)
+
+
+def _memory_copy(bound: Bound) -> Operation:
+    return Operation(partial(bound.receive.copy_, bound.send))
+
+
+CALLS: dict[str, Callable[[Bound], Operation]] = {
+    "all_reduce": _all_reduce,
+    "all_gather": _all_gather,
+    "reduce_scatter": _reduce_scatter,
+    "all_to_all": _all_to_all,
+    "all_to_all_v": _all_to_all_v,
+    "broadcast": _broadcast,
+    "reduce": _reduce,
+    "gather": _gather,
+    "scatter": _scatter,
+    "barrier": _barrier,
+    "send_recv": _send_recv,
+    "ping_pong": _ping_pong,
+    "pair_uni": _pair_uni,
+    "pair_bidir": _pair_bidir,
+    "pair_matrix": _pair_uni,
+    "memory_copy": _memory_copy,
+}

@@ -1,0 +1,257 @@
+"""mpiexec for the ranks of this machine: it opens a door for each of them, and ranks that are forked go through.
+
+An MPI library wants its ranks to be started by its own mpiexec; but a rank that starts from nothing imports torch
+first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``door.py``, which hands the
+environment and the descriptors that it was given to the launcher, and the rank that is forked there takes them on: for
+the library it is the process that mpiexec has started. It is also a child of the launcher, which so sees how it ends.
+"""
+
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from busbw.environment import usable_cores
+from busbw.errors import LaunchError
+from busbw.launch import promises
+
+_DOOR = Path(__file__).with_name("door.py")
+_OPENS_SECONDS = 60.0
+_ENDS_SECONDS = 5.0
+_ASKS_SECONDS = 30.0
+_MOST_DESCRIPTORS = 64
+
+_NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec.openmpi", "mpirun.openmpi")
+
+_WHICH_LIBRARY = """\
+import mpi4py
+mpi4py.rc.initialize = False
+from mpi4py import MPI
+print(MPI.get_vendor()[0])
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Flavour:
+    """How the mpiexec of a library is known and asked: ``mark`` is in what it says of its version; ``variables`` hold
+    for local ranks where the user has not set them: loopback and shared memory are enough for these.
+    """
+
+    mark: str
+    arguments: tuple[str, ...]
+    variables: Mapping[str, str]
+
+
+_HYDRA_LOCAL = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
+
+FLAVOURS = {
+    "MPICH": Flavour("HYDRA", (), _HYDRA_LOCAL),
+    "Intel MPI": Flavour("Intel(R) MPI", (), {**_HYDRA_LOCAL, "I_MPI_FABRICS": "shm"}),
+    # More ranks than cores, and root in a container, are refused by Open MPI unless it is told. Bound to single cores,
+    # ranks would take the machine for one that has as few.
+    "Open MPI": Flavour(
+        "Open MPI",
+        ("--oversubscribe", "--bind-to", "none"),
+        {
+            "OMPI_ALLOW_RUN_AS_ROOT": "1",
+            "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+            "OMPI_MCA_btl": "self,sm",
+            "OMPI_MCA_pml": "ob1",
+        },
+    ),
+}
+"""By the vendor's name, as mpi4py gives it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Door:
+    """What mpiexec gave to one rank: ``variables``, ``descriptors`` (number there → number here), ``cores``."""
+
+    rank: int
+    variables: Mapping[str, str]
+    descriptors: Mapping[int, int]
+    cores: tuple[int, ...]
+    guard: socket.socket
+
+    def enter(self) -> None:
+        """Be the process that mpiexec started: called in the rank that was forked."""
+        os.environ.clear()
+        os.environ.update(self.variables)
+        if self.cores and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, self.cores)
+        # Twice: a number that is wanted may be that of another one here.
+        high = {wanted: os.dup(here) for wanted, here in self.descriptors.items()}
+        for wanted, here in high.items():
+            os.dup2(here, wanted)
+
+
+@contextmanager
+def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
+    """Doors for ``size`` ranks, by rank, with mpiexec behind them; it is gone in the end.
+
+    Raises LaunchError when there is no mpiexec of the library, or it does not open them.
+    """
+    vendor, mpiexec = chosen()
+    flavour = FLAVOURS[vendor]
+    variables = {**flavour.variables, **os.environ}
+    if size > usable_cores() and vendor == "Open MPI":
+        variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
+        said = stack.enter_context((folder / "said").open("w+b"))
+        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener.bind(str(folder / "door"))
+        listener.listen(size)
+        process = subprocess.Popen(
+            [
+                mpiexec,
+                *flavour.arguments,
+                "-n",
+                str(size),
+                sys.executable,
+                "-I",
+                "-S",
+                str(_DOOR),
+                str(folder / "door"),
+            ],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,  # Ctrl-C is for the launcher: it decides what becomes of the ranks
+        )
+        guards: list[socket.socket] = []
+        try:
+            doors = []
+            for number in range(size):
+                if not _somebody_comes(listener, process):
+                    said.seek(0)
+                    words = _last_words(said.read().decode(errors="replace"))
+                    message = f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
+                    raise LaunchError(message)
+                guards.append(listener.accept()[0])
+                doors.append(_received(guards[-1], size))
+            if sorted(door.rank for door in doors) != list(range(size)):
+                message = (
+                    f"{mpiexec} started ranks {sorted(door.rank for door in doors)} where 0 to {size - 1} were asked"
+                )
+                raise LaunchError(message)
+            yield tuple(sorted(doors, key=lambda door: door.rank))
+        finally:
+            _close(guards, process)
+
+
+@cache
+def chosen() -> tuple[str, str]:
+    """The vendor of the library that mpi4py loads, and the first mpiexec of it: in PATH, or beside this Python.
+
+    Raises LaunchError when mpi4py finds no library, or nothing starts ranks of it.
+    """
+    vendor = vendor_of_library()
+    flavour = FLAVOURS.get(vendor)
+    if flavour is None:
+        message = (
+            f"mpi4py has loaded {vendor}, whose ranks busbw cannot start itself ({', '.join(FLAVOURS)} it can); start "
+            "them with what belongs to it: mpirun -n 4 busbw run --backend mpi …"
+        )
+        raise LaunchError(message)
+    seen = []
+    for folder in (*os.get_exec_path(), str(Path(sys.executable).parent)):
+        for name in _NAMES:
+            path = Path(folder) / name
+            if os.access(path, os.X_OK) and str(path) not in seen:
+                seen.append(str(path))
+                if flavour.mark in _version_of(path):
+                    return vendor, str(path)
+    found = f"found, of other libraries: {', '.join(seen)}" if seen else "there is none in PATH or beside this Python"
+    message = f"mpi4py has loaded {vendor}, but there is no mpiexec of it; {found}"
+    raise LaunchError(message)
+
+
+def vendor_of_library() -> str:
+    """The vendor of the library that mpi4py loads, asked in a process of its own: the launcher stays free of MPI."""
+    asked = subprocess.run(
+        [sys.executable, "-c", _WHICH_LIBRARY], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
+    )
+    if asked.returncode != 0:
+        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
+        message = f"mpi4py cannot load an MPI library: {reason}; pip install 'busbw[mpi]' brings one"
+        raise LaunchError(message)
+    return asked.stdout.strip()
+
+
+def _version_of(path: Path) -> str:
+    try:
+        asked = subprocess.run(
+            [str(path), "--version"], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return asked.stdout + asked.stderr
+
+
+def _somebody_comes(listener: socket.socket, process: subprocess.Popen[bytes]) -> bool:
+    deadline = time.monotonic() + _OPENS_SECONDS
+    while time.monotonic() < deadline:
+        if select.select([listener], [], [], 0.1)[0]:
+            return True
+        if process.poll() is not None:
+            return False
+    return False
+
+
+def _received(guard: socket.socket, size: int) -> Door:
+    head, descriptors, _, _ = socket.recv_fds(guard, 8, _MOST_DESCRIPTORS)
+    length, told = int.from_bytes(head, "little"), b""
+    while len(told) < length:
+        part = guard.recv(length - len(told))
+        if not part:
+            message = "a process that mpiexec had started ended before it said which rank it was"
+            raise LaunchError(message)
+        told += part
+    about = json.loads(told)
+    found = promises.found_in(promises.MPIRUN, about["variables"])
+    if found is None or promises.promised(about["variables"], found.size) != size:
+        message = "mpiexec does not say in its environment variables which rank is which, as its library should"
+        raise LaunchError(message)
+    return Door(
+        rank=promises.promised(about["variables"], found.rank),
+        variables=about["variables"],
+        descriptors=dict(zip(about["descriptors"], descriptors, strict=True)),
+        cores=tuple(about["cores"]),
+        guard=guard,
+    )
+
+
+def close_behind(doors: tuple[Door, ...]) -> None:
+    """In the launcher, once all ranks are forked: their descriptors are theirs alone."""
+    for door in doors:
+        for descriptor in door.descriptors.values():
+            os.close(descriptor)
+
+
+def _close(guards: list[socket.socket], process: subprocess.Popen[bytes]) -> None:
+    """Let the processes at the doors go, which mpiexec waits for, and see to it that it ends."""
+    for guard in guards:
+        with suppress(OSError):
+            guard.send(b"\0")
+        guard.close()
+    try:
+        process.wait(_ENDS_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _last_words(text: str) -> str:
+    """What mpiexec said, without its lines of dashes, in one line."""
+    return " ".join(word for word in text.split() if word.strip("-"))[:600]
