@@ -46,7 +46,7 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     op = OPS[case.op]
     wanted = "in" if case.in_place else "out"
     if op.sized and wanted not in op.placements:
-        return f"{op.name} through torch.distributed exists {_placement_words(op)} only"
+        return f"{op.name} is measured {_placement_words(op)} only"
     groups = split_world(case.group, case.ranks)
     smallest = min(len(group) for group in groups)
     if smallest < op.least_ranks():

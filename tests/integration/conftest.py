@@ -20,6 +20,7 @@ from typing import TypeVar
 import pytest
 
 from busbw import store
+from busbw.launch import mpiexec
 from busbw.records import Measurement, Row
 
 _Value = TypeVar("_Value")
@@ -29,7 +30,7 @@ _MARK = "BUSBW_TEST_MARK"
 _PATIENCE_SECONDS = 120.0
 """How long anything may take on a machine that is busy with something else; nothing here should need a tenth of it."""
 
-_FOREIGN = ("BUSBW_", "MASTER_", "TORCHELASTIC_", "GLOO_", "SLURM_", "OMP_")
+_FOREIGN = ("BUSBW_", "MASTER_", "TORCHELASTIC_", "GLOO_", "SLURM_", "OMP_", "OMPI_", "PMI_", "PMIX_", "MPI_LOCAL")
 _FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK"}
 
 _SMALL_PLAN = """\
@@ -193,6 +194,10 @@ class Commands:
         """``torchrun … -m busbw``, or another program below it, on the loopback interface."""
         here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
         return (sys.executable, "-m", "torch.distributed.run", *here, *program)
+
+    def mpirun(self, ranks: int, program: Sequence[str] = ("-m", "busbw")) -> tuple[str, ...]:
+        """``mpiexec … -m busbw``, or another program below it."""
+        return (mpiexec.chosen()[1], "-n", str(ranks), sys.executable, *program)
 
     def read(self, results: Path | None = None) -> store.StoredRun:
         """The one run there is."""

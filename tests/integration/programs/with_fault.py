@@ -141,8 +141,10 @@ FAULTS: dict[str, Callable[[Backend], Backend]] = {
 
 
 def main() -> None:
-    """Put the fault around the row of Gloo and be busbw."""
-    backends.BACKENDS["gloo"] = wrapped(backends.BACKENDS["gloo"], FAULTS[sys.argv.pop(1)])
+    """Put the fault around every backend and be busbw."""
+    fault = FAULTS[sys.argv.pop(1)]
+    for name, row in backends.BACKENDS.items():
+        backends.BACKENDS[name] = wrapped(row, fault)
     cli.main(prog_name="busbw")
 
 

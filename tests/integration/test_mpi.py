@@ -1,0 +1,274 @@
+"""MPI: everything that Gloo is held to, over a library that starts its own ranks and never ends a wait by itself."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.backends import BACKENDS
+from busbw.ops import OPS
+from busbw.records import DTYPE_BYTES, REDOPS, Failed
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands, Finished
+
+    from busbw.store import StoredRun
+
+_MISSING = BACKENDS["mpi"].missing()
+
+pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
+
+_HOST = socket.gethostname()
+_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
+_MPI = ("--backend", "mpi")
+
+
+def _verified(run: StoredRun) -> None:
+    assert not run.failed
+    assert not run.not_reached
+    for row in run.measurements:
+        assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case
+
+
+# --- what it measures ------------------------------------------------------------------------------------------
+
+
+def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
+    plan = commands.sweep(",".join(OPS), "1KiB", modes=str(["isolated", "pipelined", "overlap"]), placement='"both"')
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    skipped = {(row.case.op, row.case.mode, row.case.in_place) for row in run.skipped}
+    assert skipped == {
+        *((op, "overlap", False) for op in (*_ONE_PIECE, "memory_copy")),
+        *(("reduce_scatter", mode, True) for mode in ("isolated", "pipelined", "overlap")),
+    }
+    for row in run.measurements:
+        assert all((group.overlap is not None) == (row.case.mode == "overlap") for group in row.groups)
+    judged = commands.run("report", "latest", "--results-dir", commands.results)
+    assert judged.code == 0, judged.told
+    report = (run.path / "report.md").read_text(encoding="utf-8")
+    assert r"no cost model is known for all\_reduce on mpi" in report
+
+
+def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce,all_gather,send_recv")
+    finished = commands.run("run", "--plan", plan, "--ranks", "4", "--launches", "3", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    assert run.run.launcher == "local"
+    assert len({pid for launch in run.launches for pid in launch.pids}) == 3 * 4
+    facts = run.run.environments[_HOST]["mpi"]
+    assert facts["library"]
+    assert facts["threads"] in {"single", "funneled", "serialized", "multiple"}
+
+
+def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
+    sweeps = (
+        f'[[sweep]]\nops = ["all_reduce", "reduce_scatter", "reduce"]\nsizes = "1KiB"\ndtypes = {list(DTYPE_BYTES)}\n'
+        f'redops = {list(REDOPS)}\n[[sweep]]\nops = ["all_to_all", "scatter", "send_recv"]\nsizes = "256"\n'
+        f"dtypes = {list(DTYPE_BYTES)}\n"
+    )
+    finished = commands.run("run", "--plan", commands.plan(sweeps), "--ranks", "2", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    half = {"float16", "bfloat16"}
+    assert {(row.case.op, row.case.dtype, row.case.redop) for row in run.skipped} == {
+        (op, dtype, redop)
+        for op in ("all_reduce", "reduce_scatter", "reduce")
+        for dtype in DTYPE_BYTES
+        for redop in REDOPS
+        if redop == "avg" or dtype in half
+    }
+    assert {row.reason for row in run.skipped if row.case.redop == "avg"} == {
+        "MPI has no reduction avg; it has sum, min, max, product"
+    }
+
+
+def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) -> None:
+    splits = {"div:2": [(0, 1), (2, 3)], "0,3;2": [(0, 3), (2,)], "3,0,1": [(3, 0, 1)]}
+    sweeps = [
+        f'[[sweep]]\nops = {sorted(set(OPS) - {"pair_matrix"})}\nsizes = "1200"\ngroups = "{split}"\n'
+        for split in splits
+    ]
+    sweeps.append('[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n')
+    finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    for row in run.measurements:
+        if row.case.group in splits and OPS[row.case.op].members == "all":
+            assert [group.ranks for group in row.groups] == splits[row.case.group]
+    assert {(row.case.op, row.case.group) for row in run.skipped} == {
+        *((op, "0,3;2") for op in ("ping_pong", "pair_uni", "pair_bidir")),
+        ("all_to_all_v", "0,3;2"),
+    }
+
+
+def test_one_rank_talks_to_itself(commands: Commands) -> None:
+    finished = commands.run("run", "--plan", commands.sweep(",".join(OPS), "64"), "--ranks", "1", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    assert {row.case.op for row in run.skipped} == {op.name for op in OPS.values() if op.members != "all"}
+
+
+def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
+    sweeps = [
+        f'[[sweep]]\nops = ["all_reduce"]\nsizes = "1KiB"\nsync = "{sync}"\ncache = "{cache}"\n'
+        for sync, cache in (("dissemination", "rotating"), ("window", "flushed"), ("none", "warm"))
+    ]
+    finished = commands.run("run", "--plan", commands.plan("".join(sweeps)), "--ranks", "2", *_MPI)
+    assert finished.code == 0, finished.told
+    _verified(commands.read())
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------
+
+
+def _assert_failed(commands: Commands, finished: Finished, words: str) -> StoredRun:
+    assert finished.code == 1, finished.told
+    assert "Traceback" not in finished.told
+    assert words in finished.err, finished.told
+    run = commands.read()
+    assert isinstance(run.rows[-2], Failed)
+    assert words in run.rows[-2].error
+    assert run.end is not None
+    assert run.end.status == "failed"
+    return run
+
+
+@pytest.mark.parametrize(
+    ("number", "fate"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "is stopped and does not answer")]
+)
+def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: signal.Signals, fate: str) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5", *_MPI)
+    before = started.rows(atleast=2)
+    pid = started.pids()[1]
+    os.kill(pid, number)
+    finished = started.wait()
+    run = _assert_failed(commands, finished, f"rank 1 (host {_HOST}, pid {pid}) {fate} during ")
+    assert run.rows[: len(before)] == before
+    assert finished.err.count("(host ") == 1, finished.told
+
+
+def test_a_rank_that_hangs_is_named_when_the_others_have_waited_long_enough(commands: Commands) -> None:
+    words = "hangs: it does not answer during broadcast at 1 KiB (float32)"
+    finished = _with_fault(commands, "hang")
+    run = _assert_failed(commands, finished, words)
+    assert f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}" in finished.err
+
+
+def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands) -> None:
+    _assert_failed(commands, _with_fault(commands, "raise-alone"), "this rank does not like it")
+
+
+def test_wrong_data_fail_their_case_alone(commands: Commands) -> None:
+    finished = _with_fault(commands, "corrupt")
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert {row.error for row in run.failed} == {"wrong data before timing: 3 elements differ"}
+    assert {row.case.op for row in run.measurements} == {"all_reduce"}
+
+
+def _with_fault(commands: Commands, fault: str) -> Finished:
+    plan = commands.sweep("broadcast,all_reduce")
+    arguments = (fault, "run", "--plan", plan, "--ranks", "3", "--timeout", "5", *_MPI)
+    return commands.run(*arguments, program=commands.program("with_fault.py"))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_launcher_that_is_ended_takes_ranks_and_mpiexec_along(commands: Commands, number: signal.Signals) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--ranks", "3", *_MPI)
+    before = started.rows(atleast=2)
+    started.process.send_signal(number)
+    started.wait()
+    assert commands.nobody_left(within_seconds=15)
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    assert (run.end.status if run.end else None) == ("interrupted" if number == signal.SIGINT else None)
+
+
+# --- below mpiexec ---------------------------------------------------------------------------------------------
+
+
+def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(commands: Commands) -> None:
+    plan = commands.sweep("all_reduce,pair_matrix,barrier")
+    joined = commands.mpirun(3)
+    finished = commands.run("run", "--plan", plan, "--launches", "2", *_MPI, program=joined)
+    assert finished.code == 0, finished.told
+    assert "mpirun's world is one launch; the plan's 2 launches become 1" in finished.err
+    assert finished.out.count("# op ") == 1, "one rank prints the table"
+    again = commands.run("run", "--resume", "latest", "--launches", "2", program=joined)
+    assert again.code == 0, again.told
+    run = commands.read()
+    _verified(run)
+    assert run.run.launcher == "mpirun"
+    assert len({pid for launch in run.launches for pid in launch.pids}) == 2 * 3
+    assert run.end is not None
+    assert run.end.status == "complete"
+
+
+@pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])
+def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
+    commands: Commands, number: signal.Signals, rank: int
+) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--timeout", "5", *_MPI, program=commands.mpirun(3))
+    before = started.rows(atleast=2)
+    os.kill(started.pids()[rank], number)
+    finished = started.wait()
+    assert finished.code != 0, finished.told
+    assert commands.nobody_left(within_seconds=15)
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    if number == signal.SIGSTOP:  # a killed one makes mpiexec kill all others at once, rank 0 with the end of the run
+        assert f"rank {rank} (host {_HOST}) did not answer during " in finished.err
+        assert run.end is not None
+        assert run.end.status == "failed"
+
+
+def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), *_MPI, program=commands.mpirun(3))
+    before = started.rows(atleast=2)
+    started.signal_group(signal.SIGINT)
+    finished = started.wait()
+    assert finished.code != 0
+    assert commands.nobody_left(within_seconds=15)
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    assert run.end is not None
+    assert run.end.status == "interrupted"
+
+
+def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
+    """What the mpiexec of another library promises, and the one that was loaded knows nothing of."""
+    promise = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    finished = commands.run("run", "--plan", commands.sweep("barrier"), *_MPI, environment=promise)
+    assert finished.code == 1, finished.told
+    assert "promised rank 0 of 4, but MPI says rank 0 of 1" in finished.err, finished.told
+    assert "MPI4PY_LIBMPI" in finished.err
+    assert not list(commands.results.glob("*/*"))
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Commands, backend: str) -> None:
+    world = commands.torchrun(1) if backend == "mpi" else commands.mpirun(1)
+    finished = commands.run("run", "--plan", commands.sweep("barrier"), "--backend", backend, program=world)
+    assert finished.code != 0
+    assert f"cannot start ranks of backend {backend}; it runs below: " in finished.err
+    assert not list(commands.results.glob("*/*"))
+
+
+def test_a_library_without_its_mpiexec_is_said(commands: Commands) -> None:
+    environment = {"MPI4PY_LIBMPI": str(commands.folder / "libmpi.so")}
+    finished = commands.run("run", "--plan", commands.sweep("barrier"), *_MPI, environment=environment)
+    assert finished.code == 1, finished.told
+    assert "mpi4py cannot load an MPI library: " in finished.err
+    assert not list(commands.results.glob("*/*"))
