@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,7 @@ QUANTILES = (0.2, 0.5)
 """Where the two are compared: the fast fifth, which has the least of the machine in it, and the middle."""
 
 RANKS = 2
+LIBRARIES = ("gloo", "mpi")
 
 
 def main() -> None:
@@ -103,12 +105,18 @@ def launch_seconds(size: int) -> float:
 
 def calls() -> None:
     """Busbw's loop against the barest one, then the share of a case's time that goes into samples."""
-    in_world(RANKS, ask)
+    for library in LIBRARIES:
+        missing = backend_named(library).missing()
+        if missing is None:
+            in_world(RANKS, partial(ask, library), library=library)
+        else:
+            print(f"# {library}: {missing}")
+        print()
 
 
-def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
+def ask(library: str, bench: sampling.Bench, say: Callable[[str], None]) -> None:
     """Both questions, on one of the ranks."""
-    say(f"# call: all_reduce over {RANKS} Gloo ranks, a barrier before each sample, slowest rank; both loops on one")
+    say(f"# call: all_reduce over {RANKS} {library} ranks, a barrier before each sample, slowest rank; both on one")
     say("# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the")
     say("# 95 % bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing,")
     say("# over the 20 % quantile of the bare call")
@@ -117,7 +125,7 @@ def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
     cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), RANKS, 1).cases
     for mode in MODES:
         for case in cases:
-            compare(bench, case, mode, say)
+            compare(bench, case, mode, say, BAREST[library])
     say("")
     say(
         "# case: share of the wall time of a block that its samples are; the rest is buffers, checks, warm-up, barriers"
@@ -133,15 +141,21 @@ def ask(bench: sampling.Bench, say: Callable[[str], None]) -> None:
             )
 
 
-def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], None]) -> None:
+def compare(
+    bench: sampling.Bench,
+    case: Case,
+    mode: Mode,
+    say: Callable[[str], None],
+    barest: "Callable[[torch.Tensor], Callable[[int], int]]",
+) -> None:
     """One size: both loops in turns of a few samples, so that both see the same machine."""
     part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
     if part is None:
         return
     send = part.sets[0].send.zero_()
-    control = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    bare_sample = barest(send)
     row = 1
-    warm = [bare_sample(control, send, row) for _ in range(30)]
+    warm = [bare_sample(row) for _ in range(30)]
     estimate = int(np.median(bench.backend.reduce(np.asarray(warm, dtype=np.int64), "max")))
     row = pacing.calls_per_sample(mode, estimate, bench.timer_ns, pacing.budget_of(bench.timing, 1, mode))
     calls = itertools.repeat(part.sets[0].operation.call)
@@ -154,7 +168,7 @@ def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], 
                 taken = loops.take(loop, BATCH)
                 found[ours, number] = taken.exits - taken.entries
             else:
-                found[ours, number] = [bare_sample(control, send, row) for _ in range(BATCH)]
+                found[ours, number] = [bare_sample(row) for _ in range(BATCH)]
     bare, busbw = bench.backend.reduce(found.reshape(-1), "max").reshape(found.shape) / row
     generator = np.random.default_rng(1)
     drawn = generator.integers(rounds, size=(500, rounds))  # whole rounds: neighbouring samples know of each other
@@ -169,16 +183,44 @@ def compare(bench: sampling.Bench, case: Case, mode: Mode, say: Callable[[str], 
         f"{mode:>10} {format_size(case.size_bytes):>10} {rounds * BATCH:7d} {row:5d} {np.median(bare) / 1e3:10.1f}"
         f" {np.median(busbw) / 1e3:10.1f}   {'   '.join(texts)}   {share:+.3%}"
     )
-    dist.destroy_process_group(control)
 
 
-def bare_sample(control: dist.ProcessGroup | None, send: torch.Tensor, row: int) -> int:
-    """The barest sample over torch.distributed: a barrier, the clock, ``row`` calls, the clock; ns."""
-    dist.barrier(group=control)
-    before = time.perf_counter_ns()
-    for _ in range(row):
-        dist.all_reduce(send)
-    return time.perf_counter_ns() - before
+def barest_torch(send: torch.Tensor) -> Callable[[int], int]:
+    """The barest sample over torch.distributed: a barrier, the clock, a row of calls, the clock; ns."""
+
+    def sample(row: int) -> int:
+        dist.barrier(group=_control())
+        before = time.perf_counter_ns()
+        for _ in range(row):
+            dist.all_reduce(send)
+        return time.perf_counter_ns() - before
+
+    return sample
+
+
+@cache
+def _control() -> dist.ProcessGroup:
+    made: dist.ProcessGroup = dist.new_group(backend="gloo", timeout=timedelta(seconds=TIMEOUT_SECONDS))
+    return made
+
+
+def barest_mpi(send: torch.Tensor) -> Callable[[int], int]:
+    """As above, as mpi4py's own demonstrations write it."""
+    from mpi4py import MPI  # noqa: PLC0415 - in the rank, once the backend has settled how it is initialised
+
+    comm, array = MPI.COMM_WORLD, send.numpy()
+
+    def sample(row: int) -> int:
+        comm.Barrier()
+        before = time.perf_counter_ns()
+        for _ in range(row):
+            comm.Allreduce(MPI.IN_PLACE, array)
+        return time.perf_counter_ns() - before
+
+    return sample
+
+
+BAREST = {"gloo": barest_torch, "mpi": barest_mpi}
 
 
 def own_cost_ns(bench: sampling.Bench, row: int) -> float:

@@ -1,6 +1,6 @@
 """What this machine really tells apart: one run of many launches of real ranks, every second launch against the others.
 
-    .venv/bin/python tests/bench/resolution.py [RUN]     # a run folder; without one 20 launches over Gloo are measured
+    .venv/bin/python tests/bench/resolution.py [RUN]     # a run folder; without one 20 launches over Gloo, and over MPI
 
 Printed are, for each size and each band of sizes: how much launches scatter, how large a difference ten against ten
 of them would show, how much neighbouring launches share (what --paired gains), and how much the sizes of a band share
@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw import store
+from busbw.backends import backend_named
 from busbw.records import Case
 from busbw.units import format_size
 from busbw_analysis.compare import band_of
@@ -28,6 +29,7 @@ from busbw_analysis.summary import CaseSummary, summarise
 Floats = npt.NDArray[np.float64]
 
 LAUNCHES: Final = 20
+LIBRARIES: Final = ("gloo", "mpi")
 SIZES: Final = "8,1KiB,4KiB,64KiB,256KiB,1MiB,4MiB"
 WITHIN: Final = 0.05
 
@@ -37,11 +39,16 @@ def main(arguments: Sequence[str]) -> None:
     if arguments:
         judge(Path(arguments[0]))
         return
-    with tempfile.TemporaryDirectory() as folder:
-        options = f"--op all_reduce --sizes {SIZES} --ranks 2 --launches {LAUNCHES} --max-seconds 0.2 --quiet"
-        command = [sys.executable, "-m", "busbw", "run", *options.split(), "--results-dir", folder]
-        subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
-        judge(store.find(Path(folder), "latest"))
+    for library in LIBRARIES:
+        missing = backend_named(library).missing()
+        print(f"## {library}{f': {missing}' if missing else ''}", flush=True)
+        if missing is not None:
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            options = f"--op all_reduce --sizes {SIZES} --ranks 2 --launches {LAUNCHES} --max-seconds 0.2 --quiet"
+            command = [sys.executable, "-m", "busbw", "run", *options.split(), "--backend", library]
+            subprocess.run([*command, "--results-dir", folder], check=True, stderr=subprocess.DEVNULL)
+            judge(store.find(Path(folder), "latest"))
 
 
 def judge(folder: Path) -> None:

@@ -1,16 +1,18 @@
-"""Real Gloo ranks for a benchmark: forked, joined into one world, and gone when the work is done."""
+"""Real ranks for a benchmark: forked, joined into one world, and gone when the work is done."""
 
 import multiprocessing
 import os
 from collections.abc import Callable
+from contextlib import ExitStack
 from datetime import timedelta
 from multiprocessing.connection import Connection
 
 import torch.distributed as dist
 
+from busbw.backends import backend_named
 from busbw.backends.base import World
-from busbw.backends.torch_dist import GlooBackend
 from busbw.clock import HostClock, read_cost_ns
+from busbw.launch.mpiexec import Door, close_behind, opened_doors
 from busbw.plan import Timing
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
@@ -21,32 +23,50 @@ Work = Callable[[Bench, Callable[[str], None]], None]
 """What a rank does, with its bench; what it says is printed on the first rank alone."""
 
 
-def in_world(ranks: int, work: Work, timing: Timing | None = None) -> None:
-    """Let ``ranks`` ranks do ``work`` at once. Raises RuntimeError when one of them does not end well."""
-    context = multiprocessing.get_context("fork")
-    meeting = []
-    for number in range(ranks):
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_be_rank, args=(number, ranks, theirs, work, timing), daemon=True)
-        process.start()
-        theirs.close()
-        meeting.append((ours, process))
-    # The store has threads, so it comes after the forks.
-    keeper = dist.TCPStore(
-        "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_SECONDS)
-    )
-    for pipe, _ in meeting:
-        pipe.send(keeper.port)
-    for number, (_, process) in enumerate(meeting):
-        process.join()
-        if process.exitcode != 0:
-            message = f"rank {number} ended with {process.exitcode}"
-            raise RuntimeError(message)
+def in_world(ranks: int, work: Work, timing: Timing | None = None, library: str = "gloo") -> None:
+    """Let ``ranks`` ranks of ``library`` do ``work`` at once. Raises RuntimeError when one does not end well."""
+    with ExitStack() as stack:
+        mpiexec = backend_named(library).started_by == "mpiexec"
+        opened = stack.enter_context(opened_doors(ranks)) if mpiexec else ()
+        context = multiprocessing.get_context("fork")
+        meeting = []
+        for number in range(ranks):
+            door = opened[number] if opened else None
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_be_rank, args=(number, ranks, theirs, work, timing, library, door), daemon=True
+            )
+            process.start()
+            theirs.close()
+            meeting.append((ours, process))
+        close_behind(opened)
+        # The store has threads, so it comes after the forks.
+        keeper = dist.TCPStore(
+            "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_SECONDS)
+        )
+        for pipe, _ in meeting:
+            pipe.send(keeper.port)
+        for number, (_, process) in enumerate(meeting):
+            process.join()
+            if process.exitcode != 0:
+                message = f"rank {number} ended with {process.exitcode}"
+                raise RuntimeError(message)
 
 
-def _be_rank(number: int, ranks: int, pipe: Connection, work: Work, timing: Timing | None) -> None:
+def _be_rank(
+    number: int,
+    ranks: int,
+    pipe: Connection,
+    work: Work,
+    timing: Timing | None,
+    library: str,
+    door: Door | None,
+) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = GlooBackend(World(number, ranks, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv())))
+    if door is not None:
+        door.enter()
+    world = World(number, ranks, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()))
+    backend = backend_named(library).open(world)
     clock = HostClock()
     bench = Bench(
         backend,
