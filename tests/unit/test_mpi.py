@@ -1,0 +1,187 @@
+"""What is known of MPI without ranks: promises, doors, which mpiexec is taken, and the watch over waits without end."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.errors import BackendError, LaunchError
+from busbw.launch import launcher_here, mpiexec, promises
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
+_HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
+_TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("variables", "launcher", "size"),
+    [
+        ({}, "local", None),
+        (_OPEN_MPI, "mpirun", 4),
+        (_HYDRA, "mpirun", 4),
+        (_TORCHRUN, "torchrun", 2),
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "local", None),  # half of a promise: srun's
+    ],
+)
+def test_a_launcher_is_known_by_its_whole_promise(variables: dict[str, str], launcher: str, size: int | None) -> None:
+    row = launcher_here(variables)
+    assert row.name == launcher
+    assert row.size(variables) == size
+
+
+def test_a_promise_that_is_no_number_is_refused() -> None:
+    with pytest.raises(LaunchError, match=r"PMI_SIZE is 'many'; the launcher sets a whole number there"):
+        promises.size_in(promises.MPIRUN, {**_HYDRA, "PMI_SIZE": "many"})
+
+
+def _mpiexec_of(folder: Path, words: str) -> Path:
+    folder.mkdir()
+    path = folder / "mpiexec"
+    path.write_text(f"#!/bin/sh\necho '{words}'\n", encoding="utf-8")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def path_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """Two in PATH: that of MPICH, behind that of Open MPI. None is beside this Python."""
+    first = _mpiexec_of(tmp_path / "one", "mpiexec (Open MPI) 4.1.4")
+    second = _mpiexec_of(tmp_path / "two", "HYDRA build details:")
+    monkeypatch.setenv("PATH", f"{first.parent}:{second.parent}:/bin:/usr/bin")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    mpiexec.chosen.cache_clear()
+    return first, second
+
+
+@pytest.mark.parametrize(("vendor", "place"), [("Open MPI", 0), ("MPICH", 1)])
+def test_the_mpiexec_of_the_library_is_taken_wherever_it_stands(
+    path_of_two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, vendor: str, place: int
+) -> None:
+    monkeypatch.setattr(mpiexec, "vendor_of_library", lambda: vendor)
+    assert mpiexec.chosen() == (vendor, str(path_of_two[place]))
+    mpiexec.chosen.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("vendor", "words"),
+    [
+        ("Intel MPI", "mpi4py has loaded Intel MPI, but there is no mpiexec of it; found, of other libraries: "),
+        ("Platform MPI", "mpi4py has loaded Platform MPI, whose ranks busbw cannot start itself"),
+    ],
+)
+def test_a_library_whose_ranks_nothing_starts_is_refused_in_words(
+    path_of_two: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, vendor: str, words: str
+) -> None:
+    monkeypatch.setattr(mpiexec, "vendor_of_library", lambda: vendor)
+    with pytest.raises(LaunchError, match=words) as refused:
+        mpiexec.chosen()
+    assert (str(path_of_two[0]) in str(refused.value)) == (vendor == "Intel MPI")
+
+
+def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = _mpiexec_of(tmp_path / "one", "-------- there are not enough slots")
+    monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
+    words = f"{path} started 0 of 2 ranks; it says: there are not enough slots"
+    with pytest.raises(LaunchError, match=words), mpiexec.opened_doors(2):
+        pass
+
+
+def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mpiexec in three lines: numbers, descriptors, and waiting for its processes."""
+    path = tmp_path / "mpiexec"
+    path.write_text(
+        "#!/bin/bash\nshift 2\nfor r in 1 0; do\n"
+        'PMI_RANK=$r PMI_SIZE=2 MPI_LOCALRANKID=$r PMI_FD=7 "$@" 7< <(echo secret of $r) &\ndone\nwait\n',
+        encoding="utf-8",
+    )
+    path.chmod(0o755)
+    monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
+    with mpiexec.opened_doors(2) as doors:
+        assert [door.rank for door in doors] == [0, 1]
+        for door in doors:
+            assert door.variables["PMI_RANK"] == str(door.rank)
+            assert list(door.descriptors) == [7]
+            with open(door.descriptors[7], encoding="utf-8", closefd=False) as given:
+                assert given.read() == f"secret of {door.rank}\n"
+        mpiexec.close_behind(doors)
+    command = ["pgrep", "-f", str(path)]
+    assert subprocess.run(command, check=False, capture_output=True).returncode == 1, "it is gone"
+
+
+# --- the watch -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def told() -> list[str]:
+    return []
+
+
+def _spin_until(words: list[str], seconds: float) -> None:
+    until = time.monotonic() + seconds
+    while time.monotonic() < until and not words:
+        pass
+
+
+def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    _spin_until(told, 20)
+    watch.end()
+    assert told
+    assert told[0].startswith("nothing came back from MPI for ")
+
+
+def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_silent(told: list[str]) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    watch = backend._Watch(0.3, lambda error: told.append(str(error)))
+    time.sleep(1.2)
+    watch.end()
+    assert not told
+
+
+def test_who_gets_on_is_not_lost(told: list[str]) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    watch = backend._Watch(1.0, lambda error: told.append(str(error)))
+    until = time.monotonic() + 2.5
+    while time.monotonic() < until:
+        watch.beats += 1
+    watch.end()
+    assert not told
+    assert threading.active_count() >= 1
+
+
+def test_another_world_than_the_promised_one_is_refused() -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    from busbw.backends.base import World  # noqa: PLC0415 - beside what it is for
+
+    world = World(2, 4, 2, "mpirun", 60.0)
+    backend.refuse_another_world(world, 2, 4, "MPICH Version:\t5.0.2\n")
+    with pytest.raises(
+        LaunchError, match=r"promised rank 2 of 4, but MPI says rank 0 of 1: .*\(MPICH Version: 5\.0\.2\)"
+    ):
+        backend.refuse_another_world(world, 0, 1, "MPICH Version:\t5.0.2\nMore\n")
+
+
+def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    from busbw import backends  # noqa: PLC0415 - as above
+
+    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
+    assert "pip install 'busbw[mpi]'" in str(backends.BACKENDS["mpi"].missing())
+
+
+def test_a_world_that_nobody_listens_to_ends_the_process_with_words() -> None:
+    program = (
+        "from busbw.backends.base import World\nfrom busbw.errors import BackendError\n"
+        "World(0, 1, 0, 'x', 1.0).lost(BackendError('nothing came back'))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (1, "busbw: nothing came back\n")
+    assert issubclass(BackendError, Exception)
