@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.cases import Cases
-from busbw.environment import usable_cores
 from busbw.listeners import in_words, timing_in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
@@ -84,7 +83,7 @@ class LiveTable:
             "run", total=None, launch=f"{launch + 1}/{self._shown_launches}", left="?", case=""
         )
 
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...]) -> None:
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cores: int) -> None:
         """Print the head of the table, and which sizes were rounded."""
         self._blocks = blocks
         if self._remaining is None:
@@ -97,7 +96,7 @@ class LiveTable:
                 f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
             )
-            cores, here = usable_cores(), hosts.count(hosts[0])
+            here = hosts.count(hosts[0])
             if here > cores:
                 self._print(f"# caution: {here} ranks share {cores} usable cores: oversubscribed")
             for note in cases.adjusted:

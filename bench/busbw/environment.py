@@ -87,6 +87,7 @@ def host_facts() -> dict[str, JSON]:
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
             "usable_cores": usable_cores(),
+            "allowed_cores": _allowed_cores(),
         },
         "memory": {"total_bytes": psutil.virtual_memory().total},
         "kernel": platform.release(),
@@ -116,9 +117,16 @@ def machine_name() -> str:
 
 def usable_cores() -> int:
     """Cores that this process may use: its affinity mask, cut down by the control group's CPU quota."""
-    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else psutil.cpu_count() or 1
+    allowed = len(_allowed_cores())
     quota = _quota_cores()
     return max(1, min(allowed, math.floor(quota))) if quota else allowed
+
+
+def _allowed_cores() -> list[int]:
+    """The numbers of the cores in the affinity mask of this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(psutil.cpu_count() or 1))
 
 
 def last_level_cache_bytes() -> int:
@@ -149,6 +157,25 @@ def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
     Containers and network namespaces of one machine have different names but one boot id.
     """
     return tuple(fact.get("boot_id") for fact in facts)
+
+
+def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str, dict[str, JSON]]:
+    """The facts of every host, by those of every rank: cores are what its ranks may use together.
+
+    mpirun and srun bind ranks to cores of their own, each of which sees no other.
+    """
+    found: dict[str, dict[str, JSON]] = {}
+    for host, fact in zip(hosts, facts, strict=True):
+        if host not in found:
+            found[host] = fact
+            continue
+        one, other = found[host]["cpu"], fact["cpu"]
+        together = sorted({*one["allowed_cores"], *other["allowed_cores"]})
+        # A quota of the control group holds for all of them together.
+        limited = any(cpu["usable_cores"] < len(cpu["allowed_cores"]) for cpu in (one, other))
+        usable = max(one["usable_cores"], other["usable_cores"]) if limited else len(together)
+        found[host] = {**found[host], "cpu": {**one, "usable_cores": usable, "allowed_cores": together}}
+    return found
 
 
 def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:

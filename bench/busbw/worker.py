@@ -21,7 +21,7 @@ from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
 from busbw.measure import Place, measure, refusal
 from busbw.plan import Plan
-from busbw.records import SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.resume import Remaining, carry_on, lacking, told
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock, compare_all
@@ -106,10 +106,11 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
     place.hosts = hosts
+    there = environment.by_host(hosts, [one["facts"] for one in everyone])
     cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device)
     common = CommonClock(backend, clock, environment.clock_domains([one["facts"] for one in everyone]))
     common.renew()
-    place_here = Place(environment.crowded(hosts, [one["facts"] for one in everyone]), common.comparable)
+    place_here = Place(environment.crowded(hosts, [there[host] for host in hosts]), common.comparable)
     refused = {case: reason for case in cases.cases if (reason := refusal(case, backend, place_here)) is not None}
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
@@ -132,9 +133,7 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
-    record = _recorder(
-        job, backend, listener, cases, hosts, {one["host"]: one["facts"] for one in everyone}, begun, len(order)
-    )
+    record = _recorder(job, backend, listener, cases, hosts, there, begun, len(order))
     for case, reason in refused.items():
         if _tells_of_it_first(job, cases.cases.index(case)):
             record(Skipped(case=case, reason=reason))
@@ -182,7 +181,7 @@ def _recorder(
     listener: Listener,
     cases: Cases,
     hosts: tuple[str, ...],
-    facts: dict[str, dict[str, object]],
+    facts: dict[str, dict[str, JSON]],
     begun: LaunchStarted,
     blocks: int,
 ) -> "Callable[[Measurement | Skipped | Failed], None]":
@@ -214,7 +213,7 @@ def _recorder(
         raise LaunchError(message)
     appender = store.Appender(job.folder)
     appender.append(begun)
-    listener.world_formed(cases, blocks, hosts)
+    listener.world_formed(cases, blocks, hosts, facts[hosts[0]]["cpu"]["usable_cores"])
 
     def record(row: Measurement | Skipped | Failed) -> None:
         appender.append(row)

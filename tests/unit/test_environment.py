@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from busbw import environment
+from busbw.records import JSON
 from busbw.synchronise import CommonClock
 from busbw.testing.fakes import FakeWorld
 
@@ -159,3 +160,15 @@ def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
     assert environment._text(str(tmp_path / "absent")) is None
     (tmp_path / "there").write_text(" x \n", encoding="utf-8")
     assert environment._text(str(tmp_path / "there")) == "x"
+
+
+def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
+    def bound(*cores: int, usable: int | None = None) -> dict[str, JSON]:
+        return {"cpu": {"usable_cores": usable or len(cores), "allowed_cores": list(cores)}, "kernel": "6"}
+
+    hosts = ("a", "b", "a", "b")
+    facts = [bound(0), bound(0, 1, 2, 3, usable=2), bound(1, 2), bound(0, 1, 2, 3, usable=2)]
+    found = environment.by_host(hosts, facts)
+    assert found["a"] == {"cpu": {"usable_cores": 3, "allowed_cores": [0, 1, 2]}, "kernel": "6"}
+    assert found["b"]["cpu"]["usable_cores"] == 2, "a quota is one for all"
+    assert not environment.crowded(hosts, [found[host] for host in hosts])
