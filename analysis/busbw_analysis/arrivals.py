@@ -23,6 +23,11 @@ common clock, only who had the shortest time, which in a synchronising op is usu
 
 TIMES_USUAL = 5.0
 """Late is who comes last by more than this many times what is usual for the others."""
+RELEASE_NS = 10_000.0
+"""And by more than this: a barrier in shared memory lets its ranks go one after another, always in the same order, some
+hundred ns to some µs apart, and who leaves it last is no slow rank.
+"""
+
 _USUAL_QUANTILE = 0.8
 _SHORTEST_STRETCH = 5
 
@@ -117,7 +122,7 @@ def blamed(parts: Sequence[Part], suspects: Sequence[int], count: int) -> Blame:
     of_others = [np.where(np.isin(part.last, suspects), 0.0, part.gap) for part in parts]
     among = [_gap_among_others(part, suspects, fallback) for part, fallback in zip(parts, of_others, strict=True)]
     usual = float(np.quantile(np.concatenate(among), _USUAL_QUANTILE))
-    limit = max(TIMES_USUAL * usual, *(part.clock_error_ns for part in parts))
+    limit = max(TIMES_USUAL * usual, RELEASE_NS, *(part.clock_error_ns for part in parts))
     nothing = np.zeros(count)
     samples: dict[tuple[int, int], int] = {}
     counts: dict[tuple[int, int], Floats] = {}

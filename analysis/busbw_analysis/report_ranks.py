@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.arrivals import TIMES_USUAL
+from busbw_analysis.arrivals import RELEASE_NS, TIMES_USUAL
 from busbw_analysis.judge import PairMatrix
 from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
 from busbw_analysis.load import Dataset
@@ -225,8 +225,8 @@ def _late_note(group: GroupLateness | None) -> str:
         False: "in brackets the range of launches" if group.launches > 1 else "one launch has no interval",
     }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
     return (
-        f" Late: last, and by more than {TIMES_USUAL:g} times what is usual, which is {format_time(group.usual_ns)} "
-        f"(in 4 of 5 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
+        f" Late: last, and by more than {format_time(RELEASE_NS)} and {TIMES_USUAL:g} times what is usual, which is "
+        f"{format_time(group.usual_ns)} (in 4 of 5 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
         f"called late when that is {LEAST_EXCESS:.0%} of samples more than for the next rank, costs {LEAST_COST:.0%} "
         "of the time, and is neither chance nor the matter of a few launches."
     )
