@@ -201,7 +201,7 @@ def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamp
 
 def _busbw(block: Measurement, parts: list[GroupSamples]) -> float | None:
     factor = parts[0].bus_factor
-    if factor is None:
+    if factor is None or block.case.mode == "overlap":
         return None
     median_ns = statistics.median(sample for part in parts for sample in part.slowest_ns) / block.calls
     return factor * block.case.size_bytes / (median_ns / 1e9)
@@ -213,7 +213,8 @@ def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, lau
     low, median, high = np.quantile(slowest, (0.05, 0.5, 0.95))
     skews = [part.arrival_skew_ns for part in parts if part.arrival_skew_ns is not None]
     skew = f"{float(np.median(np.concatenate(skews))) / (median * block.calls) * 100:.1f}" if skews else "–"
-    rate = block.case.size_bytes / (median / 1e9) / 1e9
+    # Part of an overlapped sample is computation: its time is no rate of anything.
+    rate = block.case.size_bytes / (median / 1e9) / 1e9 if block.case.mode != "overlap" else 0.0
     busbw = _busbw(block, parts)
     check = {"verified": "ok", "wrong": "WRONG", "not checked": "–"}[block.check.state]
     cells = (

@@ -108,6 +108,12 @@ def test_what_has_no_wire_shows_no_bus_bandwidth() -> None:
     assert float(copied[6]) > 0
 
 
+def test_what_is_computed_in_part_shows_no_rate() -> None:
+    assert cells(only_line(case("all_reduce", 1 << 20, mode="overlap")))[6:8] == ["–", "–"]
+    split = case("all_reduce", 1 << 20, group="div:2", mode="overlap")
+    assert len(console.lines([measurement(BARE, split)], 1)) == 2, "and no total of rates"
+
+
 def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
     assert cells(only_line(case("all_gather", 64, in_place=True)))[0] == "all_gather*"
     assert cells(only_line(case("all_gather", 64)))[0] == "all_gather"
