@@ -50,7 +50,7 @@ def run_selftest(
 ) -> Path:
     """Take the three runs on this machine and return the folder that holds them; ``say`` hears what is being done.
 
-    The comparison with itself has ``launches`` launches a side.
+    The comparison with itself has ``launches`` launches a side; below 6 it could not find a difference in three cases.
 
     Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
     breaks: an instrument that cannot even run has failed, too.

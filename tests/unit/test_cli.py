@@ -46,6 +46,10 @@ def dry(*arguments: str) -> dict[str, Any]:
     return document
 
 
+def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
+    assert "5 is not in the range 6<=x<=1000" in refused("selftest", "--launches", "5")
+
+
 # --- help and usage --------------------------------------------------------------------------------------------
 
 

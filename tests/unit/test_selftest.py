@@ -1,6 +1,7 @@
 """The judgement of a self-test: runs whose truth is known, right and wrong ones, and what is said of them."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -150,7 +151,23 @@ def test_a_machine_whose_time_is_stolen_fails_by_a_limit_that_is_told(tmp_path: 
     judged = judge_selftest(taken(tmp_path / "one", change=stolen_machine))
     (failure,) = judged.failures
     assert "stolen (fails above 10%)" in failure.limit
-    assert "the hypervisor takes 20%" in judged.answer()
+    assert "the hypervisor takes 20% of it" in judged.answer()
+    assert "others use" not in judged.answer()
+
+
+def test_a_crowded_machine_is_told_apart_from_a_stolen_one(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one", change=crowded_machine))
+    assert "others use 70% of the machine" in judged.answer()
+    assert "hypervisor" not in judged.answer()
+
+
+def test_a_thing_against_itself_is_judged_by_p_values_that_say_they_are_after_holm(tmp_path: Path) -> None:
+    judged = judge_selftest(taken(tmp_path / "one"))
+    repeated = [check for check in judged.checks if check.name.startswith("A/A")]
+    assert len(repeated) == 3
+    for check in repeated:
+        assert re.search(r"p = [\d.]+ after Holm", check.found)
+        assert "p ≥ 0.05 after Holm" in check.limit
 
 
 @pytest.mark.parametrize(
