@@ -226,9 +226,9 @@ def _late_note(group: GroupLateness | None) -> str:
     }[group.launches >= LAUNCHES_FOR_AN_INTERVAL]
     return (
         f" Late: last, and by more than {format_time(RELEASE_NS)} and {TIMES_USUAL:g} times what is usual, which is "
-        f"{format_time(group.usual_ns)} (in 4 of 5 samples none of the ranks that are not called late is further behind); {spread}. A rank is "
-        f"called late when that is {LEAST_EXCESS:.0%} of samples more than for the next rank, costs {LEAST_COST:.0%} "
-        "of the time, and is neither chance nor the matter of a few launches."
+        f"{format_time(group.usual_ns)} (in 4 of 5 samples none of the ranks that are not called late is further "
+        f"behind); {spread}. A rank is called late when that is {LEAST_EXCESS:.0%} of samples more than for the "
+        f"next rank, costs {LEAST_COST:.0%} of the time, and is neither chance nor the matter of a few launches."
     )
 
 
