@@ -16,7 +16,7 @@ from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import load
-from busbw_analysis.selftest import latest_selftest
+from busbw_analysis.selftest import selftest_for
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -50,7 +50,8 @@ def judgement_of(runs: Sequence[str], results_dir: Path, *, force: bool) -> Judg
     dataset = load([store.find(results_dir, run) for run in runs], force=force)
     first = dataset.runs[0]
     backend = first.run.cases[0].backend if first.run.cases else ""
-    return judge(dataset, latest_selftest(first.path.parent, backend, len(first.run.hosts)))
+    began = max(stored.run.started for stored in dataset.runs)
+    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began))
 
 
 @click.command()

@@ -10,7 +10,7 @@ from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
 from busbw_analysis.resumed import resumptions
-from busbw_analysis.selftest import SelfTest
+from busbw_analysis.selftest import SelfTest, taken_in_words
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
@@ -55,7 +55,7 @@ def remarks_on(
         *_flagged(measured),
         *_disturbed(measured),
         *_clocks(measured),
-        *_tested(selftest),
+        *_tested(selftest, dataset),
         *_not_checked(measured),
         *_moved(measured),
         *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
@@ -338,13 +338,15 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
         yield Remark("note", "clock error", text)
 
 
-def _tested(selftest: SelfTest | None) -> Iterator[Remark]:
+def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Remark]:
     """What the instrument says of itself: how small a difference it can tell here."""
     if selftest is None:
         text = "No self-test of this machine with so many ranks: how small a difference it can tell is not known."
         yield Remark("note", "self-test", f"{text} busbw selftest finds out.")
-    elif selftest.failures:
-        yield Remark("caution", "self-test", f"Self-test of {selftest.started[:10]}: {selftest.answer()}")
+        return
+    which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
+    if selftest.failures:
+        yield Remark("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
     elif selftest.coarsest is not None:
         worst = max(selftest.resolution, key=lambda name: selftest.resolution[name])
         text = (
@@ -352,7 +354,7 @@ def _tested(selftest: SelfTest | None) -> Iterator[Remark]:
             f"and {selftest.launches} launches"
             + (f"; the best case is {selftest.finest:.0%}" if len(selftest.resolution) > 1 else "")
         )
-        yield Remark("note", "self-test", f"{text} (self-test of {selftest.started[:10]}).")
+        yield Remark("note", "self-test", f"{text} ({which}).")
 
 
 def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:

@@ -5,9 +5,9 @@ from typing import Final
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
 from busbw_analysis.overlap import Overlap
-from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, clock_time, words
+from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
 from busbw_analysis.report_run import case_label
-from busbw_analysis.selftest import SelfTest, State
+from busbw_analysis.selftest import SelfTest, State, taken_in_words
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL
 
 _TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
@@ -19,13 +19,13 @@ _NONE: Final = (
 
 
 def trust(judgement: Judgement) -> Section:
-    """What the instrument costs, and what the newest self-test of this machine says."""
+    """What the instrument costs, and what the self-test of this machine that stands for these runs says."""
     blocks: list[Block] = []
     tested = judgement.selftest
     if tested is None:
         blocks.append(Paragraph(_NONE))
     else:
-        blocks.append(Paragraph(_said(tested), tone="bad" if tested.failures else "plain"))
+        blocks.append(Paragraph(_said(judgement, tested), tone="bad" if tested.failures else "plain"))
         rows = tuple(
             (Cell(one.name), Cell(one.state, tone=_TONES[one.state]), Cell(one.found), Cell(one.limit))
             for one in tested.checks
@@ -38,10 +38,11 @@ def trust(judgement: Judgement) -> Section:
     return Section("trust", "How far to trust the instrument", tuple(blocks))
 
 
-def _said(tested: SelfTest) -> str:
+def _said(judgement: Judgement, tested: SelfTest) -> str:
     cells = ", ".join(f"{width:.0%} for {name}" for name, width in tested.resolution.items())
     fine = f" By case: {cells}." if cells else ""
-    return f"Self-test of {clock_time(tested.started)} UTC. {tested.answer()}{fine}"
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
+    return f"S{which[1:]}. {tested.answer()}{fine}"
 
 
 def _own_cost(judgement: Judgement) -> str:

@@ -155,22 +155,33 @@ def as_text(judged: SelfTest) -> str:
     return "\n".join([*lines, "", *cautions, judged.answer()])
 
 
-def latest_selftest(machine_folder: Path, backend: str, ranks: int) -> SelfTest | None:
-    """The newest self-test of the machine whose runs are in ``machine_folder``, with this backend and so many ranks;
-    None when there is none that can be read.
+def selftest_for(machine_folder: Path, backend: str, ranks: int, began: str) -> SelfTest | None:
+    """The self-test that stands for a run that ``began`` then (UTC, as stored) on the machine whose runs are in
+    ``machine_folder``, with this backend and so many ranks: the newest one of before it, or else the first one after
+    it, so that a judgement stays what it is when the machine is tested again. None when none can be read.
     """
-    for path in sorted(machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"), reverse=True):
+    found: list[SelfTest] = []
+    for path in machine_folder.glob(f"{FOLDER}/*/{RESULT_FILE}"):
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-            found = SelfTest(
+            one = SelfTest(
                 checks=tuple(Check(**check) for check in document["checks"]),
                 **{name: document[name] for name in SelfTest.__dataclass_fields__ if name != "checks"},
             )
         except (OSError, ValueError, KeyError, TypeError):
             continue
-        if (found.backend, found.ranks) == (backend, ranks):
-            return found
-    return None
+        if (one.backend, one.ranks) == (backend, ranks):
+            found.append(one)
+    found.sort(key=lambda one: (one.started, one.id))
+    before = [one for one in found if one.started <= began]
+    return before[-1] if before else next(iter(found), None)
+
+
+def taken_in_words(tested: SelfTest, began: Sequence[str]) -> str:
+    """Which self-test it is that stands for runs that ``began`` then: when it was taken, and with what."""
+    when = tested.started.replace("T", " ").removesuffix("Z").partition(".")[0]
+    late = any(one < tested.started for one in began)
+    return f"self-test of {when} UTC, {tested.launches} launches a side{', taken after the run' if late else ''}"
 
 
 # --- the checks ------------------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -12,7 +13,11 @@ from busbw import store
 from busbw.errors import AnalysisError
 from busbw.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
 from busbw.testing.synthetic import Fate, World, case, synthetic_run
-from busbw_analysis.selftest import SelfTest, as_json, as_text, judge_selftest, latest_selftest, write_selftest
+from busbw_analysis.judge import judge
+from busbw_analysis.load import pool
+from busbw_analysis.page import Paragraph
+from busbw_analysis.report_trust import trust
+from busbw_analysis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
 
 RANKS = 2
 SAME = [case("all_reduce", 8, RANKS), case("all_reduce", 1 << 20, RANKS), case("barrier", 0, RANKS)]
@@ -188,19 +193,41 @@ def test_the_table_names_every_check_with_its_limit(tmp_path: Path) -> None:
     assert text.endswith(judged.answer())
 
 
-def test_a_report_finds_the_newest_one_of_its_backend_and_ranks(tmp_path: Path) -> None:
+def test_a_report_finds_the_newest_one_of_before_its_run_of_its_backend_and_ranks(tmp_path: Path) -> None:
     kept = {}
-    for name, backend in (("20260101", "gloo"), ("20260102", "gloo"), ("20260103", "mpi")):
-        folder = taken(tmp_path / "selftests" / name, backend=backend)
-        kept[name] = judge_selftest(folder)
+    judged = judge_selftest(taken(tmp_path / "one"))
+    for name, backend in (("20260101", "gloo"), ("20260102", "gloo"), ("20260103", "mpi"), ("20260105", "gloo")):
+        folder = tmp_path / "selftests" / name
+        folder.mkdir(parents=True)
+        kept[name] = replace(judged, id=name, backend=backend, started=f"2026-01-{name[-2:]}T00:00:00.000Z")
         write_selftest(folder, kept[name])
     (tmp_path / "selftests" / "20260104").mkdir()
     (tmp_path / "selftests" / "20260104" / "selftest.json").write_text("{ torn", encoding="utf-8")
-    found = latest_selftest(tmp_path, "gloo", RANKS)
+    day = "2026-01-{:02}T12:00:00.000Z".format
+    found = selftest_for(tmp_path, "gloo", RANKS, day(4))
     assert found == kept["20260102"]
     assert as_json(found)["trustworthy"] is True
-    assert latest_selftest(tmp_path, "gloo", 3) is None
-    assert latest_selftest(tmp_path / "nowhere", "gloo", RANKS) is None
+    assert selftest_for(tmp_path, "gloo", RANKS, day(6)) == kept["20260105"]
+    assert selftest_for(tmp_path, "mpi", RANKS, day(1)) == kept["20260103"]
+    assert selftest_for(tmp_path, "gloo", RANKS, "2025-12-31T00:00:00.000Z") == kept["20260101"]
+    assert selftest_for(tmp_path, "gloo", 3, day(4)) is None
+    assert selftest_for(tmp_path / "nowhere", "gloo", RANKS, day(4)) is None
+
+
+def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_path: Path) -> None:
+    run = synthetic_run(SAME, launches=4, seed=5)
+    judged = judge_selftest(taken(tmp_path / "one"))
+    for began, words in (
+        ("2025-01-01T06:12:34.567Z", "elf-test of 2025-01-01 06:12:34 UTC, 10 launches a side"),
+        ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches a side, taken after the run"),
+    ):
+        judgement = judge(pool((run,)), replace(judged, started=began))
+        (remark,) = [one.text for one in judgement.remarks if one.subject == "self-test"]
+        section = trust(judgement).blocks[0]
+        assert isinstance(section, Paragraph)
+        for text in (remark, section.text):
+            assert words in text
+            assert ("after the run" in text) == ("after the run" in words)
 
 
 def test_half_a_self_test_is_refused_in_words(tmp_path: Path) -> None:
