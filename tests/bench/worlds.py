@@ -65,7 +65,7 @@ def _be_rank(
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     if door is not None:
         door.enter()
-    world = World(number, ranks, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()))
+    world = World(number, ranks, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()), local_size=ranks)
     backend = backend_named(library).open(world)
     clock = HostClock()
     bench = Bench(

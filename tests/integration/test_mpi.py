@@ -250,6 +250,7 @@ def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
 def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
     """What the mpiexec of another library promises, and the one that was loaded knows nothing of."""
     promise = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
+    promise["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4"
     finished = commands.run("run", "--plan", commands.sweep("barrier"), *_MPI, environment=promise)
     assert finished.code == 1, finished.told
     assert "promised rank 0 of 4, but MPI says rank 0 of 1" in finished.err, finished.told

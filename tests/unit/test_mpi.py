@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
-_HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1"}
+_OPEN_MPI["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4"
+_HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 
 
@@ -99,7 +100,8 @@ def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monk
     path = tmp_path / "mpiexec"
     path.write_text(
         "#!/bin/bash\nshift 2\nfor r in 1 0; do\n"
-        'PMI_RANK=$r PMI_SIZE=2 MPI_LOCALRANKID=$r PMI_FD=7 "$@" 7< <(echo secret of $r) &\ndone\nwait\n',
+        "export PMI_RANK=$r PMI_SIZE=2 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=2 PMI_FD=7\n"
+        '"$@" 7< <(echo secret of $r) &\ndone\nwait\n',
         encoding="utf-8",
     )
     path.chmod(0o755)
@@ -168,6 +170,18 @@ def test_another_world_than_the_promised_one_is_refused() -> None:
         LaunchError, match=r"promised rank 2 of 4, but MPI says rank 0 of 1: .*\(MPICH Version: 5\.0\.2\)"
     ):
         backend.refuse_another_world(world, 0, 1, "MPICH Version:\t5.0.2\nMore\n")
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks", "level"), [(None, 2, "funneled"), (None, 3, "multiple"), ("single", 3, "single")]
+)
+def test_ranks_that_share_cores_ask_for_the_level_with_which_they_yield(
+    asked: str | None, ranks: int, level: str
+) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    assert backend.thread_level(asked, ranks, 2) == level
+    with pytest.raises(LaunchError, match="MPI has single, funneled, serialized, multiple"):
+        backend.thread_level("many", ranks, 2)
 
 
 def test_without_mpi4py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

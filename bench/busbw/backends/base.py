@@ -47,7 +47,8 @@ class World:
     """This rank's place among the others, as the launcher promised it.
 
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
-    environment says how to meet). ``timeout_seconds`` bounds every wait for another rank.
+    environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
+    ranks this host has (None: not promised).
 
     A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
     nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
@@ -60,6 +61,7 @@ class World:
     launcher: str
     timeout_seconds: float
     store: tuple[str, int] | None = None
+    local_size: int | None = None
     batch_seconds: float = 0.0
     lost: Callable[[Exception], None] = _end_here
 

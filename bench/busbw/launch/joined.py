@@ -40,6 +40,7 @@ class _Seat:
     rank: int
     size: int
     local_rank: int
+    local_size: int | None
     ended_together: bool
 
     @property
@@ -89,7 +90,8 @@ def _seat(launcher: str, promises: Sequence[Promise], *, ended_together: bool) -
         message = f"{launcher} does not say in the environment which rank this is"
         raise LaunchError(message)
     rank, size, local_rank = (promised(os.environ, name) for name in (made.rank, made.size, made.local_rank))
-    return _Seat(launcher, rank, size, local_rank, ended_together)
+    local_size = None if made.local_size is None else promised(os.environ, made.local_size)
+    return _Seat(launcher, rank, size, local_rank, local_size, ended_together)
 
 
 @contextmanager
@@ -121,7 +123,8 @@ def _run_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, s
         broke(error)
         _leave(error, seat)
 
-    world = World(seat.rank, seat.size, seat.local_rank, seat.launcher, plan.timing.timeout_seconds, lost=lost)
+    timeout = plan.timing.timeout_seconds
+    world = World(seat.rank, seat.size, seat.local_rank, seat.launcher, timeout, local_size=seat.local_size, lost=lost)
     table: Listener = LiveTable(plan, launch, time.monotonic(), remaining) if lead and not settings.quiet else Silent()
     _listen_to_signals(seat)
     try:

@@ -361,7 +361,7 @@ def _be_rank(
     try:
         address = parent.recv()
         timeout = job.plan.timing.timeout_seconds
-        world = World(number, size, number, job.launcher, timeout, store=address, lost=lost)
+        world = World(number, size, number, job.launcher, timeout, store=address, local_size=size, lost=lost)
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
         parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
     except BusbwError as error:

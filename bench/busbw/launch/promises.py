@@ -9,25 +9,29 @@ from busbw.errors import LaunchError
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The variables of one launcher that say a rank, how many there are, and its number on its host; ``others`` have
-    to be there, too: half of a promise is somebody else's variable.
+    """The variables of one launcher that say a rank, how many there are, its number on its host and how many that has;
+    ``others`` have to be there, too: half of a promise is somebody else's variable.
     """
 
     rank: str
     size: str
     local_rank: str
+    local_size: str | None
     others: tuple[str, ...] = ()
 
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether the whole promise is there."""
-        return all(name in variables for name in (self.rank, self.size, self.local_rank, *self.others))
+        names = (self.rank, self.size, self.local_rank, *self.others)
+        return all(name in variables for name in names) and (self.local_size is None or self.local_size in variables)
 
 
-TORCHRUN = (Promise("RANK", "WORLD_SIZE", "LOCAL_RANK", ("MASTER_ADDR", "MASTER_PORT")),)
+TORCHRUN = (Promise("RANK", "WORLD_SIZE", "LOCAL_RANK", None, ("MASTER_ADDR", "MASTER_PORT")),)
 
 MPIRUN = (
-    Promise("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"),  # Open MPI
-    Promise("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),  # Hydra: MPICH and its kin, Intel MPI
+    # Open MPI
+    Promise("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
+    # Hydra: MPICH and its kin, Intel MPI
+    Promise("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
 
