@@ -243,6 +243,10 @@ def _skewed(group: GroupSummary) -> str:
     return f"{group.skew_share or 0:.0%} of the median time"
 
 
+def _unbalanced(group: GroupSummary) -> str:
+    return "" if group.overlap is None else f"the computation took {group.overlap.balance:.2g} × as long, both alone"
+
+
 def _spread(group: GroupSummary) -> str:
     return f"(p95 − p5) / median = {group.spread:.0%}"
 
@@ -263,6 +267,13 @@ _FLAGS: Final[
         "have very slow samples (above 5 × the median and 1 ms) that take more than 10 % of the time",
         lambda group: group.slow_time_share,
         _slow,
+    ),
+    (
+        "unbalanced",
+        "caution",
+        "computed for less than half or more than twice the time of the call alone, which hides another share of it",
+        lambda group: 1.0 if group.overlap is None else group.overlap.imbalance,
+        _unbalanced,
     ),
     (
         "drift",

@@ -109,6 +109,8 @@ GLOSSARY: Final = (
             "outliers: more than 5 % of the samples are further from the quartiles of their launch than three times "
             "the distance between these. oversubscribed: more ranks than "
             "cores. disturbed: other programs, the hypervisor or lost cores took more than a number can stand. "
+            "unbalanced: beside a call of mode overlap, less than half or more than twice as much was computed as the "
+            "call takes alone. "
             "clock error: the ranks' clocks agree too badly to say who came when. moved>1: the backend moves more "
             "bytes than the best algorithm needs. cap: the limit of time or samples came before the interval was "
             "narrow. not checked: the data were not compared."

@@ -4,7 +4,6 @@ from typing import Final
 
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
-from busbw_analysis.overlap import Overlap
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
 from busbw_analysis.report_run import case_label
 from busbw_analysis.selftest import SelfTest, State, taken_in_words
@@ -72,9 +71,11 @@ def overlaps(judgement: Judgement) -> Section | None:
                     Cell(case_label(case.case, without=frozenset({"mode", "ranks"})) + several),
                     Cell(format_size(case.case.size_bytes) if case.case.size_bytes else MISSING),
                     Cell(f"{found.share:.0%}", bar=found.share),
-                    Cell(_ends(found)),
+                    Cell(_span(found.low, found.high, "{:.0%}")),
                     *words(map(format_time, (found.pure_ns, found.post_ns, found.wait_ns, found.exposed_ns))),
+                    Cell(format_time(found.compute_alone_ns), tone="caution" if found.unbalanced else "plain"),
                     Cell(f"{found.slowdown:.2f} ×"),
+                    Cell(_span(found.slowdown_low, found.slowdown_high, "{:.2f}")),
                 )
             )
     if not rows:
@@ -82,8 +83,9 @@ def overlaps(judgement: Judgement) -> Section | None:
     how = (
         "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
         "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
-        "That the computation itself gets slower beside the communication is no part of it; the last column says by "
-        "how much."
+        "That the computation itself gets slower beside the communication is no part of it; the last columns say by "
+        "how much. Where computation and call, both alone, are not about as long as each other, the case is flagged "
+        "unbalanced: a longer computation hides more, a shorter one less."
     )
     columns = (
         Column("Case", numeric=False),
@@ -94,16 +96,19 @@ def overlaps(judgement: Judgement) -> Section | None:
         Column("Post"),
         Column("Wait"),
         Column("Post + wait"),
-        Column("Computation"),
+        Column("Computation alone"),
+        Column("Slowed down"),
+        Column("Over launches"),
     )
     note = (
         "Each column is the median over launches of what each of them has, for the slowest rank. Over launches: 95 % "
-        f"interval of the overlap from {LAUNCHES_FOR_AN_INTERVAL} launches on, their range below that, nothing for a "
-        "single one. The times that it is made of have none: they show where it comes from."
+        f"interval of the column before from {LAUNCHES_FOR_AN_INTERVAL} launches on, the range below, nothing for a "
+        "single one. The times have none: they show where it comes from. Slowed down: the computation beside the call "
+        "over the same one alone, block by block, since each block has an amount of its own."
     )
     table = Table("Communication beside computation", columns, tuple(rows), row_headers=2, note=note)
     return Section("overlap", "Overlap", (Paragraph(how), table))
 
 
-def _ends(found: Overlap) -> str:
-    return MISSING if found.low is None or found.high is None else f"{found.low:.0%} to {found.high:.0%}"
+def _span(low: float | None, high: float | None, shape: str) -> str:
+    return MISSING if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"

@@ -32,6 +32,7 @@ Flag = Literal[
     "outliers",
     "oversubscribed",
     "disturbed",
+    "unbalanced",
     "clock error",
     "moved>1",
     "cap",
@@ -68,9 +69,9 @@ class GroupSummary:
 
     ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
     ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
-    ``p95_ns`` are medians over launches of theirs, ``spread`` is (p95 − p5) / time. ``skew_share`` is median arrival skew over median time, ``span_ns`` the median
-    time from the first entry to the last exit; both None without a shared clock. ``busbw`` is None where there is no
-    wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and
+    ``p95_ns`` are medians over launches of theirs, ``spread`` is (p95 − p5) / time. ``skew_share`` is median arrival
+    skew over median time, ``span_ns`` the median time from the first entry to the last exit; both None without a shared
+    clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and
     the time they took. ``modes`` are those of at least half of the launches.
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
@@ -247,6 +248,7 @@ def _flags(
         ("correlated", any(group.tau >= _TAU_WORTH_A_FLAG for group in groups)),
         ("outliers", any(group.outlier_share > _OUTLIERS_WORTH_A_FLAG for group in groups)),
         ("disturbed", disturbance.high),
+        ("unbalanced", any(group.overlap is not None and group.overlap.unbalanced for group in groups)),
         ("clock error", any(not _clock_serves(group.clock_error_ns, group.time_ns) for group in groups)),
         ("moved>1", any(group.moved_factor > 1 for group in groups)),
         ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),

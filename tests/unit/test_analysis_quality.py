@@ -16,10 +16,12 @@ from busbw_analysis.summary import CaseSummary, summarise
 SAMPLES = 40
 
 
-def run_of(change: Callable[[Measurement], Measurement], launches: int = 6, mode: str = "isolated") -> store.StoredRun:
+def run_of(
+    change: Callable[[Measurement], Measurement], launches: int = 6, mode: str = "isolated", blocks: int = 1
+) -> store.StoredRun:
     """A healthy run of one case, with ``change`` in every block."""
     one = case("all_reduce", 1 << 20, 2, mode=mode)
-    stored = synthetic_run([one], World(launch_noise=0.02), launches=launches, samples=SAMPLES)
+    stored = synthetic_run([one], World(launch_noise=0.02), launches=launches, samples=SAMPLES, blocks=blocks)
 
     def changed(row: Row) -> Row:
         return change(row) if isinstance(row, Measurement) else row
@@ -99,6 +101,42 @@ def test_overlap_over_launches_is_a_median_with_an_interval_or_a_range(
     assert group.overlap.share == pytest.approx(0.1 * (launches + 1) / 2)
     for end, wanted in zip((group.overlap.low, group.overlap.high), ends, strict=True):
         assert end == (None if wanted is None else pytest.approx(wanted, abs=1e-4))
+
+
+def test_the_slowdown_is_that_of_every_block_over_its_own_amount() -> None:
+    """Each block has as much to compute as was found there: medians of all blocks would hold one against another."""
+
+    def change(block: Measurement) -> Measurement:
+        amount = (1000, 4000, 2000)[block.launch] * (1 + 3 * block.block)
+        factor = (2.2, 1.2, 1.0)[block.launch]
+        return overlapped(1000, 0, round(amount * factor), 0, amount)(block)
+
+    found = only(run_of(change, 3, mode="overlap", blocks=3)).groups[0].overlap
+    assert found is not None
+    assert found.slowdown == pytest.approx(1.2)
+    assert found.slowdown_low == pytest.approx(1.0)
+    assert found.slowdown_high == pytest.approx(2.2)
+
+
+@pytest.mark.parametrize(
+    ("alone", "flagged"), [(490, True), (510, False), (1000, False), (1990, False), (2010, True), (55_000, True)]
+)
+def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_case(
+    alone: int, *, flagged: bool
+) -> None:
+    def change(block: Measurement) -> Measurement:
+        own = alone if block.launch == 4 else 1000
+        return overlapped(1000, 50, own, 200, own)(block)
+
+    judgement = judged(run_of(change, mode="overlap"))
+    assert ("unbalanced" in judgement.cases[0].flags) == flagged
+    assert ("unbalanced" in tables.show_text(tables.show_rows(judgement))) == flagged
+    told = [one.text for one in judgement.remarks if one.subject == "unbalanced"]
+    assert len(told) == flagged
+    assert all(f"{alone / 1000:.2g} × as long" in text for text in told)
+    page = report.compose(judgement).text
+    assert "Computation alone" in page
+    assert "more than twice as much was computed" in page, "of the words that are explained"
 
 
 def test_the_report_and_the_table_tell_the_overlap() -> None:
