@@ -35,6 +35,11 @@ FAILURES: Final = ("slower", "cannot-tell", "missing")
 
 _APART: Final = "measured on both sides, but by no launches that belong together"
 
+_PART_COMPUTATION: Final = (
+    "because a sample of mode overlap is computation in part, whose amount every block sets anew (the report of each "
+    "side tells its overlap; another mode tells the time of the call)"
+)
+
 NO_SIZE: Final = "no size"
 """The band of an op that moves nothing."""
 
@@ -70,7 +75,7 @@ class ComparedBand:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case that could not be compared, and why; ``missing`` is the side without a result."""
+    """A case that could not be compared, and why; ``missing`` is the side without what a comparison needs."""
 
     case: Case
     missing: Literal["A", "B", "both"]
@@ -130,15 +135,17 @@ def compare(
     one = {summary.case: summary for summary in summarise(first)}
     two = {summary.case: summary for summary in summarise(second)}
     both = [case for case, summary in one.items() if summary.groups and case in two and two[case].groups]
-    material = [_Material.of(first, one[case], second, two[case]) for case in both]
+    timed = [case for case in both if case.mode != "overlap"]
+    material = [_Material.of(first, one[case], second, two[case]) for case in timed]
     usable = [found for found in material if _comparable(found, pairs)]
     left_out = [
         *_left_out(one, two),
+        *(LeftOut(case, "both", _PART_COMPUTATION) for case in both if case not in timed),
         *(LeftOut(found.case, "both", _APART) for found in material if not _comparable(found, pairs)),
     ]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
-        message = f"nothing can be compared, no case has a result on both sides: {why or 'there is no case at all'}"
+        message = f"nothing can be compared, no case has times for it on both sides: {why or 'there is no case at all'}"
         raise AnalysisError(message)
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),

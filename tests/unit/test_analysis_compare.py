@@ -102,6 +102,18 @@ def test_modes_are_never_compared_with_each_other() -> None:
     assert [(one.case.mode, one.missing) for one in found.left_out] == [("isolated", "B")]
 
 
+def test_what_is_computation_in_part_is_left_out_with_the_reason() -> None:
+    cases = [case("all_reduce", 64), case("all_reduce", 64, mode="overlap")]
+    found = compared(run_of(1, cases), run_of(2, cases, slower_by(0.2, "all_reduce")))
+    assert [band.case.mode for band in found.bands] == ["isolated"]
+    assert [(one.case.mode, one.missing) for one in found.left_out] == [("overlap", "both")]
+    (told,) = compare_tables.left_out_lines(found)
+    assert "whose amount every block sets anew" in told
+    assert not found.fails(["missing"]), "it is missing on neither side"
+    with pytest.raises(AnalysisError, match="whose amount every block sets anew"):
+        compared(run_of(1, cases[1:]), run_of(2, cases[1:]))
+
+
 def test_a_band_is_made_of_the_sizes_that_both_sides_have() -> None:
     first = [case("all_reduce", size) for size in (64, 128, 256)]
     second = [case("all_reduce", size) for size in (128, 256, 512)]
@@ -125,7 +137,7 @@ def test_failed_cases_are_named_and_never_compared() -> None:
 
 def test_nothing_in_common_is_no_comparison() -> None:
     with pytest.raises(
-        AnalysisError, match=r"no case has a result on both sides: not asked for in B \(1\); not asked for"
+        AnalysisError, match=r"no case has times for it on both sides: not asked for in B \(1\); not asked for"
     ):
         compared(run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 128)]))
 
