@@ -9,7 +9,7 @@ from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
-from busbw_analysis.resumed import resumptions
+from busbw_analysis.resumed import ended_in_words, resumptions
 from busbw_analysis.selftest import SelfTest, taken_in_words
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
@@ -99,15 +99,8 @@ def _cases(count: int) -> str:
 def _ends(dataset: Dataset) -> Iterator[Remark]:
     for stored in dataset.runs:
         end = stored.end
-        if end is None:
-            text = f"Run {stored.run.id} has no end: it was killed, or it is still going on. What it finished is kept."
-            yield Remark("bad", "no end", text)
-        elif end.status != "complete":
-            reason = f": {end.reason}" if end.reason else ""
-            yield Remark("bad", end.status, f"Run {stored.run.id} {_END_WORDS[end.status]}{reason}.")
-
-
-_END_WORDS: Final = {"failed": "failed", "interrupted": "was interrupted"}
+        if end is None or end.status != "complete":
+            yield Remark("bad", "no end" if end is None else end.status, ended_in_words(stored))
 
 
 def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:

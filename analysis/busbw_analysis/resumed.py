@@ -1,8 +1,9 @@
-"""When a run was broken off and gone on with, and from where: said in words beside what is made of its launches."""
+"""When a run was broken off, how far it was, and when it was gone on with: said beside what is made of its launches."""
 
 from collections.abc import Iterator
 from typing import Final
 
+from busbw.progress import progress_of
 from busbw.records import Ended, EndStatus, LaunchStarted
 from busbw.store import StoredRun
 from busbw_analysis.load import Dataset
@@ -12,6 +13,18 @@ _ENDS: Final[dict[EndStatus, str]] = {
     "failed": "failed",
     "interrupted": "was interrupted",
 }
+
+
+def ended_in_words(stored: StoredRun) -> str:
+    """How a run ended that is not complete, how many of its launches are, and how to measure the rest."""
+    end, progress = stored.end, progress_of(stored)
+    if end is None:
+        text = f"Run {stored.run.id} has no end: it was killed, or it is still going on. What it finished is kept"
+    else:
+        text = f"Run {stored.run.id} {_ENDS[end.status]}{f': {end.reason}' if end.reason else ''}"
+    if progress.complete >= progress.planned:
+        return f"{text}."
+    return f"{text}. {progress.in_words()}; busbw run --resume {stored.run.id} measures the rest."
 
 
 def resumptions(dataset: Dataset) -> Iterator[str]:

@@ -9,6 +9,7 @@ from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.launch import LAUNCHERS, launcher_here
 from busbw.ops import OPS
+from busbw.progress import progress_of
 from busbw.records import JSON
 from busbw.units import format_rate
 
@@ -108,9 +109,11 @@ def _run_row(folder: Path) -> Row:
             "plan": None,
             "ranks": None,
             "cases": None,
+            "launches": None,
             "state": f"unreadable: {error}",
         }
     done = {row.case for row in stored.measurements}
+    progress = progress_of(stored)
     state = stored.end.status if stored.end else "no end: killed, or still running"
     return {
         "run": folder.name,
@@ -118,6 +121,7 @@ def _run_row(folder: Path) -> Row:
         "plan": stored.run.plan.get("name"),
         "ranks": len(stored.run.hosts),
         "cases": f"{len(done)} of {len(stored.run.cases)}",
+        "launches": f"{progress.complete} of {progress.planned}",
         "state": state,
     }
 

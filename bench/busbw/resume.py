@@ -9,6 +9,7 @@ import msgspec
 from busbw import __version__, store
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.plan import Plan
+from busbw.progress import CaseBlock, progress_of
 from busbw.records import JSON, SCHEMA, Case, Run
 from busbw.store import StoredRun
 
@@ -112,23 +113,16 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     failed = {row.case for row in stored.failed}
     void = tuple(case for case in stored.run.cases if case in failed)
     skipped = frozenset(places[row.case] for row in stored.skipped if row.case in places)
-    out = {places[case] for case in void} | skipped
-    whole = frozenset(
-        (place, block) for place in places.values() if place not in out for block in range(plan.timing.blocks)
-    )
+    progress = progress_of(stored)
+
+    def placed(blocks: Iterable[CaseBlock]) -> frozenset[Block]:
+        return frozenset((places[case], block) for case, block in blocks)
+
     begun = [launch.launch for launch in stored.launches]
-    origin: dict[int, int] = {}
-    for launch in stored.launches:
-        origin[launch.launch] = launch.launch if launch.resumes is None else origin.get(launch.resumes, launch.resumes)
-    there: dict[int, set[Block]] = {}
-    for row in stored.measurements:
-        if row.case in places:
-            there.setdefault(origin.get(row.launch, row.launch), set()).add((places[row.case], row.block))
-    first_tries = sorted(set(origin.values()))
     wanted: list[tuple[int | None, frozenset[Block]]] = [
-        (number, whole - there.get(number, set())) for number in first_tries
+        (number, placed(progress.lacking(number))) for number in progress.there
     ]
-    wanted += [(None, whole)] * (plan.launches - len(first_tries))
+    wanted += [(None, placed(progress.whole))] * (plan.launches - len(progress.there))
     wanted = [(resumes, blocks) for resumes, blocks in wanted if blocks]
     launches = tuple(
         Remaining(resumes, blocks, skipped, number, len(wanted)) for number, (resumes, blocks) in enumerate(wanted)

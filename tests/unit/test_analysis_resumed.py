@@ -5,7 +5,7 @@ import pytest
 
 from busbw.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.store import StoredRun
-from busbw.testing.synthetic import case, synthetic_run
+from busbw.testing.synthetic import Fate, case, synthetic_run
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
 from busbw_analysis.summary import summarise
@@ -25,6 +25,35 @@ def resumed(status: EndStatus | None = "interrupted") -> StoredRun:
     third = msgspec.structs.replace(begun[2], resumes=1, started="2026-01-03T00:00:00.000Z")
     rows: list[Row] = [begun[0], *done[0], begun[1], *done[1][:3], *ends, third, last, stored.rows[-1]]
     return StoredRun(stored.path, stored.run, tuple(rows), ())
+
+
+def broken_off(blocks: int, fate: Fate | None = None) -> StoredRun:
+    """Two blocks of each case in four launches, broken off when the second one had ``blocks`` blocks."""
+    stored = synthetic_run(CASES, launches=4, blocks=2, samples=30, fate=fate)
+    second = next(place for place, row in enumerate(stored.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
+    end = Ended(status="interrupted", reason="Ctrl-C", ended="2026-01-02T04:00:00.000Z")
+    return StoredRun(stored.path, stored.run, (*stored.rows[: second + 1 + blocks], end), ())
+
+
+@pytest.mark.parametrize(
+    ("blocks", "fate", "words"),
+    [
+        (3, None, "1 of 4 launches is complete, launch 2 in part (3 of 4 blocks); busbw run --resume synthetic-0"),
+        (0, None, "1 of 4 launches is complete, launch 2 in part (0 of 4 blocks); busbw run --resume synthetic-0"),
+        (4, None, "2 of 4 launches are complete; busbw run --resume synthetic-0 measures the rest."),
+        (1, Fate(skipped={CASES[1]: "no such dtype"}), "launch 2 in part (1 of 2 blocks)"),
+    ],
+)
+def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, fate: Fate | None, words: str) -> None:
+    (text,) = [one.text for one in judge(pool((broken_off(blocks, fate),))).remarks if one.subject == "interrupted"]
+    assert text.startswith("Run synthetic-0 was interrupted: Ctrl-C. ")
+    assert words in text
+
+
+def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
+    whole = synthetic_run(CASES, launches=2, blocks=2, samples=30, fate=Fate(failed={CASES[1]: "no"}, ended="failed"))
+    (text,) = [one.text for one in judge(pool((whole,))).remarks if one.text.startswith("Run ")]
+    assert text == "Run synthetic-0 failed: as told."
 
 
 def said(stored: StoredRun) -> list[str]:

@@ -13,7 +13,7 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"records", "store", "units", "errors", "statistics"}
+SHARED = {"records", "store", "progress", "units", "errors", "statistics"}
 """The rooms of busbw that the analysis may use."""
 
 PROBE = """

@@ -1,6 +1,7 @@
 """Lists and the doctor: every row of every table is there, runs in any state are listed, findings are in words."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from busbw.backends import BACKENDS
 from busbw.errors import ClockError
 from busbw.launch import LAUNCHERS
 from busbw.ops import OPS
+from busbw.records import LaunchStarted
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
 
 
@@ -55,6 +57,15 @@ def test_runs_are_listed_in_whatever_state_they_are(tmp_path: Path) -> None:
         ("None", "unreadable"),
     ]
     assert rows[broken.name]["machine"] == "synthetic"
+
+
+def test_the_list_of_runs_says_how_many_launches_are_done(tmp_path: Path) -> None:
+    cases = [case("all_reduce", 8), case("all_reduce", 64)]
+    whole = synthetic_run(cases, launches=4, seed=1)
+    second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
+    write_synthetic(tmp_path, replace(whole, rows=whole.rows[: second + 2]))
+    (row,) = listing.rows("runs", tmp_path)
+    assert (row["cases"], row["launches"]) == ("2 of 2", "1 of 4")
 
 
 FACTS = {
