@@ -5,7 +5,8 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import click
 from click.core import ParameterSource
 
 from busbw import __version__
-from busbw.errors import BusbwError, UsageError
+from busbw.errors import BusbwError, Interrupted, UsageError
 
 _LAZY = {
     "show": "busbw_analysis.commands",
@@ -161,7 +162,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     from busbw.launch.base import Settings  # noqa: PLC0415
 
     if resume is not None:
-        _resume(resume, settings["launches"], Settings(results_dir, port, quiet or as_json), dry_run, as_json)
+        with _broken_off_in_words():
+            _resume(resume, settings["launches"], Settings(results_dir, port, quiet or as_json), dry_run, as_json)
         return
     asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
     if traffic is not None:
@@ -174,7 +176,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         expanded = cases.expand(wanted, launch.ranks_of(wanted, os.environ), 1, device)
         _print_dry_run(expanded, wanted, as_json=as_json)
         return
-    result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
+    with _broken_off_in_words():
+        result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
     if result.speaks:
         _conclude(result, as_json=as_json)
     if result.failed or not result.measured:
@@ -228,6 +231,19 @@ def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
     for case in lack.void:
         click.echo(f"not tried again: {in_words(case)} failed", err=True)
     click.echo(f"{lack.in_words()}; nothing was measured", err=True)
+
+
+@contextmanager
+def _broken_off_in_words() -> Iterator[None]:
+    """Say of a run that was broken off where it is and what goes on with it, and exit with 1."""
+    try:
+        yield
+    except (BusbwError, Interrupted) as broken:
+        if broken.folder is None:
+            raise
+        folder = shlex.quote(str(broken.folder))
+        click.echo(f"busbw: {broken}\nresults: {folder}\nnext:    busbw run --resume {folder}", err=True)
+        click.get_current_context().exit(1)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -13,11 +13,27 @@ A message says what was wrong, what was given and what is allowed. Only ``cli`` 
     ├── ClockError             a clock that went backwards or cannot be trusted
     └── AnalysisError          the data cannot carry the judgement that was asked for
         └── UnlikeRuns         runs that may not be pooled; names the key and both values
+
+    Interrupted                no failure, and no BusbwError: Ctrl-C or its like during a run
 """
+
+from pathlib import Path
 
 
 class BusbwError(Exception):
-    """Root of the tree: a failure that busbw can explain."""
+    """Root of the tree: a failure that busbw can explain. ``folder`` is the run that it broke off and that can be gone
+    on with (None: there is none).
+    """
+
+    folder: Path | None = None
+
+
+class Interrupted(KeyboardInterrupt):
+    """The user had enough in the middle of a run; ``folder`` is where it is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__("interrupted; what was finished is kept")
+        self.folder = folder
 
 
 class UsageError(BusbwError, ValueError):

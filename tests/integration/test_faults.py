@@ -352,7 +352,12 @@ def _with_fault(commands: Commands, fault: str, *arguments: str | Path) -> Finis
 def _assert_interrupted(commands: Commands, started: Started, before: tuple[object, ...]) -> None:
     finished = started.wait()
     assert finished.code == 1, finished.told
-    assert "interrupted; what was finished is kept" in finished.err
+    folder = commands.read().path
+    assert finished.err.splitlines()[-3:] == [
+        "busbw: interrupted; what was finished is kept",
+        f"results: {folder}",
+        f"next:    busbw run --resume {folder}",
+    ]
     assert "Traceback" not in finished.told
     assert not commands.alive()
     run = commands.read()

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import __version__, launch, plan
+from busbw import __version__, launch, plan, store
 from busbw.backends import BACKENDS
 from busbw.cli import main
-from busbw.errors import BusbwError, LaunchError, RankFailure, UsageError
+from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
+from busbw.launch.opening import opened
 from busbw.ops import OPS
-from busbw.plan import Plan
+from busbw.plan import Plan, Sweep
+from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 
 @pytest.fixture(autouse=True)
@@ -281,6 +283,51 @@ def test_an_error_becomes_a_line_and_an_exit_code(executed: Ending, error: BaseE
     assert result.stderr.startswith("busbw: ")
     assert len(result.stderr.splitlines()) == 1
     assert (str(error) or "interrupted") in result.stderr
+
+
+def in_folder(error: BusbwError, folder: Path) -> BusbwError:
+    error.folder = folder
+    return error
+
+
+@pytest.mark.parametrize("resume", [False, True])
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_a_run_that_was_broken_off_says_where_it_is_and_what_goes_on_with_it(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    interrupted: bool,  # noqa: FBT001
+    resume: bool,  # noqa: FBT001
+) -> None:
+    folder = write_synthetic(tmp_path / "a b", synthetic_run([case("barrier", 0)], launches=1))
+    error = Interrupted(folder) if interrupted else in_folder(RankFailure("rank 1 was killed"), folder)
+
+    def breaks(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(launch, "resume" if resume else "execute", breaks)
+    result = busbw("run", *(("--resume", str(folder)) if resume else ("--op", "barrier")))
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr.splitlines() == [
+        "busbw: interrupted; what was finished is kept" if interrupted else "busbw: rank 1 was killed",
+        f"results: '{folder}'",
+        f"next:    busbw run --resume '{folder}'",
+    ]
+
+
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), RankFailure("gone"), LaunchError("another world")])
+def test_what_breaks_a_run_off_names_its_folder_once_it_can_be_gone_on_with(
+    tmp_path: Path,
+    error: BaseException,
+    begun: bool,  # noqa: FBT001
+) -> None:
+    wanted = Plan(sweep=(Sweep(ops=("barrier",)),))
+    with pytest.raises(type(error)) as caught, opened(wanted, Settings(tmp_path)) as here:  # noqa: PT012 - it is the end
+        if begun:
+            store.write_run(here.folder, synthetic_run([case("barrier", 0)], launches=1).run)
+        raise error
+    named = getattr(caught.value, "folder", None)
+    assert named == (here.folder if begun and not isinstance(error, LaunchError) else None)
 
 
 # --- lists and doctor ------------------------------------------------------------------------------------------

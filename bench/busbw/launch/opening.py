@@ -8,7 +8,7 @@ from pathlib import Path
 
 from busbw import environment, store
 from busbw.claim import Claim
-from busbw.errors import StoreError
+from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.packing import pack, unpack
 from busbw.plan import Plan
@@ -55,10 +55,11 @@ class Opened:
 def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
     """The folder of a new run of ``plan``, or of the one that ``settings`` says is resumed, claimed meanwhile.
 
-    Raises StoreError when that is not possible or somebody else has it.
+    Raises StoreError when that is not possible or somebody else has it. What breaks the run off comes out with its
+    folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
     """
     if settings.resume is None:
-        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder:
+        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder, _named(folder):
             yield Opened(folder, tuple((number, None) for number in range(plan.launches)))
         return
     with Claim(settings.resume) as claim:
@@ -69,7 +70,24 @@ def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
             _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
         _say(lack.in_words())
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
-        yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+        with _named(settings.resume):
+            yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+
+
+@contextmanager
+def _named(folder: Path) -> Iterator[None]:
+    """Whatever breaks off the run in ``folder`` says where it is, once there is something to go on with."""
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not (folder / store.RUN_FILE).exists():
+            raise
+        raise Interrupted(folder) from interrupt
+    except BusbwError as error:
+        # A world that does not come to life, or is another one, will not do so the next time either.
+        if not isinstance(error, LaunchError) and (folder / store.RUN_FILE).exists():
+            error.folder = folder
+        raise
 
 
 @contextmanager
