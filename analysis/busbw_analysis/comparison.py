@@ -92,7 +92,9 @@ def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> E
     both = sorted(set(first) & set(second))
     if both:
         run, launch = both[0]
-        message = f"launch {launch} of run {run} is on both sides; a launch compared with itself shows no difference"
+        message = (
+            f"launch {launch + 1} of run {run} is on both sides; a launch compared with itself shows no difference"
+        )
         raise AnalysisError(message)
     for side in (first, second):
         if not side or not all(math.isfinite(value) and value > 0 for value in side.values()):

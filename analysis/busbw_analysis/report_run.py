@@ -245,7 +245,7 @@ def _launches(dataset: Dataset) -> Table:
         for launch in stored.launches:
             cost = format_time(max(launch.timer_ns)) if launch.timer_ns else MISSING
             texts = (
-                str(launch.launch),
+                str(launch.launch + 1),
                 clock_time(launch.started),
                 str(len(launch.hosts)),
                 str(launch.order_seed),

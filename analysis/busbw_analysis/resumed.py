@@ -55,7 +55,7 @@ def _launches_that_went_on(stored: StoredRun) -> Iterator[str]:
 
 def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:
     blocks = sum(row.launch == begun.launch for row in stored.measurements)
-    what = "is a new one" if begun.resumes is None else f"is what launch {begun.resumes} had left"
+    what = "is a new one" if begun.resumes is None else f"is what launch {begun.resumes + 1} had left"
     before = "" if end is None else f", after the run {_ENDS[end.status]} at {end.ended}"
     count = "1 block" if blocks == 1 else f"{blocks} blocks"
-    return f"launch {begun.launch} (begun {begun.started}, {count}) {what}{before}"
+    return f"launch {begun.launch + 1} (begun {begun.started}, {count}) {what}{before}"

@@ -226,8 +226,9 @@ def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
         click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
         return
     for row in missing:
-        why = "" if row["resumes"] is None else f" for launch {row['resumes']}"
-        click.echo(f"launch {row['launch']}{why}  {in_words(row['case'])}  block {', '.join(map(str, row['blocks']))}")
+        why = "" if row["resumes"] is None else f" for launch {row['resumes'] + 1}"
+        blocks = ", ".join(str(block + 1) for block in row["blocks"])
+        click.echo(f"launch {row['launch'] + 1}{why}  {in_words(row['case'])}  block {blocks}")
     for case in lack.void:
         click.echo(f"not tried again: {in_words(case)} failed", err=True)
     click.echo(f"{lack.in_words()}; nothing was measured", err=True)

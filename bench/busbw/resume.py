@@ -89,14 +89,18 @@ class Lack:
         return found
 
     def in_words(self) -> str:
-        """What is missing, launch by launch, and what is not tried again."""
+        """What is missing, launch by launch (for people, who count them from 1), and what is not tried again."""
         name = self.stored.run.id
         void = f"; {len(self.void)} case(s) failed and are not tried again" if self.void else ""
         if not self.launches:
             return f"nothing is missing in run {name}{void}"
         parts = [
-            f"launch {self.first + one.number} measures {len(one.blocks)} block(s) "
-            + ("of a launch that never began" if one.resumes is None else f"that launch {one.resumes} did not come to")
+            f"launch {self.first + one.number + 1} measures {len(one.blocks)} block(s) "
+            + (
+                "of a launch that never began"
+                if one.resumes is None
+                else f"that launch {one.resumes + 1} did not come to"
+            )
             for one in self.launches
         ]
         return f"run {name} lacks {self.blocks} block(s): {', '.join(parts)}{void}"

@@ -367,5 +367,5 @@ def _case_of(torn: bytes) -> str:
         return "a case whose name was not yet written"
     size = re.search(r'"size_bytes":(\d+)[,}]', text)
     block = re.search(r'"launch":(\d+),"block":(\d+)[,}]', text)
-    where = f" (launch {block[1]}, block {block[2]})" if block else ""
+    where = f" (launch {int(block[1]) + 1}, block {int(block[2]) + 1})" if block else ""
     return op[1] + (f" at {size[1]} B" if size else "") + where

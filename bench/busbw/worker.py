@@ -207,7 +207,7 @@ def _recorder(
         carry_on(job.folder, job.plan, cases.cases, hosts, facts)
     elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
         message = (
-            f"launch {job.launch} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
+            f"launch {job.launch + 1} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
             "a run is one set of hosts"
         )
         raise LaunchError(message)

@@ -76,8 +76,8 @@ def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Com
     assert [row.launch for row in before.launches] == [0, 1]
     listed = _resume(commands, "--dry-run")
     assert listed.code == 0, listed.told
-    assert "launch 2 for launch 1  " in listed.out
-    assert "launch 3  " in listed.out
+    assert "launch 3 for launch 2  " in listed.out
+    assert "launch 4  " in listed.out
     finished = _resume(commands)
     assert finished.code == 0, finished.told
     after = commands.read()

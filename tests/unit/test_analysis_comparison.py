@@ -111,7 +111,7 @@ def test_one_launch_a_side_shows_no_scatter() -> None:
 
 def test_a_launch_may_not_stand_on_both_sides() -> None:
     one = side("a", [1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(AnalysisError, match="launch 0 of run a is on both sides"):
+    with pytest.raises(AnalysisError, match="launch 1 of run a is on both sides"):
         estimate(one, one)
 
 

@@ -159,6 +159,12 @@ def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches:
             assert re.search(r"\b(low|intervals?|range)\b", text), table.caption
 
 
+def test_launches_are_counted_from_1_as_in_the_live_table() -> None:
+    sections = report.page_of(judged(usual(launches=3))).sections
+    (launches,) = [table for section in sections for _, table in tables_of(section) if table.caption == "Launches"]
+    assert [row[0].text for row in launches.rows] == ["1", "2", "3"]
+
+
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     odd_one, failed = case("all_reduce", 1 << 30, variant=hostile), case("broadcast", 1 << 29)
@@ -302,7 +308,7 @@ def test_several_runs_are_told_apart() -> None:
     written = report.compose(judged(usual(1), usual(2)))
     assert "2 runs, 4 gloo ranks on synthetic" in written.html
     assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
-    assert "| synthetic-2 | 0 |" in written.text
+    assert "| synthetic-2 | 3 |" in written.text
 
 
 def test_each_split_of_the_ranks_has_its_figure() -> None:

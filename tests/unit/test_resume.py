@@ -121,8 +121,8 @@ def test_a_launch_that_broke_off_is_resumed_by_the_next_free_number() -> None:
     found = lack(with_rows(stored, stored.rows[: begins[1] + 3]))
     assert found.first == 2
     assert [(one.resumes, len(one.blocks)) for one in found.launches] == [(1, 4), (None, 6)]
-    assert "launch 2 measures 4 block(s) that launch 1 did not come to" in found.in_words()
-    assert "launch 3 measures 6 block(s) of a launch that never began" in found.in_words()
+    assert "launch 3 measures 4 block(s) that launch 2 did not come to" in found.in_words()
+    assert "launch 4 measures 6 block(s) of a launch that never began" in found.in_words()
 
 
 def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
@@ -400,8 +400,8 @@ def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:
     result = busbw(broken_off, "--dry-run")
     assert result.exit_code == 0
     assert result.stdout.splitlines() == [
-        "launch 3 for launch 2  all_gather at 1 KiB (float32)  block 1",
-        "launch 3 for launch 2  barrier  block 1",
+        "launch 4 for launch 3  all_gather at 1 KiB (float32)  block 2",
+        "launch 4 for launch 3  barrier  block 2",
     ]
     assert "lacks 2 block(s)" in result.stderr
     assert "nothing was measured" in result.stderr

@@ -165,7 +165,7 @@ def test_a_tail_torn_at_any_byte_loads_with_a_warning_that_names_the_lost_case(f
         assert ("all_reduce" in warning) == (length >= op_written)
         assert ("1048576 B" in warning) == (length >= size_written)
         assert (" B" in warning) == (length >= size_written), "half of a number is not a size"
-        assert ("(launch 0, block 12)" in warning) == (length >= block_written)
+        assert ("(launch 1, block 13)" in warning) == (length >= block_written)
         assert ("not yet written" in warning) == (length < op_written)
 
 
