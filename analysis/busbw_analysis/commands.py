@@ -134,14 +134,17 @@ def _several(side: str) -> list[str]:
 
 
 def _share(text: str) -> float:
-    """``5%`` or ``0.05`` as a fraction. Raises UsageError for anything else, and for what is not in [0, 1)."""
+    """``5%`` or ``0.05`` as a fraction. Raises UsageError for anything else, and for what is not within (0, 1)."""
     number = text.strip().removesuffix("%")
     try:
         share = float(number) / (100 if text.strip().endswith("%") else 1)
     except ValueError:
         share = math.nan
-    if not 0 <= share < 1:
-        message = f"--within {text!r} is no share; want a percentage such as 5% or a fraction such as 0.05, below 1"
+    if not 0 < share < 1:
+        message = (
+            f"--within {text!r} is no share that two sides could be equal within; want a percentage such as 5% or a "
+            "fraction such as 0.05, above 0 and below 1"
+        )
         raise UsageError(message)
     return share
 

@@ -19,7 +19,10 @@ from busbw_analysis.comparison import (
     Pairs,
     Verdict,
     Word,
+    can_tell,
     estimate,
+    fewest_launches,
+    least_p,
     verdicts,
 )
 from busbw_analysis.load import Dataset, differences
@@ -326,6 +329,26 @@ def _why_not(summary: CaseSummary | None) -> str | None:
         return None
     reasons = f" ({'; '.join(summary.reasons)})" if summary.reasons else ""
     return f"{summary.state}{reasons}"
+
+
+def blind(comparison: Comparison) -> Iterator[str]:
+    """What to say where there are launches enough for one test, and too few for as many as are made: after Holm not
+    even the clearest difference would be told.
+    """
+    bands = [band.estimate for band in comparison.bands]
+    sizes = [one.estimate for band in comparison.bands for one in band.cases]
+    paired = comparison.paired
+    unit = "pairs of launches" if paired else "launches a side"
+    for name, family in (("bands", bands), *([("sizes", sizes)] if len(sizes) > len(bands) else [])):
+        tested = [one.launches for one in family if one.p_value is not None]
+        if not tested or any(can_tell(launches, len(tested), paired=paired) for launches in tested):
+            continue
+        most = max(tested, key=min)
+        least = min(1.0, len(tested) * min(least_p(launches, paired=paired) for launches in tested))
+        yield (
+            f"with {min(most)} {unit} and {len(tested)} {name} no difference can be told: the smallest p after Holm is "
+            f"{least:.2g}; {fewest_launches(len(tested), paired=paired)} would do"
+        )
 
 
 def too_few(comparison: Comparison) -> str | None:

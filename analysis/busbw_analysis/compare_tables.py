@@ -8,7 +8,7 @@ import msgspec
 from busbw.records import JSON, Case
 from busbw.units import format_size
 from busbw_analysis.columns import MISSING, aligned
-from busbw_analysis.compare import BANDS, NO_SIZE, ComparedBand, ComparedCase, Comparison, too_few
+from busbw_analysis.compare import BANDS, NO_SIZE, ComparedBand, ComparedCase, Comparison, blind, too_few
 from busbw_analysis.comparison import (
     CONFIDENCE,
     LAUNCHES_FOR_A_TEST,
@@ -176,6 +176,7 @@ def _notes(comparison: Comparison) -> Iterator[str]:
     few = too_few(comparison)
     if few is not None:
         yield few
+    yield from blind(comparison)
 
 
 def _side(runs: Sequence[str], launches: int) -> str:

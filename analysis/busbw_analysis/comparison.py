@@ -161,7 +161,7 @@ def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bo
         size = _Size(count, scatter, tests, paired)
         return min(size.finds(margin), size.confirms(0.0, margin)) >= POWER
 
-    return _first(enough, _fewest(tests, paired=paired))
+    return _first(enough, fewest_launches(tests, paired=paired))
 
 
 def _needed(found: Estimate, within: float, tests: int) -> int | None:
@@ -178,7 +178,7 @@ def _needed(found: Estimate, within: float, tests: int) -> int | None:
         size = _Size(count, scatter, tests, found.paired)
         return max(size.finds(seen), size.confirms(seen, margin)) >= POWER
 
-    return _first(enough, max(have + 1, _fewest(tests, paired=found.paired)))
+    return _first(enough, max(have + 1, fewest_launches(tests, paired=found.paired)))
 
 
 def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
@@ -192,10 +192,21 @@ def _first(enough: Callable[[int], bool], fewest: int) -> int | None:
     return low
 
 
-def _fewest(tests: int, *, paired: bool) -> int:
+def least_p(launches: tuple[int, int], *, paired: bool) -> float:
+    """The smallest p-value that so many launches of A and of B (``paired``: pairs of them) can have at all."""
+    one, two = launches
+    return float(2 * (0.5 ** min(one, two) if paired else 1 / math.comb(one + two, one)))
+
+
+def can_tell(launches: tuple[int, int], tests: int, *, paired: bool) -> bool:
+    """Whether a difference can be found with so many launches when it is the clearest of ``tests`` in Holm's order."""
+    return least_p(launches, paired=paired) * tests <= (1 - CONFIDENCE) * _ROUNDING
+
+
+def fewest_launches(tests: int, *, paired: bool) -> int:
     """The fewest launches a side with which the test can reach 5 % in the hardest place of Holm's order."""
     count = LAUNCHES_FOR_A_TEST
-    while 2 * (0.5**count if paired else 1 / math.comb(2 * count, count)) > (1 - CONFIDENCE) / tests * _ROUNDING:
+    while not can_tell((count, count), tests, paired=paired):
         count += 1
     return count
 

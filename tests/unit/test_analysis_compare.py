@@ -306,7 +306,49 @@ def test_the_gate_fails_on_what_it_was_told_to(three: list[str]) -> None:
     assert busbw(three[0], three[1], "--fail-on", "slower", "--fail-on", "cannot-tell").exit_code == 0
 
 
-@pytest.mark.parametrize("within", ["x", "-1%", "100%", "1", "nan", ""])
+@pytest.mark.parametrize(
+    ("launches", "ops", "paired", "words"),
+    [
+        (
+            4,
+            3,
+            False,
+            "with 4 launches a side and 3 bands no difference can be told: the smallest p after Holm is 0.086; 5",
+        ),
+        (5, 3, False, None),
+        (4, 1, False, None),
+        (
+            6,
+            2,
+            True,
+            "with 6 pairs of launches and 2 bands no difference can be told: the smallest p after Holm is 0.062; 7",
+        ),
+        (7, 2, True, None),
+    ],
+)
+def test_too_few_launches_for_so_many_bands_are_said(
+    launches: int,
+    ops: int,
+    paired: bool,  # noqa: FBT001
+    words: str | None,
+) -> None:
+    cases = [case(op, 1 << 10) for op in ("all_reduce", "all_gather", "broadcast")[:ops]]
+    starts = (
+        [4 * turn + step for turn in range(launches) for step in (0, 3)][:launches],
+        [4 * turn + step for turn in range(launches) for step in (1, 2)][:launches],
+    )
+    one, two = (
+        run_of(seed, cases, world, launches=launches, starts=begun)
+        for seed, world, begun in zip((1, 2), (STEADY, slower_by(0.5, *(one.op for one in cases))), starts, strict=True)
+    )
+    found = compared(one, two, paired=paired)
+    text = compare_tables.text(found)
+    assert ("no difference can be told" in text) == (words is not None)
+    assert (words or "") in text
+    assert ("slower" in found.words()) == (words is None)
+
+
+@pytest.mark.parametrize("within", ["x", "-1%", "0", "0%", "100%", "1", "nan", ""])
 def test_what_is_no_share_is_refused(three: list[str], within: str) -> None:
     result = busbw(three[0], three[1], "--within", within)
     assert result.exit_code == 2

@@ -134,7 +134,10 @@ def test_nothing_here_takes_samples() -> None:
         for name, parameter in inspect.signature(function).parameters.items()
         if name in {"first", "second"}
     }
-    assert {function.__name__ for function in public} == {"estimate", "holm", "verdicts", "launches_needed"}
+    assert {function.__name__ for function in public} == {
+        *("estimate", "holm", "verdicts", "launches_needed"),
+        *("least_p", "can_tell", "fewest_launches"),
+    }
     assert sides == {str(Launches)}
 
 
