@@ -3,6 +3,7 @@
 import importlib
 import json
 import os
+import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -257,13 +258,22 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     if suite is not None and plan_file is not None:
         message = "--suite and --plan exclude each other; give one"
         raise UsageError(message)
-    if suite is None and plan_file is None:
-        if ops is None:
-            message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
-            raise UsageError(message)
-        return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops),)), **asked)
-    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file or Path())
-    return plan.override(base, ops=ops or (), **asked)
+    if suite is None and plan_file is None and ops is None:
+        message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
+        raise UsageError(message)
+    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
+    try:
+        if base is None:
+            return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
+        return plan.override(base, ops=ops or (), **asked)
+    except UsageError as error:
+        # The plan knows its keys; who typed options has never seen them.
+        raise UsageError(_KEY.sub(lambda key: f"{_OPTIONS.get(key[1], f'--{key[1]}')}: ", str(error))) from error
+
+
+_KEY = re.compile(r"^key '(\w+)': ")
+_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode"}
+"""Keys of a plan → the options that have another name."""
 
 
 def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401

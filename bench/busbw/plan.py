@@ -132,9 +132,12 @@ class Plan(Record, frozen=True, kw_only=True):
     sweep: tuple[Sweep, ...]
 
     def __post_init__(self) -> None:
-        if self.launches < 1 or (self.ranks is not None and self.ranks < 1) or not self.sweep:
-            given = f"launches {self.launches}, ranks {self.ranks}, {len(self.sweep)} sweeps"
-            message = f"want launches ≥ 1, ranks ≥ 1 and a sweep; given {given}"
+        for name, count in (("launches", self.launches), ("ranks", self.ranks)):
+            if count is not None and count < 1:
+                message = f"key '{name}': want at least 1; given {count}"
+                raise UsageError(message)
+        if not self.sweep:
+            message = "key 'sweep': want at least one; given none"
             raise UsageError(message)
         if abs(self.seed) > _LARGEST_SEED:
             message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"

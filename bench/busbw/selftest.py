@@ -59,13 +59,13 @@ def run_selftest(
         message = "a self-test starts its own ranks again and again; run it outside of torchrun"
         raise UsageError(message)
     row = backend_named(backend)
-    plan = Plan(name="selftest", backend=backend, ranks=ranks, timing=_TIMING, sweep=_SAME)
-    ranks = launch.ranks_of(plan, os.environ)
-    last = ranks - 1
-    if last < 1:
+    if ranks is None:
+        ranks = launch.ranks_of(Plan(backend=backend, sweep=_SAME), os.environ)
+    if ranks < 2:
         message = f"a self-test needs ranks that talk to each other: at least 2; given {ranks}"
         raise UsageError(message)
-    plan = msgspec.structs.replace(plan, ranks=ranks)
+    plan = Plan(name="selftest", backend=backend, ranks=ranks, timing=_TIMING, sweep=_SAME)
+    last = ranks - 1
     stamp = store.create(results_dir / environment.machine_name(), FOLDER)
     settings = Settings(stamp, quiet=True)
 

@@ -290,8 +290,8 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
         ("precision", 0.0, "precision"),
         ("max_seconds", float("nan"), "max_seconds"),
         ("timeout_seconds", float("inf"), "timeout_seconds"),
-        ("launches", 0, "launches ≥ 1"),
-        ("ranks", 0, "ranks ≥ 1"),
+        ("launches", 0, "launches': want at least 1"),
+        ("ranks", 0, "ranks': want at least 1"),
     ],
 )
 def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed: str) -> None:
