@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw.plan import Plan, Sweep, parse_plan
+from busbw.cases import expand
+from busbw.plan import Plan, Sweep, parse_plan, read_suite
 from busbw.records import (
     SCHEMA,
     Cache,
@@ -30,12 +31,20 @@ from busbw.records import (
 )
 
 ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 STORED: list[type[Record]] = [
     *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
     *typing.get_args(Row),
 ]
 WORDS = [StopReason, EndStatus, Mode, Sync, Cache, TimedBy]
+
+
+def test_the_readme_shows_the_quick_suite_as_large_as_it_is() -> None:
+    (shown,) = re.findall(r"^# quick: (\d+) cases, (\d+) ranks on 1 host\(s\), (\d+) launch", README, re.MULTILINE)
+    quick = read_suite("quick")
+    cases, ranks, launches = map(int, shown)
+    assert (cases, launches) == (len(expand(quick, ranks, 1, "cpu").cases), quick.launches)
 
 
 @pytest.mark.parametrize("record", STORED)
