@@ -21,6 +21,17 @@ ROWED: frozenset[Mode] = frozenset({"pipelined", "graph"})
 MOST_BATCHES = 6
 """Batches of samples in a round: control traffic is bounded by it, however many samples are taken."""
 
+MOST_CALIBRATIONS = 5
+"""How often the amount of computation beside a call is held against the call, and set anew where it does not fit."""
+
+FIRST_UNITS = 20
+"""Units of computation to begin with: enough to be timed, and short beside most calls."""
+
+_BALANCE = 1.25
+_CALIBRATION_SAMPLES = 20
+_LEAST_CALIBRATION_SAMPLES = 7
+_CALIBRATION_SHARE = 0.25
+
 _TIMER_READS = 100
 """A sample that lasts as long as so many reads of the clock is 1 % clock; shorter ones are made of several calls."""
 
@@ -79,6 +90,23 @@ def calls_per_sample(mode: Mode, estimate_ns: int, timer_ns: int, budget: Budget
     if mode == "overlap" or cache == "flushed" or estimate >= _TIMER_READS * timer_ns:
         return 1
     return 1 << max(0, math.ceil(math.log2(_SHORTEST_SAMPLE_NS / estimate)))
+
+
+def calibration_samples(budget: Budget, pace_ns: int) -> int:
+    """Samples by which one amount of computation is held against the call, when one takes ``pace_ns``: 20, or for long
+    calls what a quarter of the budget allows, at least 7.
+    """
+    affordable = int(_CALIBRATION_SHARE * budget.max_ns / max(pace_ns, 1))
+    return min(max(affordable, _LEAST_CALIBRATION_SAMPLES), _CALIBRATION_SAMPLES)
+
+
+def balanced_units(units: int, alone_ns: int, pure_ns: int) -> int:
+    """How many units of computation take as long as a call of ``pure_ns``, when ``units`` take ``alone_ns``: the same
+    where they are within 25 % of it, else as many as take as long by that rate, at least 1.
+    """
+    # No unit takes less than 1 ns: on a clock that does not see it the amount would grow without end.
+    alone, pure = max(alone_ns, units), max(pure_ns, 1)
+    return units if alone <= _BALANCE * pure and pure <= _BALANCE * alone else max(1, round(units * pure / alone))
 
 
 def first_batch(budget: Budget, estimate_ns: int, pace_ns: int) -> int:

@@ -120,8 +120,9 @@ class OverlapSamples(Record, frozen=True, kw_only=True):
     ``pure_ns`` is the call alone, posted and waited for at once, sampled in turns with the other; ``post_ns`` starting
     it, ``compute_ns`` the computation in between, ``wait_ns`` waiting for it afterwards, ``exposed_ns`` post and wait
     of the same rank together: what the computation did not hide. ``compute_alone_ns`` is what the same computation
-    takes when nothing is under way (median of the slowest rank). On a device all of them are by its clock, and
-    ``host_post_ns`` is what starting the call took the host (None: the parts are by the host's clock as it is).
+    takes when nothing is under way (median over tries before and after the samples, each of the slowest rank). On a
+    device all of them are by its clock, and ``host_post_ns`` is what starting the call took the host (None: the parts
+    are by the host's clock as it is).
     """
 
     pure_ns: tuple[int, ...]

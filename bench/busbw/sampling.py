@@ -23,7 +23,19 @@ from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, ta
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.data import Pattern
 from busbw.ops.groups import Ranks, Round
-from busbw.pacing import ROWED, Budget, calls_per_sample, first_batch, next_batch, stop_reason, warmup_calls
+from busbw.pacing import (
+    FIRST_UNITS,
+    MOST_CALIBRATIONS,
+    ROWED,
+    Budget,
+    balanced_units,
+    calibration_samples,
+    calls_per_sample,
+    first_batch,
+    next_batch,
+    stop_reason,
+    warmup_calls,
+)
 from busbw.plan import Timing
 from busbw.records import Case, GroupSamples, StopReason
 from busbw.reduction import Facts, Seen, Taken, durations, gather_ranks, joined, record_group, reduce_batch, timed_by
@@ -226,12 +238,14 @@ def sample(
         # The first row has everything that comes once, and a call within a row is not as long as one on its own.
         row_ns = int(agreed(bench, [int(durations(sampler.batch(1, pace), by)[0])])[0])
         estimate = max(1, row_ns // sampler.calls)
-    alone_ns: int | None = None
-    if case.mode == "overlap":
-        alone_ns = _prepare_work(bench, sampler, estimate)
+    before = _balance(bench, sampler, budget, pace) if case.mode == "overlap" else None
     # The barrier before a sample is paid for once, however many calls it has.
-    pace = pace - estimate + sampler.calls * estimate if case.mode != "overlap" else 2 * pace + (alone_ns or 0)
+    pace = pace - estimate + sampler.calls * estimate if before is None else 2 * pace + int(np.median(before))
     seen, batches, reason = _until_enough(bench, groups, sampler, budget, sampler.calls * estimate, pace)
+    alone_ns: int | None = None
+    if before is not None:
+        # The machine may have changed meanwhile: what the samples are held against is of both ends.
+        alone_ns = int(np.median(np.concatenate([before, _alone(bench, sampler, len(before))])))
     per_rank = gather_ranks(bench.backend, batches, took_part=part is not None)
     facts = Facts(matrix, bench.common.comparable, bench.backend.moved_factor(op), alone_ns)
     recorded = tuple(
@@ -240,18 +254,38 @@ def sample(
     return RoundResult(recorded, sampler.calls, warmup, reason)
 
 
-def _prepare_work(bench: Bench, sampler: _Sampler, estimate_ns: int) -> int:
-    """As much computation as the communication takes (OSU's choice), the same on every rank; what it takes alone."""
-    work = sampler.work
+def _balance(bench: Bench, sampler: _Sampler, budget: Budget, pace_ns: int) -> Vector:
+    """From now on the sampler computes beside the call, for about as long as the call takes alone (OSU's choice), the
+    same amount on every rank. Returns what that takes alone, some times over, ns of the slowest rank.
+
+    The call is timed as it will be sampled, and both are looked at again after every change, because neither a first
+    estimate nor the rate of a computation can be believed while something else has the cores. A call that takes
+    ``pace_ns`` with its start is part of two in a sample.
+    """
+    sampler.computes, sampler.work_units = True, FIRST_UNITS
+    alone = _alone(bench, sampler, calibration_samples(budget, 2 * pace_ns))
+    for _ in range(MOST_CALIBRATIONS):
+        alone_ns = int(np.median(alone))
+        pace = 2 * pace_ns + alone_ns
+        parts = sampler.batch(calibration_samples(budget, pace), pace).overlapped
+        # Those who sit the round out have zeros.
+        pure_ns = int(np.median(agreed(bench, parts.pure.tolist()))) if parts is not None else 0
+        units = balanced_units(sampler.work_units, alone_ns, pure_ns)
+        if units == sampler.work_units:
+            break
+        sampler.work_units = units
+        alone = _alone(bench, sampler, calibration_samples(budget, 2 * pace_ns))
+    return alone
+
+
+def _alone(bench: Bench, sampler: _Sampler, count: int) -> Vector:
+    """What the computation takes when nothing is under way: ``count`` times, ns of the slowest rank."""
     try:
-        unit_ns = int(agreed(bench, [work.unit_ns(bench.clock)])[0])
-        sampler.work_units = max(1, round(estimate_ns / unit_ns))
         bench.backend.barrier()
-        alone_ns = int(agreed(bench, [work.median_ns(bench.clock, lambda: work.do(sampler.work_units))])[0])
+        tries = sampler.work.tries_ns(bench.clock, sampler.work_units, count)
     except bench.backend.raises as error:
         raise BackendError(bench.backend.explain(error)) from error
-    sampler.computes = True
-    return alone_ns
+    return agreed(bench, tries.tolist())
 
 
 def _until_enough(

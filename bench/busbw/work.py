@@ -5,14 +5,14 @@ time however little it got done, and the cost of sharing a core with the communi
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
+from busbw.backends.base import Vector
 from busbw.clock import Clock
 
 _SIDE = 48
-_TRIES = 25
-_CALIBRATION_UNITS = 20
 
 
 class Work:
@@ -28,13 +28,9 @@ class Work:
         for _ in range(units):
             np.matmul(self._left, self._right, out=self._product)
 
-    def unit_ns(self, clock: Clock) -> int:
-        """What one unit takes here and now, ns: the median of some tries, at least 1."""
-        return max(1, self.median_ns(clock, lambda: self.do(_CALIBRATION_UNITS)) // _CALIBRATION_UNITS)
-
-    def median_ns(self, clock: Clock, action: Callable[[], None]) -> int:
-        """The median time of ``action``, ns."""
-        return int(np.median([self.timed_ns(clock, action) for _ in range(_TRIES)]))
+    def tries_ns(self, clock: Clock, units: int, count: int) -> Vector:
+        """The times of ``count`` times ``units`` of it, ns."""
+        return np.asarray([self.timed_ns(clock, partial(self.do, units)) for _ in range(count)], dtype=np.int64)
 
     def timed_ns(self, clock: Clock, action: Callable[[], None]) -> int:
         """The time of one ``action``, ns."""

@@ -12,14 +12,16 @@ from busbw.loops import Loop, empty_call_ns, take_overlapped
 from busbw.measure import Place, refusal
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
+from busbw.pacing import MOST_CALIBRATIONS
 from busbw.records import Cache, Case, Failed, Mode, OverlapSamples
 from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
-from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWorld, Script
+from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
 from busbw.testing.faults import WrappingBackend
 from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls
 TIMED = 2  # barriers before the first sample besides those of the calls that warm up: checks of one set of buffers
+BALANCED = WARM + 2 * 2 * 20  # calls, once the amount is found: alone and beside, of 20 samples, before and after
 HERE = Place(crowded=False, comparable=True)
 
 
@@ -111,7 +113,7 @@ def test_a_call_that_runs_beside_the_computation_is_hidden_but_for_its_post() ->
 
 
 def test_a_call_that_outlasts_the_computation_is_hidden_in_part() -> None:
-    script = Script(durations=lambda _rank, index, _case: 10_000 if index < WARM else 40_000, post_ns=500)
+    script = Script(durations=lambda _rank, index, _case: 10_000 if index < BALANCED else 40_000, post_ns=500)
     overlap = overlap_of(script)
     assert set(overlap.pure_ns) == {40_000}
     assert set(overlap.wait_ns) == {40_000 - 500 - 10_000}
@@ -155,7 +157,10 @@ def test_what_is_exposed_is_post_and_wait_of_the_same_rank() -> None:
 
             return Operation(operation.call, slowly)
 
-    world = FakeWorld(2, Script(durations=lambda *_: 10_000, post_ns=0))
+    def durations(_rank: int, index: int, _case: Case) -> int:
+        return 5_000 if index < BALANCED else 10_000
+
+    world = FakeWorld(2, Script(durations=durations, post_ns=0))
     (group,) = measured(world, timed("all_reduce", "overlap"), wrap=SlowPost).groups
     overlap = group.overlap
     assert overlap is not None
@@ -163,6 +168,59 @@ def test_what_is_exposed_is_post_and_wait_of_the_same_rank() -> None:
     assert set(overlap.wait_ns) == {5_000}, "of rank 0, which computes for 10 µs of the 15 until both have finished"
     assert set(overlap.exposed_ns) == {5_000}, "and not 10 µs"
     assert set(overlap.pure_ns) == {15_000}
+
+
+class BusyWork(FakeWork):
+    """Computation whose unit takes ``unit_ns(number, units)`` on its ``number``-th time, on every rank."""
+
+    def __init__(self, clock: FakeClock, unit_ns: Callable[[int, int], float]) -> None:
+        super().__init__(clock)
+        self._now, self._of, self._done = clock, unit_ns, 0
+
+    def do(self, units: int) -> None:
+        self._now.advance(round(units * self._of(self._done, units)))
+        self._done += 1
+
+
+def beside(
+    unit_ns: Callable[[int, int], float], durations: Callable[[int, int, Case], int] = lambda *_: 10_000, ranks: int = 2
+) -> tuple[OverlapSamples, FakeWorld]:
+    world = FakeWorld(ranks, Script(durations=durations))
+    made = measured(world, timed("all_reduce", "overlap", ranks), computing=lambda clock: BusyWork(clock, unit_ns))
+    (group,) = made.groups
+    assert group.overlap is not None
+    return group.overlap, world
+
+
+@pytest.mark.parametrize("times", [0.02, 0.5, 2.0, 50.0])
+def test_an_amount_that_was_found_on_a_busy_machine_is_set_anew(times: float) -> None:
+    """The first 20 tries, by which a unit is known at first, are of a machine that was slower or faster."""
+    overlap, _ = beside(lambda number, _units: 100 * (times if number < 20 else 1))
+    assert 8_000 <= overlap.compute_alone_ns <= 12_500
+    assert set(overlap.compute_ns) == {overlap.compute_alone_ns}
+    assert set(overlap.pure_ns) == {10_000}
+
+
+@pytest.mark.parametrize("times", [0.02, 50])
+def test_the_amount_goes_by_the_call_as_it_is_sampled_and_not_by_its_warm_up(times: float) -> None:
+    overlap, _ = beside(lambda *_: 100, lambda _rank, index, _case: round(10_000 * (times if index < WARM else 1)))
+    assert overlap.compute_alone_ns == 10_000
+
+
+def test_what_a_computation_takes_alone_is_looked_at_again_after_the_samples() -> None:
+    before = 20 + 20 + 20 + 20 + QUICK.min_samples
+    overlap, _ = beside(lambda number, _units: 100 if number < before else 300)
+    assert set(overlap.compute_ns) == {10_000}
+    assert overlap.compute_alone_ns == 20_000, "the median over 20 tries before and 20 after"
+
+
+def test_an_amount_that_never_fits_ends_the_search_alike_on_all_ranks() -> None:
+    """Little computation is fast and much is slow, so that every step is too far."""
+    overlap, world = beside(lambda _number, units: 10 if units < 50 else 1_000, ranks=3)
+    assert overlap.compute_alone_ns == 1_000 * 1_000
+    assert len({backend.calls for backend in world.backends}) == 1
+    found = MOST_CALIBRATIONS * 20 + len(overlap.pure_ns)
+    assert world.backends[0].calls == WARM + 2 * found + 1
 
 
 def test_ranks_that_sit_out_come_to_both_starts_of_an_overlap() -> None:

@@ -24,6 +24,8 @@ WARM = 1 + 1 + QUICK.warmup_calls
 READ_NS = 10
 BATCHES = 3  # the call that tells the pace, those that warm up, and one of samples
 CHECKS = 2
+CALIBRATIONS = 2  # of the computation beside a call: by a guess, and by what is found then
+CALIBRATION_SAMPLES = 20
 
 
 def started(sync: Sync, **changes: object) -> Case:
@@ -54,10 +56,12 @@ def test_barriers_are_where_the_policy_wants_them(
 ) -> None:
     world = FakeWorld(3, Script(read_cost_ns=READ_NS))
     samples = len(measured(world, started(sync, mode=mode)).groups[0].slowest_ns)
-    starts = samples * (2 if mode == "overlap" else 1)
-    before_work = 1 if mode == "overlap" else 0
+    overlaps = mode == "overlap"
+    batches = BATCHES + (CALIBRATIONS if overlaps else 0)
+    starts = (samples + CALIBRATIONS * CALIBRATION_SAMPLES) * 2 if overlaps else samples
+    before_work = CALIBRATIONS + 1 if overlaps else 0
     assert {backend.barriers for backend in world.backends} == {
-        CHECKS + before_work + barriers_a_batch * BATCHES + barriers_a_sample * (1 + QUICK.warmup_calls + starts)
+        CHECKS + before_work + barriers_a_batch * batches + barriers_a_sample * (1 + QUICK.warmup_calls + starts)
     }
 
 
@@ -239,8 +243,9 @@ def test_a_missed_window_of_an_overlap_is_that_of_its_sample() -> None:
     """Two windows a sample: of the call alone, and of the one with computation beside it."""
 
     def durations(_rank: int, index: int, _case: Case) -> int:
-        # Sample 2 is of the calls WARM + 4 (alone) and WARM + 5.
-        return 10_000_000 if index == WARM + 4 else 10_000
+        # Sample 2 is of the calls 4 (alone) and 5 after those that tell how much to compute. Reading the clock is in
+        # what the guess takes, so that it is out by more than is allowed, and it takes one step more.
+        return 10_000_000 if index == WARM + 2 * (CALIBRATIONS + 1) * CALIBRATION_SAMPLES + 4 else 10_000
 
     made = measured(
         FakeWorld(2, Script(durations=durations, read_cost_ns=1_000)),

@@ -14,7 +14,8 @@ from busbw.plan import Timing
 from busbw.records import Case, Failed, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
-from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeWork, FakeWorld
+from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
+from busbw.work import Work
 
 _SKEW = 0.5
 
@@ -43,20 +44,22 @@ def measure_everywhere(
     domains: Sequence[str | None] | None = None,
     timer_ns: int = 0,
     wrap: Callable[[FakeBackend], Backend] = lambda backend: backend,
+    computing: Callable[[FakeClock], Work] = FakeWork,
 ) -> list[Measurement | Failed | BusbwError]:
     """Measure one block of ``case`` on every rank of ``world``; what each rank got, or what it raised.
 
     ``domains[r]`` names the clock of rank r; without them all ranks share one, or nobody knows. ``wrap`` puts something
-    around the backend of each rank, a fault for example. An uneven op gets the traffic of skew 0.5.
+    around the backend of each rank, a fault for example; ``computing`` makes what is computed beside calls. An uneven
+    op gets the traffic of skew 0.5.
     """
     clocks = tuple(domains or ("one clock" if shared_clock else None,) * world.size)
     hosts = ("here",) * world.size
     matrix = traffic.split(traffic.skewed(world.size, _SKEW), case.count) if OPS[case.op].uneven else ()
 
     def work(backend: FakeBackend) -> Measurement | Failed:
-        wrapped, computing = wrap(backend), FakeWork(backend.clock)
+        wrapped, beside = wrap(backend), computing(backend.clock)
         common = CommonClock(wrapped, backend.clock, clocks)
-        bench = Bench(wrapped, backend.clock, timing, common, 1, timer_ns=timer_ns, hosts=hosts, work=computing)
+        bench = Bench(wrapped, backend.clock, timing, common, 1, timer_ns=timer_ns, hosts=hosts, work=beside)
         return measure(bench, case, matrix, launch=0, block=0)
 
     return world.run(work)
