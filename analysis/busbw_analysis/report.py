@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError, UsageError
+from busbw.progress import progress_of
 from busbw.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
@@ -163,6 +164,13 @@ def _subtitle(runs: Sequence[StoredRun]) -> str:
     return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
 
 
+def _short_of(dataset: Dataset) -> str:
+    """How many launches are whole, where a run has fewer of them than its plan."""
+    found = [progress_of(stored) for stored in dataset.runs]
+    complete, planned = sum(one.complete for one in found), sum(one.planned for one in found)
+    return f" ({complete} of the {planned} planned complete)" if complete < planned else ""
+
+
 def _answer(judgement: Judgement) -> tuple[str, Tone]:
     """What ran, on what, and whether it is normal: the paragraph for those who read only one."""
     dataset = judgement.dataset
@@ -174,7 +182,8 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
     ran = (
         f"{what} ran over {_world(dataset)} on {hosts} host{'s' if hosts != 1 else ''}, in {launches} "
-        f"launch{'es' if launches != 1 else ''}: {states['measured']} of {len(dataset.cases)} cases were measured."
+        f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} cases "
+        "were measured."
     )
     sentences = [ran[0].upper() + ran[1:], *_best(judgement.verdicts)]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
@@ -251,7 +260,7 @@ def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
     return (
         ("Cases measured", f"{states['measured']} of {len(dataset.cases)}"),
         ("Cases without a result", missing or "none"),
-        ("Launches", str(sum(len(stored.launches) for stored in dataset.runs))),
+        ("Launches", f"{sum(len(stored.launches) for stored in dataset.runs)}{_short_of(dataset)}"),
         ("Run ended", ", ".join(ends)),
         ("Time spent", ", ".join(ran_for(stored) for stored in dataset.runs)),
         ("One clock reading", format_time(max(timers)) if timers else MISSING),

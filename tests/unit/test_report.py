@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from busbw.cli import main
 from busbw.errors import StoreError, UsageError
-from busbw.records import Case
+from busbw.records import Case, LaunchStarted
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report
@@ -295,6 +295,15 @@ def test_a_run_without_a_single_launch() -> None:
     assert "Nothing was measured" in written.answer
     assert "No launch came to life." in written.html
     assert "killed" in written.html
+
+
+def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() -> None:
+    whole = usual(launches=4)
+    second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
+    written = report.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
+    assert "in 2 launches (1 of the 4 planned complete): " in written.answer
+    assert "2 (1 of the 4 planned complete)" in written.text
+    assert "planned" not in report.compose(judged(whole)).answer
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
