@@ -71,8 +71,8 @@ class GroupSummary:
     ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
     ``p95_ns`` are medians over launches of theirs, ``spread`` is (p95 − p5) / time. ``skew_share`` is median arrival
     skew over median time, ``span_ns`` the median time from the first entry to the last exit; both None without a shared
-    clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and
-    the time they took. ``modes`` are those of at least half of the launches.
+    clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples above
+    max(5 × median of their launch, 1 ms) and the time they took. ``modes`` are those of at least half of the launches.
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
     sample which rank entered last. ``overlap`` is there for the mode of that name.

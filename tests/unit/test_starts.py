@@ -219,7 +219,7 @@ def test_windows_that_are_missed_are_noted_and_their_samples_kept() -> None:
 
 
 def test_windows_that_turn_out_too_short_are_lengthened_before_most_are_missed() -> None:
-    """The warm-up promised 10 µs a call, and from then on each takes 3 ms: a first batch of all would be missed whole."""
+    """The warm-up promised 10 µs a call, but then each takes 3 ms: a first batch of all would be missed whole."""
 
     def durations(_rank: int, index: int, _case: Case) -> int:
         return 10_000 if index < WARM else 3_000_000
