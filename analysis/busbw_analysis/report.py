@@ -182,8 +182,8 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
     ran = (
         f"{what} ran over {_world(dataset)} on {hosts} host{'s' if hosts != 1 else ''}, in {launches} "
-        f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} cases "
-        "were measured."
+        f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} "
+        "cases were measured."
     )
     sentences = [ran[0].upper() + ran[1:], *_best(judgement.verdicts)]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
