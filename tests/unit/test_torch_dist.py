@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from datetime import timedelta
 from typing import cast
@@ -9,6 +10,7 @@ from typing import cast
 import pytest
 import torch.distributed as dist
 
+from busbw.backends import side_channel
 from busbw.backends.side_channel import answers, wait_warily
 from busbw.errors import BackendError
 
@@ -34,7 +36,7 @@ class Waiting:
 
 
 @pytest.fixture
-def store() -> dist.Store:
+def store() -> dist.TCPStore:
     return dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=30))
 
 
@@ -78,3 +80,34 @@ def test_who_does_not_answer_is_not_heard(store: dist.Store, monkeypatch: pytest
     store.set("busbw/failed/2", "Timed out, too")
     monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.2)
     assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}
+
+
+def test_hanging_up_closes_every_connection_but_those_to_the_store(store: dist.TCPStore) -> None:
+    with socket.socket() as listening, socket.socket() as calling:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen()
+        calling.connect(listening.getsockname())
+        accepted, _ = listening.accept()
+        pipe, end = socket.socketpair()
+        with accepted, pipe, end:
+            other = dist.TCPStore("127.0.0.1", store.port, is_master=False, timeout=timedelta(seconds=10))
+            side_channel.hang_up(store.port)
+            accepted.settimeout(5)
+            assert accepted.recv(1) == b"", "who waited for this rank sees that it is gone"
+            pipe.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                pipe.recv(1)
+            other.set("here", "still")
+            assert store.get("here") == b"still"
+
+
+def test_a_rank_lets_go_of_the_others_before_it_listens(store: dist.Store) -> None:
+    """One that waits for it in the library would else stay silent, and be blamed."""
+    known: list[bool] = []
+
+    def leave() -> None:
+        known.append(store.check(["busbw/failed/0"]))
+        store.set("busbw/failed/1", "the connection was closed")
+
+    assert answers(store, 2, {0: "reset by peer"}, leave) == {0: "reset by peer", 1: "the connection was closed"}
+    assert known == [True], "its own reason comes first"

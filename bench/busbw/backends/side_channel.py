@@ -1,7 +1,12 @@
 """Beside what is measured: what ranks of a world that breaks say to each other over a store that the launcher keeps."""
 
+import contextlib
+import os
 import re
+import socket
 import time
+from collections.abc import Callable
+from pathlib import Path
 from typing import Protocol
 
 import torch.distributed as dist
@@ -11,6 +16,7 @@ from busbw.errors import BackendError
 _FAILED_KEY = "busbw/failed/{rank}"
 _ANSWER_GRACE_SECONDS = 3.0
 _ANSWER_POLL_SECONDS = 0.05
+_INTERNET = (socket.AF_INET, socket.AF_INET6)
 
 
 class Pending(Protocol):
@@ -38,12 +44,47 @@ def wait_warily(work: Pending, store: dist.Store, size: int) -> None:
     work.wait()
 
 
-def answers(store: dist.Store, size: int, mine: dict[int, str]) -> dict[int, str]:
-    """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over."""
+def hang_up(kept_port: int) -> None:
+    """Shut every TCP connection of this process but those to or from ``kept_port``, the launcher's store.
+
+    For a rank that gives up: a rank that waits for it in the library sees nothing until its connections close, would
+    stay silent while the others listen, and be taken for lost. Nothing else of this process is of use any more.
+    """
+    for name in _open_files():
+        copy = -1
+        try:
+            copy = os.dup(int(name))
+            one = socket.socket(fileno=copy)
+        except OSError:  # closed meanwhile, or not a socket
+            if copy >= 0:
+                os.close(copy)
+            continue
+        with one, contextlib.suppress(OSError):  # not connected
+            if one.family in _INTERNET and kept_port not in {one.getsockname()[1], one.getpeername()[1]}:
+                one.shutdown(socket.SHUT_RDWR)
+
+
+def _open_files() -> list[str]:
+    """The numbers of this process's open files; none where the system does not list them."""
+    try:
+        return [path.name for path in Path("/proc/self/fd").iterdir()]
+    except OSError:
+        return []
+
+
+def answers(
+    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] | None = None
+) -> dict[int, str]:
+    """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over.
+
+    ``leave`` is called in between: what wakes the ranks that still wait for this one.
+    """
     heard = dict(mine)
     try:
         for rank, text in mine.items():
             store.set(_FAILED_KEY.format(rank=rank), text)
+        if leave is not None:
+            leave()
         deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
         while len(heard) < size and time.monotonic() < deadline:
             for rank in set(range(size)) - set(heard):

@@ -3,6 +3,7 @@
 Whatever library is measured, control traffic goes over Gloo, in a process group of its own.
 """
 
+import os
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
@@ -12,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, World
-from busbw.backends.side_channel import answers, first_line, wait_warily
+from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound
 from busbw.devices import Device
 from busbw.errors import BackendError, LaunchError
@@ -42,6 +43,7 @@ class TorchBackend:
         timeout = timedelta(seconds=world.timeout_seconds)
         try:
             self._store = _store(world)
+            self._store_port = world.store[1] if world.store is not None else int(os.environ.get("MASTER_PORT", "0"))
             dist.init_process_group(
                 library,
                 store=dist.PrefixStore("busbw", self._store),
@@ -166,8 +168,8 @@ class TorchBackend:
         return 1.0
 
     def fail(self, text: str) -> dict[int, str]:
-        """Post ``text`` on the launcher's store and wait a moment for what the others post."""
-        return answers(self._store, self.size, {self.rank: text})
+        """Post ``text`` on the launcher's store, let go of the others and wait a moment for what they post."""
+        return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port))
 
     def close(self) -> None:
         """Drop the process groups."""
