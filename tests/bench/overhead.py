@@ -42,7 +42,9 @@ EMPTY_ROUNDS = 500
 QUANTILES = (0.2, 0.5)
 """Where the two are compared: the fast fifth, which has the least of the machine in it, and the middle."""
 
-RANKS = 2
+WORLDS = (1, 2)
+"""One rank has the library's own cost and no other rank's scatter: there a difference of a percent can be seen."""
+
 LIBRARIES = ("gloo", "mpi")
 
 
@@ -108,21 +110,23 @@ def calls() -> None:
     for library in LIBRARIES:
         missing = backend_named(library).missing()
         if missing is None:
-            in_world(RANKS, partial(ask, library), library=library)
+            for ranks in WORLDS:
+                in_world(ranks, partial(ask, library), library=library)
+                print()
         else:
-            print(f"# {library}: {missing}")
-        print()
+            print(f"# {library}: {missing}\n")
 
 
 def ask(library: str, bench: sampling.Bench, say: Callable[[str], None]) -> None:
     """Both questions, on one of the ranks."""
-    say(f"# call: all_reduce over {RANKS} {library} ranks, a barrier before each sample, slowest rank; both on one")
+    ranks = bench.backend.size
+    say(f"# call: all_reduce over {ranks} {library} ranks, a barrier before each sample, slowest rank; both on one")
     say("# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the")
     say("# 95 % bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing,")
     say("# over the 20 % quantile of the bare call")
     head = f"{'20 %':24}  {'median':24} own"
     say(f"      mode       size samples calls    bare µs   busbw µs   {head}")
-    cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), RANKS, 1).cases
+    cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), ranks, 1).cases
     for mode in MODES:
         for case in cases:
             compare(bench, case, mode, say, BAREST[library])
@@ -149,7 +153,7 @@ def compare(
     barest: "Callable[[torch.Tensor], Callable[[int], int]]",
 ) -> None:
     """One size: both loops in turns of a few samples, so that both see the same machine."""
-    part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(RANKS)),), ())
+    part = instrument.part_of(bench, OPS[case.op], case, (tuple(range(bench.backend.size)),), ())
     if part is None:
         return
     send = part.sets[0].send.zero_()
