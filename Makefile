@@ -24,7 +24,7 @@ $(installed): pyproject.toml constraints.txt
 	@touch $@
 
 # A self-test that finds the machine too noisy is no failure of the demonstration: the report says it.
-demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write a report: about three minutes
+demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write a report: about four minutes
 	$(venv)/bin/busbw selftest --ranks $(RANKS) --results-dir results || test $$? -eq 1
 	$(venv)/bin/busbw run --suite quick --ranks $(RANKS) --results-dir results
 	$(venv)/bin/busbw show latest --results-dir results

@@ -85,3 +85,4 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     targets = [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
     broken = [target for target in targets if not (path.parent / (target.partition("#")[0] or path.name)).exists()]
     assert broken == []
+    assert "@@" not in text, "a figure is still to be put in"
