@@ -254,6 +254,8 @@ def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tenso
     if layout.receives_into_send is not None:
         send = backend.allocate(layout.send_count, dtype)
         start = layout.receives_into_send
+        if (start, layout.receive_count) == (0, layout.send_count):
+            return send, send  # a view of the whole is slower to call with than the whole, by 1 % of a Gloo call
         return send, send[start : start + layout.receive_count]
     receive = backend.allocate(layout.receive_count, dtype)
     if layout.sends_from_receive is not None:
