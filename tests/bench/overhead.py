@@ -124,7 +124,8 @@ def ask(library: str, bench: sampling.Bench, say: Callable[[str], None]) -> None
     say("# buffer, eight samples each in turns. Ratio busbw / bare of the 20 % quantile and of the median, with the")
     say("# 95 % bootstrap interval; own: what busbw's loop costs more than a bare one around a call that does nothing,")
     say("# over the 20 % quantile of the bare call")
-    head = f"{'20 %':24}  {'median':24} own"
+    say("# (in turns: the middle of the ratios of neighbours, which a machine that changes its pace does not move)")
+    head = f"{'20 %':24}  {'median':24}  {'in turns':24} own"
     say(f"      mode       size samples calls    bare µs   busbw µs   {head}")
     cases = expand(Plan(sweep=(Sweep(ops=("all_reduce",), sizes=",".join(map(str, SIZES))),)), ranks, 1).cases
     for mode in MODES:
@@ -182,6 +183,9 @@ def compare(
         low, high = np.quantile(ratios, (0.025, 0.975))
         ratio = np.quantile(busbw, quantile) / np.quantile(bare, quantile)
         texts.append(f"{ratio:6.3f} ({low:.3f} to {high:.3f})")
+    turns = np.median(busbw, axis=1) / np.median(bare, axis=1)
+    low, high = np.quantile(np.median(turns[drawn], axis=1), (0.025, 0.975))
+    texts.append(f"{np.median(turns):6.3f} ({low:.3f} to {high:.3f})")
     share = own_cost_ns(bench, row) / np.quantile(bare, QUANTILES[0])
     say(
         f"{mode:>10} {format_size(case.size_bytes):>10} {rounds * BATCH:7d} {row:5d} {np.median(bare) / 1e3:10.1f}"
