@@ -157,31 +157,30 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     as_json: bool,
     **settings: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
 ) -> None:
-    """Measure: start ranks here, or join the world that torchrun has started."""
-    from busbw import cases, launch  # noqa: PLC0415 - numpy comes with them
-    from busbw.backends import backend_named  # noqa: PLC0415
+    """Measure: start ranks here, or join the world that torchrun, mpirun or srun has started."""
+    from busbw import launch  # noqa: PLC0415 - numpy comes with it
     from busbw.launch.base import Settings  # noqa: PLC0415
+    from busbw.plan import Timing  # noqa: PLC0415
 
-    if resume is not None:
-        with _broken_off_in_words():
-            _resume(resume, settings["launches"], Settings(results_dir, port, quiet or as_json), dry_run, as_json)
-        return
-    asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
-    if traffic is not None:
-        from busbw.ops.traffic import read_weights  # noqa: PLC0415
+    def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
+        if resume is not None:
+            return _resume(resume, settings["launches"], given, dry_run, as_json)
+        asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
+        if traffic is not None:
+            from busbw.ops.traffic import read_weights  # noqa: PLC0415
 
-        asked["traffic"] = read_weights(traffic)
-    wanted = _plan(suite, plan_file, _names(ops), asked)
-    if dry_run:
-        device = backend_named(wanted.backend).device
-        expanded = cases.expand(wanted, launch.ranks_of(wanted, os.environ), 1, device)
-        _print_dry_run(expanded, wanted, as_json=as_json)
-        return
+            asked["traffic"] = read_weights(traffic)
+        wanted = _plan(suite, plan_file, _names(ops), asked)
+        return _print_dry_run(wanted, as_json=as_json) if dry_run else launch.execute(wanted, given)
+
+    timeout = settings["timeout_seconds"] or Timing().timeout_seconds
     with _broken_off_in_words():
-        result = launch.execute(wanted, Settings(results_dir, port, quiet or as_json))
+        result = launch.take_part(begin, Settings(results_dir, port, quiet or as_json), timeout)
+    if result is None:
+        return
     if result.speaks:
         _conclude(result, as_json=as_json)
-    if result.failed or not result.measured:
+    if not result.whole and (result.failed or not result.measured):
         click.get_current_context().exit(1)
 
 
@@ -189,7 +188,7 @@ _KEPT_WITH_RESUME = {"resume", "launches", "port", "quiet", "as_json", "results_
 """Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
 
 
-def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, as_json: bool) -> None:  # noqa: ANN401, FBT001
+def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, as_json: bool) -> Any:  # noqa: ANN401, FBT001
     from busbw import launch, resume, store  # noqa: PLC0415
 
     context = click.get_current_context()
@@ -204,12 +203,8 @@ def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, a
     if dry_run:
         stored = store.read(folder)
         _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, launches)), as_json=as_json)
-        return
-    result = launch.resume(folder, launches, settings)
-    if result.speaks:
-        _conclude(result, as_json=as_json)
-    if not result.whole and (result.failed or not result.measured):
-        context.exit(1)
+        return None
+    return launch.resume(folder, launches, settings)
 
 
 def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
@@ -276,12 +271,15 @@ _OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "-
 """Keys of a plan → the options that have another name."""
 
 
-def _print_dry_run(planned: Any, wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
+def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw import cases, units  # noqa: PLC0415
+    from busbw import cases, launch, units  # noqa: PLC0415
+    from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
 
+    ranks = launch.ranks_of(wanted, os.environ)
+    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device)
     seconds = cases.estimated_seconds(wanted, planned.cases)
     if as_json:
         document = {

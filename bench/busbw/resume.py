@@ -186,29 +186,9 @@ def refuse_another_world(run: Run, schema: int, *, launcher: str, ranks: int, ho
     _refuse(run, differences)
 
 
-def told(folder: Path, plan: Plan, remaining: Remaining | None) -> dict[str, JSON]:
-    """What a rank of a resumed run tells the others: which run it has read, and what that lacks."""
-    if remaining is None:
-        return {}
-    return {"run": folder.name, "plan": plan.as_json(), "lacking": sorted(remaining.blocks)}
-
-
-def lacking(
-    order: Sequence[tuple[Case, int]], cases: Sequence[Case], everyone: Sequence[Mapping[str, JSON]]
-) -> list[tuple[Case, int]]:
-    """The part of ``order`` that is missing, as rank 0 has read it; ``everyone`` is what the ranks ``told``, by rank.
-
-    Raises LaunchError when they have not read the same run: other hosts may see another results folder.
-    """
-    first = everyone[0]
-    for rank, one in enumerate(everyone):
-        if (one["run"], one["plan"]) != (first["run"], first["plan"]):
-            message = (
-                f"rank 0 resumes run {first['run']}, rank {rank} run {one['run']} or another plan of it; "
-                "every host has to see the same results folder"
-            )
-            raise LaunchError(message)
-    wanted = {(cases[place], block) for place, block in first["lacking"] if place < len(cases)}
+def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining: Remaining) -> list[tuple[Case, int]]:
+    """The part of ``order`` that is missing."""
+    wanted = {(cases[place], block) for place, block in remaining.blocks if place < len(cases)}
     return [one for one in order if one in wanted]
 
 

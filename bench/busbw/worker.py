@@ -22,7 +22,7 @@ from busbw.listeners import Listener, in_words
 from busbw.measure import Place, measure, refusal
 from busbw.plan import Plan
 from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
-from busbw.resume import Remaining, carry_on, lacking, told
+from busbw.resume import Remaining, carry_on, lacking
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock, compare_all
 
@@ -40,7 +40,8 @@ _MOST_REASONS = 8
 class Job:
     """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life.
 
-    ``remaining`` is there when the run is resumed; what rank 0 has there holds for all.
+    ``remaining`` is there when the run is resumed. ``asked_to_end`` says whether this rank has been asked to end; ranks
+    agree on it before each block (None: nobody asks ranks, who starts them sees to it).
     """
 
     plan: Plan
@@ -49,14 +50,16 @@ class Job:
     launcher: str
     backend: BackendRow
     remaining: Remaining | None = None
+    asked_to_end: Callable[[], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a launch went: blocks measured, and cases that failed."""
+    """How a launch went: blocks measured, cases that failed, and whether it was ``stopped`` before it was through."""
 
     measured: int
     failed: int
+    stopped: bool = False
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
@@ -101,7 +104,6 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
         "empty_call_ns": empty_call_ns(backend, clock),
         "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
         "facts": facts,
-        **told(job.folder, job.plan, job.remaining),
     }
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
@@ -116,7 +118,7 @@ def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
     random.Random(seed).shuffle(order)
     if job.remaining is not None:
-        order = lacking(order, cases.cases, everyone)
+        order = lacking(order, cases.cases, job.remaining)
     dearest = max(int(one["timer_ns"]) for one in everyone)
     bench = Bench(backend, clock, job.plan.timing, common, seed, timer_ns=dearest, hosts=hosts)
     begun = LaunchStarted(
@@ -163,6 +165,8 @@ def _measure_all(
     for case, block in order:
         if case in void:
             continue
+        if _asked_to_end(bench.backend, job):
+            return Outcome(measured, len(void), stopped=True)
         place.words = in_words(case)
         listener.block_begins(case, job.launch, block)
         row = measure(bench, case, shares(case, cases.weights), job.launch, block)
@@ -173,6 +177,13 @@ def _measure_all(
         else:
             measured += 1
     return Outcome(measured, len(void))
+
+
+def _asked_to_end(backend: Backend, job: Job) -> bool:
+    """Whether any rank was asked to end, which all of them learn."""
+    if job.asked_to_end is None:
+        return False
+    return bool(backend.reduce(np.asarray([job.asked_to_end()], dtype=np.int64), "max")[0])
 
 
 def _recorder(

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 _OPEN_MPI = {"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "1"}
 _OPEN_MPI["OMPI_COMM_WORLD_LOCAL_SIZE"] = "4"
 _HYDRA = {"PMI_RANK": "1", "PMI_SIZE": "4", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "4"}
+_SRUN = {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_STEP_ID": "0"}
+_SRUN |= {"SLURM_STEP_NODELIST": "n[1-2]", "SLURM_STEP_TASKS_PER_NODE": "2(x2)", "SLURM_NODEID": "0"}
 _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "node0", "MASTER_PORT": "29500"}
 
 
@@ -30,6 +32,12 @@ _TORCHRUN = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "
         (_HYDRA, "mpirun", 4),
         (_TORCHRUN, "torchrun", 2),
         ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "local", None),  # half of a promise: srun's
+        (_SRUN, "srun", 4),
+        ({**_SRUN, "PMI_RANK": "0", "PMI_SIZE": "4"}, "srun", 4),  # with --mpi=pmi2
+        ({**_SRUN, **_HYDRA}, "mpirun", 4),  # mpirun within a job starts its own helpers with srun
+        ({**_SRUN, **_TORCHRUN}, "torchrun", 2),  # one torchrun a node
+        ({**_SRUN, "SLURM_STEP_NUM_TASKS": "1"}, "local", None),  # srun --pty bash: a place to start ranks in
+        ({name: value for name, value in _SRUN.items() if "_STEP_" not in name}, "local", None),  # a batch script
     ],
 )
 def test_a_launcher_is_known_by_its_whole_promise(variables: dict[str, str], launcher: str, size: int | None) -> None:
@@ -160,16 +168,35 @@ def test_who_gets_on_is_not_lost(told: list[str]) -> None:
     assert threading.active_count() >= 1
 
 
-def test_another_world_than_the_promised_one_is_refused() -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
-    from busbw.backends.base import World  # noqa: PLC0415 - beside what it is for
+_MPICH = "MPICH Version:\t5.0.2\nMPICH configure:    --with-pm=hydra:gforker\n"
+_OPEN = "Open MPI v5.0.11, package: Open MPI"
 
-    world = World(2, 4, 2, "mpirun", 60.0)
-    backend.refuse_another_world(world, 2, 4, "MPICH Version:\t5.0.2\n")
-    with pytest.raises(
-        LaunchError, match=r"promised rank 2 of 4, but MPI says rank 0 of 1: .*\(MPICH Version: 5\.0\.2\)"
-    ):
-        backend.refuse_another_world(world, 0, 1, "MPICH Version:\t5.0.2\nMore\n")
+
+@pytest.mark.parametrize(
+    ("launcher", "version", "advice"),
+    [
+        ("mpirun", _MPICH, r"\(MPICH Version: 5\.0\.2\)\. Start the ranks with the mpiexec of that library"),
+        ("srun", _MPICH, r"\(MPICH Version: 5\.0\.2\); start the ranks with srun --mpi=pmi2$"),
+        ("srun", _OPEN, r"\(Open MPI v5\.0\.11\); start the ranks with srun --mpi=pmix$"),
+        ("srun", "MVAPICH 4.1", r"start the ranks with the --mpi of srun that it was built for \(srun --mpi=list\)$"),
+    ],
+)
+def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend.refuse_another_world((2, 4), (2, 4), launcher, version)
+    with pytest.raises(LaunchError, match=rf"{launcher} promised rank 2 of 4, but MPI says rank 0 of 1: .*{advice}"):
+        backend.refuse_another_world((2, 4), (0, 1), launcher, version)
+
+
+def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    pmix = {"PMIX_RANK": "0"}
+    with pytest.raises(LaunchError, match=r"--mpi=pmix, which MPICH Version: 5\.0\.2 does not understand.*--mpi=pmi2"):
+        backend.refuse_another_manager("srun", pmix, _MPICH)
+    backend.refuse_another_manager("srun", pmix, _MPICH.replace("gforker", "gforker --with-pmix=/usr"))
+    backend.refuse_another_manager("srun", pmix, _OPEN)
+    backend.refuse_another_manager("srun", {"PMI_RANK": "0"}, _MPICH)
+    backend.refuse_another_manager("mpirun", pmix, _MPICH)
 
 
 @pytest.mark.parametrize(

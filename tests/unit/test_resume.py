@@ -25,6 +25,7 @@ from busbw.plan import Plan, Sweep
 from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Row, Run, Skipped
 from busbw.resume import (
     Lack,
+    Remaining,
     carry_on,
     lack_of,
     lacking,
@@ -208,12 +209,10 @@ def test_another_job_number_is_no_difference_and_more_launches_are_noted(tmp_pat
     assert msgspec.structs.replace(noted, plan=run.plan) == run
 
 
-def test_ranks_that_see_another_run_are_refused() -> None:
-    one = {"run": "a", "plan": {}, "lacking": [[0, 1]]}
+def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:
     order = [(CASES[1], 1), (CASES[0], 1), (CASES[0], 0)]
-    assert lacking(order, CASES, [one, {**one, "lacking": []}]) == [(CASES[0], 1)], "what rank 0 has read holds"
-    with pytest.raises(LaunchError, match="rank 0 resumes run a, rank 1 run b"):
-        lacking(order, CASES, [one, {**one, "run": "b"}])
+    remaining = Remaining(None, frozenset({(0, 0), (1, 1)}), frozenset(), 0, 1)
+    assert lacking(order, CASES, remaining) == [(CASES[1], 1), (CASES[0], 0)]
 
 
 # --- one writer ------------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -65,10 +65,8 @@ class MpiBackend:
         self.device: Device | None = None
         self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
-            local = world.local_size or world.size
-            MPI.Init_thread(_THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local, usable_cores())])
+            initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
             everyone = MPI.COMM_WORLD
-            refuse_another_world(world, everyone.Get_rank(), everyone.Get_size(), library())
             for comm in (everyone, MPI.COMM_SELF):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
             self._control = everyone.Dup()
@@ -271,17 +269,71 @@ def facts() -> dict[str, JSON]:
     }
 
 
-def refuse_another_world(world: World, rank: int, size: int, version: str) -> None:
-    """Raise LaunchError when ``rank`` and ``size``, by MPI, are not what the launcher promised.
+def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
+    """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
+    if not MPI.Is_initialized():
+        refuse_another_manager(launcher, os.environ, library())
+        MPI.Init_thread(_THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
+    everyone = MPI.COMM_WORLD
+    refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+
+
+def broadcast(text: bytes) -> bytes:
+    """Rank 0's ``text`` at every rank. Raises LaunchError when MPI cannot."""
+    length = np.asarray([len(text)], dtype=np.int64)
+    try:
+        MPI.COMM_WORLD.Bcast(length)
+        given = bytearray(text.ljust(int(length[0]), b"\0"))
+        MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
+    except MPI.Exception as error:
+        message = f"MPI does not bring the plan to the other ranks: {_in_words(error)}"
+        raise LaunchError(message) from error
+    return bytes(given)
+
+
+def finalize() -> None:
+    """Leave MPI where no world was formed over it."""
+    if MPI.Is_initialized() and not MPI.Is_finalized():
+        MPI.Finalize()
+
+
+_FLAGS = {"MPICH": "pmi2", "Intel(R) MPI": "pmi2", "Open MPI": "pmix"}
+"""How the library's version begins → what srun's ``--mpi`` has to be for it, as these libraries are usually built."""
+
+
+def _flag_of(version: str) -> str:
+    wanted = next((flag for name, flag in _FLAGS.items() if version.startswith(name)), None)
+    return f"srun --mpi={wanted}" if wanted else "the --mpi of srun that it was built for (srun --mpi=list)"
+
+
+def refuse_another_manager(launcher: str, variables: Mapping[str, str], version: str) -> None:
+    """Raise LaunchError where srun has set up PMIx and MPICH was built without: its MPI_Init would end the process."""
+    speaks_pmix = "pmix" in version.lower()
+    if launcher == "srun" and version.startswith("MPICH") and "PMIX_RANK" in variables and not speaks_pmix:
+        message = (
+            f"srun was given --mpi=pmix, which {first_words(version)} does not understand; start the ranks with "
+            f"{_flag_of(version)}"
+        )
+        raise LaunchError(message)
+
+
+def refuse_another_world(promised: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
+    """Raise LaunchError when ``formed``, rank and size by MPI, is not what the launcher ``promised``.
 
     Ranks that the library knows nothing of come up as so many worlds of one rank, each of which would measure itself.
     """
-    if (rank, size) == (world.rank, world.size):
+    if promised == formed:
         return
+    what = f"{launcher} promised rank {promised[0]} of {promised[1]}, but MPI says rank {formed[0]} of {formed[1]}"
+    if launcher == "srun":
+        message = (
+            f"{what}: srun was not told how to speak to the library that mpi4py has loaded ({first_words(version)}); "
+            f"start the ranks with {_flag_of(version)}"
+        )
+        raise LaunchError(message)
     message = (
-        f"the launcher promised rank {world.rank} of {world.size}, but MPI says rank {rank} of {size}: its mpiexec, or "
-        f"srun's --mpi, does not belong to the library that mpi4py has loaded ({first_words(version)}). Start the "
-        "ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
+        f"{what}: its mpiexec does not belong to the library that mpi4py has loaded ({first_words(version)}). Start "
+        "the ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
     )
     raise LaunchError(message)
 

@@ -3,29 +3,23 @@
 import dataclasses
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from busbw import store
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
-from busbw.launch import promises
+from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.plan import Plan
 from busbw.resume import plan_of, refuse_another_world
 
 
-def _join_torchrun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.joined import run_joined  # noqa: PLC0415 - it measures, and so it loads torch
+def _join(plan: Plan, row: BackendRow, settings: Settings) -> Result:
+    from busbw.launch.joined import lead  # noqa: PLC0415 - it measures, and so it loads torch
 
-    return run_joined(plan, row, settings, launcher="torchrun", promises=promises.TORCHRUN)
-
-
-def _join_mpirun(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.joined import run_joined  # noqa: PLC0415 - as above
-
-    return run_joined(plan, row, settings, launcher="mpirun", promises=promises.MPIRUN, ended_together=True)
+    return lead(plan, row, settings, _seat(launcher_here(os.environ)))
 
 
 def _run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
@@ -40,25 +34,30 @@ LAUNCHERS: dict[str, LauncherRow] = {
         LauncherRow(
             name="torchrun",
             summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
-            found=lambda variables: promises.found_in(promises.TORCHRUN, variables) is not None,
-            size=lambda variables: promises.size_in(promises.TORCHRUN, variables),
-            run=_join_torchrun,
+            run=_join,
+            promises=promises.TORCHRUN,
+            meets=meeting.at_torchrun,
             starts=("anybody",),
         ),
         LauncherRow(
             name="mpirun",
             summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run --backend mpi …",
-            found=lambda variables: promises.found_in(promises.MPIRUN, variables) is not None,
-            size=lambda variables: promises.size_in(promises.MPIRUN, variables),
-            run=_join_mpirun,
+            run=_join,
+            promises=promises.MPIRUN,
+            meets=meeting.at_mpirun,
             starts=("mpiexec",),
+        ),
+        LauncherRow(
+            name="srun",
+            summary="joins the world of a job step of Slurm: srun --ntasks 4 busbw run …, over MPI with srun's --mpi",
+            run=_join,
+            promises=promises.SRUN,
+            meets=meeting.at_srun,
         ),
         # The last one takes what none of the others recognises.
         LauncherRow(
             name="local",
             summary="forks the ranks on this machine and watches them, over MPI behind mpiexec: busbw run --ranks 4 …",
-            found=lambda _variables: True,
-            size=lambda _variables: None,
             run=_run_local,
         ),
     )
@@ -68,6 +67,36 @@ LAUNCHERS: dict[str, LauncherRow] = {
 def launcher_here(variables: Mapping[str, str]) -> LauncherRow:
     """The launcher whose world this process is part of; ``local`` when it is part of none."""
     return next(row for row in LAUNCHERS.values() if row.found(variables))
+
+
+def _seat(row: LauncherRow) -> promises.Seat:
+    return promises.seat_in(row.name, row.promises, os.environ)
+
+
+def take_part(begin: Callable[[Settings], Result | None], settings: Settings, timeout_seconds: float) -> Result | None:
+    """``begin`` a run; or, in a rank that somebody else started and that is not the first, do what rank 0 says.
+
+    ``begin`` reads the plan, or the run to be resumed, and calls ``execute`` or ``resume`` with the settings that it is
+    given; it may also do neither and return None, which then every rank does. ``timeout_seconds`` bounds the wait for
+    rank 0. Raises as ``execute``; in the others, not what rank 0 says itself.
+    """
+    row = launcher_here(os.environ)
+    if row.meets is None:
+        return begin(settings)
+    seat = _seat(row)
+    where = row.meets(seat, os.environ, timeout_seconds)
+    if not seat.lead:
+        from busbw.launch.joined import follow  # noqa: PLC0415 - it measures, and so it loads torch
+
+        return follow(where, seat, usable_backend)
+    told = meeting.Told(where)
+    refused = True
+    try:
+        result = begin(dataclasses.replace(settings, meeting=told))
+        refused = False
+        return result
+    finally:
+        told.send_home(refused=refused)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -90,6 +119,11 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     interrupted.
     """
     ranks_of(plan, os.environ)
+    return launcher_here(os.environ).run(plan, usable_backend(plan, row), settings)
+
+
+def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
+    """The backend of ``plan``, or ``row`` in its stead. Raises LaunchError when it cannot run here."""
     row = row or backend_named(plan.backend)
     missing = row.missing()
     if missing is not None:
@@ -100,7 +134,7 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
         others = ", ".join(one.name for one in LAUNCHERS.values() if row.started_by in one.starts)
         message = f"{launcher.name} cannot start ranks of backend {row.name}; it runs below: {others}"
         raise LaunchError(message)
-    return launcher.run(plan, row, settings)
+    return row
 
 
 def resume(folder: Path, launches: int | None, settings: Settings) -> Result:

@@ -11,6 +11,8 @@ from pathlib import Path
 from busbw import store
 from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
+from busbw.launch.meeting import Meeting
+from busbw.launch.promises import Promise, Seat, found_in, size_in
 from busbw.packing import pack
 from busbw.plan import Plan
 from busbw.records import Ended, EndStatus, Failed
@@ -21,13 +23,15 @@ _PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one), ``resume`` the folder
-    of the run that is gone on with (None: a new one).
+    of the run that is gone on with (None: a new one), ``meeting`` where rank 0 tells the others (None: it starts them
+    itself).
     """
 
     results_dir: Path
     port: int = 0
     quiet: bool = False
     resume: Path | None = None
+    meeting: Meeting | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +51,25 @@ class Result:
 class LauncherRow:
     """A row of the table of launchers.
 
-    ``found`` says from the environment variables whether this process is one of its ranks already, ``size`` how many
-    ranks there are then (None: as many as are asked for). ``starts`` are the kinds of backends (``started_by``) whose
-    ranks it can start.
+    ``promises`` are the variables by which a rank knows that this launcher has started it (none: it starts ranks
+    itself), and ``meets`` is how rank 0 then reaches the others: their place, the variables and a timeout in seconds.
+    ``starts`` are the kinds of backends (``started_by``) whose ranks it can start.
     """
 
     name: str
     summary: str
-    found: Callable[[Mapping[str, str]], bool]
-    size: Callable[[Mapping[str, str]], int | None]
     run: Callable[[Plan, BackendRow, Settings], Result]
+    promises: tuple[Promise, ...] = ()
+    meets: Callable[[Seat, Mapping[str, str], float], Meeting] | None = None
     starts: tuple[str, ...] = ("anybody", "mpiexec")
+
+    def found(self, variables: Mapping[str, str]) -> bool:
+        """Whether this process is one of its ranks already, or could start some."""
+        return not self.promises or found_in(self.promises, variables) is not None
+
+    def size(self, variables: Mapping[str, str]) -> int | None:
+        """How many ranks there are (None: as many as are asked for)."""
+        return size_in(self.promises, variables) if self.promises else None
 
 
 def die_with_parent(parent: int) -> None:

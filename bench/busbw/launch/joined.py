@@ -1,51 +1,25 @@
-"""Ranks that torchrun or mpirun has started: this process is one of them and joins the world it finds."""
+"""Ranks that torchrun, mpirun or srun has started: this process is one of them and joins the world it finds."""
 
 import os
-import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from types import FrameType
+from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 
-from busbw import store
 from busbw.backends.base import BackendRow, World
 from busbw.console import LiveTable
-from busbw.errors import BusbwError, LaunchError, RankFailure
+from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
+from busbw.launch.endings import LAST_WORDS_SECONDS, Ending, ending_below
+from busbw.launch.meeting import Meeting, Order
 from busbw.launch.opening import Opened, opened
-from busbw.launch.promises import Promise, found_in, promised
+from busbw.launch.promises import Seat
 from busbw.listeners import Listener, Several, Silent
 from busbw.plan import Plan
 from busbw.records import Case, Failed, Measurement, Skipped
-from busbw.resume import lack_of
-from busbw.worker import Job, run
-
-_LAST_WORDS_SECONDS = 5.0
-"""How long rank 0 lets the backend tell why torchrun ends the world, and hears the others out; they wait longer."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Seat:
-    """This process's place: what the launcher called ``launcher`` promised. ``rank`` 0 leads: it keeps the run folder.
-
-    ``ended_together``: the launcher ends all ranks at once when one has ended badly, so the others leave it to rank 0
-    to go first.
-    """
-
-    launcher: str
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int | None
-    ended_together: bool
-
-    @property
-    def lead(self) -> bool:
-        return self.rank == 0
+from busbw.worker import Job, Outcome, run
 
 
 class _Tracking(Silent):
@@ -64,54 +38,22 @@ class _Tracking(Silent):
         self.case = None
 
 
-def run_joined(
-    plan: Plan,
-    row: BackendRow,
-    settings: Settings,
-    *,
-    launcher: str,
-    promises: Sequence[Promise],
-    ended_together: bool = False,
-) -> Result:
-    """Be one rank of the world that ``launcher`` started, for one launch; rank 0 keeps the run folder."""
-    die_with_parent(os.getppid())
-    seat = _seat(launcher, promises, ended_together=ended_together)
+def lead(plan: Plan, row: BackendRow, settings: Settings, seat: Seat) -> Result:
+    """Be rank 0 for one launch: keep the run folder, and tell the others what to measure."""
     if plan.launches > 1 and settings.resume is None:
-        if seat.lead:
-            sys.stderr.write(f"busbw: {launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n")
+        sys.stderr.write(
+            f"busbw: {seat.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
+        )
         plan = msgspec.structs.replace(plan, launches=1)
-    with opened(plan, settings) if seat.lead else _looked_into(plan, settings) as here:
-        return here.nothing_to_do(speaks=seat.lead) or _run_launch(plan, row, settings, here, seat)
+    with opened(plan, settings) as here:
+        return here.nothing_to_do(speaks=True) or _lead_launch(plan, row, settings, here, seat)
 
 
-def _seat(launcher: str, promises: Sequence[Promise], *, ended_together: bool) -> _Seat:
-    made = found_in(promises, os.environ)
-    if made is None:
-        message = f"{launcher} does not say in the environment which rank this is"
-        raise LaunchError(message)
-    rank, size, local_rank = (promised(os.environ, name) for name in (made.rank, made.size, made.local_rank))
-    local_size = None if made.local_size is None else promised(os.environ, made.local_size)
-    return _Seat(launcher, rank, size, local_rank, local_size, ended_together)
-
-
-@contextmanager
-def _looked_into(plan: Plan, settings: Settings) -> Iterator[Opened]:
-    """What the other ranks have for a folder: they write nothing there, and what is missing they hear from rank 0."""
-    if settings.resume is None:
-        yield Opened(settings.results_dir, ((0, None),))
-        return
-    lack = lack_of(store.read(settings.resume), plan)
-    yield Opened(settings.resume, tuple((lack.first + one.number, one) for one in lack.launches), lack)
-
-
-def _run_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, seat: _Seat) -> Result:
-    lead = seat.lead
+def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, seat: Seat) -> Result:
     launch, remaining = here.launches[0]
     tracking = _Tracking()
 
     def broke(error: Exception) -> None:
-        if not lead:
-            return
         failure = (
             None
             if tracking.case is None
@@ -121,39 +63,92 @@ def _run_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, s
 
     def lost(error: Exception) -> None:
         broke(error)
-        _leave(error, seat)
+        _leave(error)
 
-    timeout = plan.timing.timeout_seconds
-    world = World(seat.rank, seat.size, seat.local_rank, seat.launcher, timeout, local_size=seat.local_size, lost=lost)
-    table: Listener = LiveTable(plan, launch, time.monotonic(), remaining) if lead and not settings.quiet else Silent()
-    _listen_to_signals(seat)
+    store = None
+    if settings.meeting is not None:
+        settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
+        store = settings.meeting.store
+    ending = _listening(seat)
+    table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+    job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked)
     try:
-        outcome = run(Job(plan, here.folder, launch, seat.launcher, row, remaining), world, Several(table, tracking))
+        outcome = run(job, _world(seat, plan, store, lost), Several(table, tracking))
     except BusbwError as error:
         broke(error)
-        if seat.ended_together:
-            _leave(error, seat)
-        if lead or not isinstance(error, RankFailure) or 0 in error.lost:
-            raise
-        return Result(here.folder, 0, 1, speaks=False)
-    except KeyboardInterrupt:
-        if lead:
-            here.finish("interrupted", "interrupted by a signal")
+        if ending.manners.together:
+            _leave(error)
         raise
+    except KeyboardInterrupt:
+        here.finish("interrupted", "interrupted by a signal")
+        raise
+    if outcome.stopped:
+        here.finish("interrupted", f"ended at the end of a block by {ending.in_words()}")
+        raise Interrupted(here.folder)
     failed = here.failed + outcome.failed
-    if lead:
-        _close(here, failed, seat.launcher)
-    return Result(here.folder, outcome.measured, failed, speaks=lead)
+    _close(here, failed, seat.launcher)
+    return Result(here.folder, outcome.measured, failed, speaks=True)
 
 
-def _leave(error: Exception, seat: _Seat) -> None:
-    """Say what happened and go, without a word to the library, which would wait for ranks that are gone.
+def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -> Result | None:
+    """Be another rank for one launch, of which rank 0 tells; None when nothing is to be measured.
 
-    Rank 0 goes first: the launcher ends all others when one has gone, and rank 0 has the end of the run to write.
+    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here.
     """
-    if not seat.lead:
-        time.sleep(_LAST_WORDS_SECONDS)
-    if seat.lead or not isinstance(error, RankFailure) or 0 in error.lost:
+    order = meeting.hear()
+    if order.plan is None:
+        meeting.part()
+        return Result(Path(), 0, 1, speaks=False) if order.refused else None
+    plan = order.plan
+    ending = _listening(seat)
+
+    def lost(error: Exception) -> None:
+        time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
+        _leave(error, speaks=_speaks(error))
+
+    job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
+    try:
+        outcome: Outcome = run(job, _world(seat, plan, meeting.store, lost), Silent())
+    except BusbwError as error:
+        if ending.manners.together:
+            lost(error)
+        if _speaks(error):
+            raise
+        return Result(job.folder, 0, 1, speaks=False)
+    failed = 1 if outcome.stopped else outcome.failed
+    return Result(job.folder, outcome.measured, failed, speaks=False)
+
+
+def _listening(seat: Seat) -> Ending:
+    ending = ending_below(seat)
+    if not ending.manners.cleans_up:
+        die_with_parent(os.getppid())
+    ending.listen()
+    return ending
+
+
+def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable[[Exception], None]) -> World:
+    timeout = plan.timing.timeout_seconds
+    return World(
+        seat.rank,
+        seat.size,
+        seat.local_rank,
+        seat.launcher,
+        timeout,
+        store=store,
+        local_size=seat.local_size,
+        lost=lost,
+    )
+
+
+def _speaks(error: Exception) -> bool:
+    """Whether a rank that is not the first says why it goes: where rank 0 cannot."""
+    return not isinstance(error, RankFailure) or 0 in error.lost
+
+
+def _leave(error: Exception, *, speaks: bool = True) -> None:
+    """Say what happened and go, without a word to the library, which would wait for ranks that are gone."""
+    if speaks:
         sys.stderr.write(f"busbw: {error}\n")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -171,32 +166,3 @@ def _close(here: Opened, failed: int, launcher: str) -> None:
         f"busbw: {others} launch(es) of run {here.folder.name} are still missing, and {launcher}'s world is one "
         "at a time: resume it again\n"
     )
-
-
-def _listen_to_signals(seat: _Seat) -> None:
-    """The end of a world that is ended from outside.
-
-    Where ranks are ended together, it is rank 0 that a signal ends, in order; the others go on, so that it is not left
-    waiting for them in the middle of a call, and the launcher ends them next.
-    """
-    signal.signal(signal.SIGALRM, _raise_interrupt)
-    if not seat.ended_together:
-        signal.signal(signal.SIGTERM, _wait_for_the_reason)
-        return
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _raise_interrupt if seat.lead else signal.SIG_IGN)
-
-
-def _wait_for_the_reason(_number: int, _frame: FrameType | None) -> None:
-    """torchrun ends its ranks with SIGTERM, also when one of them has died: then the backend is about to say so.
-
-    The end itself comes by SIGALRM, a moment later. Rank 0 goes first, so that a world that is ended on purpose is not
-    taken for one that broke.
-    """
-    lead = os.environ.get("RANK") == "0"
-    signal.setitimer(signal.ITIMER_REAL, _LAST_WORDS_SECONDS if lead else 2 * _LAST_WORDS_SECONDS)
-
-
-def _raise_interrupt(_number: int, _frame: FrameType | None) -> None:
-    """End as on Ctrl-C, with the run folder closed."""
-    raise KeyboardInterrupt(signal.Signals.SIGTERM.name)

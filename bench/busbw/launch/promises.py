@@ -1,16 +1,21 @@
 """What launchers promise in the environment: which variables say rank, world and place."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from busbw import environment
 from busbw.errors import LaunchError
 
+_REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+
 
 @dataclass(frozen=True, slots=True)
 class Promise:
     """The variables of one launcher that say a rank, how many there are, its number on its host and how many that has;
-    ``others`` have to be there, too: half of a promise is somebody else's variable.
+    ``others`` have to be there, too: half of a promise is somebody else's variable. ``least`` is the smallest world
+    that is one. ``tasks`` and ``node`` stand in for ``local_size``: the ranks of every node, ``2(x3),1``, and which
+    node this is.
     """
 
     rank: str
@@ -18,11 +23,35 @@ class Promise:
     local_rank: str
     local_size: str | None
     others: tuple[str, ...] = ()
+    least: int = 1
+    tasks: str | None = None
+    node: str | None = None
 
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether the whole promise is there."""
         names = (self.rank, self.size, self.local_rank, *self.others)
-        return all(name in variables for name in names) and (self.local_size is None or self.local_size in variables)
+        there = all(name in variables for name in names)
+        if not there or (self.local_size is not None and self.local_size not in variables):
+            return False
+        return self.least == 1 or promised(variables, self.size) >= self.least
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """This process's place in the world that the launcher called ``launcher`` started. Rank 0 leads: it keeps the run
+    folder. ``local_size`` None: not promised.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int | None
+
+    @property
+    def lead(self) -> bool:
+        """Whether this is rank 0."""
+        return self.rank == 0
 
 
 TORCHRUN = (Promise("RANK", "WORLD_SIZE", "LOCAL_RANK", None, ("MASTER_ADDR", "MASTER_PORT")),)
@@ -34,6 +63,21 @@ MPIRUN = (
     Promise("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
 )
 
+# A step of a single task is no world but a place to start ranks in: `srun --pty bash`, or the script of a launch. The
+# script of a batch job is none either: it has SLURM_PROCID and no list of the nodes of a step.
+SRUN = (
+    Promise(
+        "SLURM_PROCID",
+        "SLURM_STEP_NUM_TASKS",
+        "SLURM_LOCALID",
+        None,
+        ("SLURM_STEP_NODELIST", "SLURM_STEP_ID"),
+        least=2,
+        tasks="SLURM_STEP_TASKS_PER_NODE",
+        node="SLURM_NODEID",
+    ),
+)
+
 
 def found_in(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise | None:
     """The first of ``known`` that is made in ``variables``."""
@@ -42,11 +86,49 @@ def found_in(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise 
 
 def size_in(known: Sequence[Promise], variables: Mapping[str, str]) -> int:
     """The number of ranks by the first of ``known`` that is made. Raises LaunchError when there is none."""
+    return promised(variables, _made(known, variables).size)
+
+
+def seat_in(launcher: str, known: Sequence[Promise], variables: Mapping[str, str]) -> Seat:
+    """This process's place by the first of ``known`` that is made. Raises LaunchError when there is none, or when what
+    it says cannot be.
+    """
+    made = _made(known, variables)
+    rank, size, local_rank = (promised(variables, name) for name in (made.rank, made.size, made.local_rank))
+    if not 0 <= rank < size:
+        message = f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0"
+        raise LaunchError(message)
+    return Seat(launcher, rank, size, local_rank, _local_size(made, variables))
+
+
+def _made(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise:
     found = found_in(known, variables)
     if found is None:
         message = f"none of the promises that start with {', '.join(one.rank for one in known)} is made here"
         raise LaunchError(message)
-    return promised(variables, found.size)
+    return found
+
+
+def _local_size(made: Promise, variables: Mapping[str, str]) -> int | None:
+    if made.local_size is not None:
+        return promised(variables, made.local_size)
+    if made.tasks is None or made.node is None or made.tasks not in variables or made.node not in variables:
+        return None
+    per_node = tasks_per_node(variables[made.tasks])
+    node = promised(variables, made.node)
+    return per_node[node] if 0 <= node < len(per_node) else None
+
+
+def tasks_per_node(text: str) -> tuple[int, ...]:
+    """``2(x3),1`` → 2, 2, 2, 1, as Slurm writes it. Raises LaunchError when it is something else."""
+    found: list[int] = []
+    for part in text.split(","):
+        match = _REPEATED.fullmatch(part.strip())
+        if match is None:
+            message = f"{text!r} does not say how many tasks each node has; Slurm writes, for example, 2(x3),1"
+            raise LaunchError(message)
+        found += [int(match[1])] * int(match[2] or 1)
+    return tuple(found)
 
 
 def promised(variables: Mapping[str, str], name: str) -> int:

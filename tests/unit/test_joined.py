@@ -1,0 +1,277 @@
+"""Ranks that somebody else has started: their seats, where they meet, what rank 0 tells them, and how they end."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw import launch
+from busbw.errors import LaunchError, UsageError
+from busbw.launch import endings, meeting, promises
+from busbw.launch.base import Result, Settings
+from busbw.launch.endings import Ending, ending_below
+from busbw.launch.hostlist import expand
+from busbw.launch.meeting import Order, StoreMeeting
+from busbw.launch.promises import Seat, seat_in, tasks_per_node
+from busbw.plan import Plan, Sweep
+from busbw.resume import Remaining
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+PLAN = Plan(sweep=(Sweep(ops=("barrier",)),))
+STEP = {
+    "SLURM_PROCID": "5",
+    "SLURM_STEP_NUM_TASKS": "7",
+    "SLURM_LOCALID": "1",
+    "SLURM_STEP_ID": "3",
+    "SLURM_JOB_ID": "812",
+    "SLURM_STEP_NODELIST": "n[1-2],n7",
+    "SLURM_STEP_NUM_NODES": "3",
+    "SLURM_STEP_TASKS_PER_NODE": "2(x2),3",
+    "SLURM_NODEID": "2",
+}
+
+
+# --- lists of hosts --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("n1", ["n1"]),
+        ("n[1-3]", ["n1", "n2", "n3"]),
+        ("gpu[08-10,3],login", ["gpu08", "gpu09", "gpu10", "gpu3", "login"]),
+        ("rack[1-2]node[1-2]-ib", ["rack1node1-ib", "rack1node2-ib", "rack2node1-ib", "rack2node2-ib"]),
+        ("a,b , c".replace(" ", ""), ["a", "b", "c"]),
+    ],
+)
+def test_a_list_of_hosts_is_taken_apart(text: str, names: list[str]) -> None:
+    assert list(expand(text)) == names
+
+
+@pytest.mark.parametrize("text", ["", "n[", "n]1", "n[1-", "n[2-1]", "n[x]", "a,,b", ",a", "n[1-99999999]", "n[1,]"])
+def test_what_is_no_list_of_hosts_is_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="is no list of hosts; want names such as"):
+        expand(text)
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), min_size=1))
+def test_plain_names_stay_as_they_are(names: list[str]) -> None:
+    assert list(expand(",".join(names))) == names
+
+
+@given(st.integers(0, 9999), st.integers(0, 300), st.integers(1, 5))
+def test_a_range_has_every_number_once_and_as_wide_as_its_first(first: int, more: int, width: int) -> None:
+    text = f"n[{first:0{width}d}-{first + more}]"
+    assert list(expand(text)) == [
+        f"n{number:0{max(width, len(str(first)))}d}" for number in range(first, first + more + 1)
+    ]
+
+
+# --- seats -----------------------------------------------------------------------------------------------------
+
+
+def test_a_seat_in_a_step_of_slurm() -> None:
+    assert seat_in("srun", promises.SRUN, STEP) == Seat("srun", 5, 7, 1, 3)
+    assert seat_in("srun", promises.SRUN, {**STEP, "SLURM_NODEID": "9"}).local_size is None
+
+
+@pytest.mark.parametrize(("text", "counts"), [("4", (4,)), ("2(x3),1", (2, 2, 2, 1)), ("1,2(x2)", (1, 2, 2))])
+def test_tasks_of_every_node(text: str, counts: tuple[int, ...]) -> None:
+    assert tasks_per_node(text) == counts
+
+
+@pytest.mark.parametrize("text", ["", "2(x", "two", "2;2"])
+def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
+    with pytest.raises(LaunchError, match="does not say how many tasks each node has"):
+        tasks_per_node(text)
+
+
+def test_a_seat_that_cannot_be_is_refused() -> None:
+    with pytest.raises(LaunchError, match="SLURM_PROCID is 7 and SLURM_STEP_NUM_TASKS is 7"):
+        seat_in("srun", promises.SRUN, {**STEP, "SLURM_PROCID": "7"})
+
+
+def test_steps_side_by_side_do_not_meet_at_one_port() -> None:
+    ports = {
+        meeting.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
+        for job in range(100, 120)
+        for step in range(8)
+    }
+    assert len(ports) == 160
+    assert all(1024 < port < 32768 for port in ports)
+    assert meeting.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
+
+
+def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
+    assert meeting.interface_to("127.0.0.1") is None
+    assert meeting.interface_to("no.such.host.invalid") is None
+
+
+# --- what rank 0 tells -----------------------------------------------------------------------------------------
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def seat(rank: int, size: int = 2) -> Seat:
+    return Seat("srun", rank, size, rank, size)
+
+
+def test_the_others_hear_what_rank_0_tells() -> None:
+    port = free_port()
+    order = Order(plan=PLAN, run="r", launch=3, remaining=Remaining(1, frozenset({(0, 1)}), frozenset({2}), 0, 1))
+    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
+    heard: list[Order] = []
+    other = threading.Thread(target=lambda: heard.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0).hear()))
+    other.start()
+    first.tell(order)
+    other.join()
+    assert heard == [order]
+
+
+def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
+    port = free_port()
+    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
+    first.tell(Order(plan=PLAN, run="first"))
+    again = StoreMeeting(seat(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
+    with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has heard nothing from rank 0 for 0\.5 s"):
+        again.hear()
+
+
+def test_a_taken_port_and_a_missing_rank_0_are_said() -> None:
+    with socket.socket() as taken:
+        taken.bind(("0.0.0.0", 0))  # noqa: S104 - what rank 0 would take
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(LaunchError, match=rf"cannot open a port for the others at .* port {port}: .*MASTER_PORT"):
+            StoreMeeting(seat(0), "127.0.0.1", port, 1.0)
+    with pytest.raises(LaunchError, match=r"rank 1 of 2 \(host .*\) cannot reach rank 0 at 127\.0\.0\.1 port "):
+        StoreMeeting(seat(1), "127.0.0.1", free_port(), 0.5)
+
+
+class FakeMeeting:
+    """Keeps what is told."""
+
+    def __init__(self) -> None:
+        self.store: tuple[str, int] | None = None
+        self.told: list[Order] = []
+        self.parted = False
+
+    def tell(self, order: Order) -> None:
+        self.told.append(order)
+
+    def hear(self) -> Order:
+        return self.told[0]
+
+    def part(self) -> None:
+        self.parted = True
+
+
+@pytest.fixture
+def below_srun(monkeypatch: pytest.MonkeyPatch) -> FakeMeeting:
+    """Rank 0 of a step, with a meeting of its own."""
+    for name, value in {**STEP, "SLURM_PROCID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"):
+        monkeypatch.delenv(name, raising=False)
+    where = FakeMeeting()
+    row = launch.LAUNCHERS["srun"]
+    replaced = type(row)(row.name, row.summary, row.run, row.promises, lambda *_: where)
+    monkeypatch.setitem(launch.LAUNCHERS, "srun", replaced)
+    return where
+
+
+def test_when_rank_0_refuses_the_others_are_sent_home(below_srun: FakeMeeting, tmp_path: Path) -> None:
+    def begin(_settings: Settings) -> Result | None:
+        message = "not like this"
+        raise UsageError(message)
+
+    with pytest.raises(UsageError, match="not like this"):
+        launch.take_part(begin, Settings(tmp_path), 1.0)
+    assert below_srun.told == [Order(refused=True)]
+    assert below_srun.parted
+
+
+def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeMeeting, tmp_path: Path) -> None:
+    assert launch.take_part(lambda _settings: None, Settings(tmp_path), 1.0) is None
+    assert below_srun.told == [Order()]
+
+
+def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
+    below_srun: FakeMeeting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLURM_PROCID", "3")
+
+    def begin(_settings: Settings) -> Result | None:
+        pytest.fail("only rank 0 begins a run")
+
+    below_srun.told.append(Order(refused=True))
+    result = launch.take_part(begin, Settings(tmp_path), 1.0)
+    assert result is not None
+    assert (result.failed, result.speaks) == (1, False)
+    below_srun.told[:] = [Order()]
+    assert launch.take_part(begin, Settings(tmp_path), 1.0) is None
+    below_srun.told[:] = [Order(plan=Plan(backend="nccl", sweep=PLAN.sweep))]
+    with pytest.raises(LaunchError, match="backend nccl cannot run here"):
+        launch.take_part(begin, Settings(tmp_path), 1.0)
+
+
+# --- how they end ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def signals() -> Iterator[None]:
+    """Handlers and the alarm (which is that of the test's own timeout) as they were, afterwards."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGALRM)
+    before = {number: signal.getsignal(number) for number in numbers}
+    alarm = signal.getitimer(signal.ITIMER_REAL)
+    yield
+    signal.setitimer(signal.ITIMER_REAL, *alarm)
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("signals")
+@pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
+def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
+    alarm = signal.getitimer(signal.ITIMER_REAL)[0]
+    ending = ending_below(Seat(launcher, 0, 2, 0, 2))
+    ending.listen()
+    assert not ending.asked()
+    os.kill(os.getpid(), signal.SIGUSR1)
+    assert ending.asked()
+    assert ending.in_words() == "SIGUSR1"
+    assert signal.getitimer(signal.ITIMER_REAL)[0] <= alarm, "there is time until the limit: no alarm is set"
+
+
+@pytest.mark.usefixtures("signals")
+def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    manners = endings.Manners({signal.SIGTERM: 0.05})
+    monkeypatch.setitem(endings.MANNERS, "srun", manners)
+    Ending(Seat("srun", 0, 2, 0, 2), manners).listen()
+    os.kill(os.getpid(), signal.SIGTERM)
+    with pytest.raises(KeyboardInterrupt):
+        time.sleep(5)
+
+
+@pytest.mark.usefixtures("signals")
+def test_below_mpirun_the_others_leave_it_to_rank_0() -> None:
+    ending_below(Seat("mpirun", 1, 2, 1, 2)).listen()
+    os.kill(os.getpid(), signal.SIGTERM)
+    ending_below(Seat("mpirun", 0, 2, 0, 2)).listen()
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGTERM)
