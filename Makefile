@@ -7,7 +7,7 @@ venv := .venv
 installed := $(venv)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test lint format bench bench-metrology clean
+.PHONY: help venv demo test cluster-setup cluster-test lint format bench bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,12 @@ demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write
 
 test: $(installed) ## unit and integration tests
 	$(venv)/bin/python -m pytest
+
+cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
+	sh tests/cluster/setup.sh
+
+cluster-test: $(installed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
+	$(venv)/bin/python -m pytest tests/cluster
 
 lint: $(installed) ## style, types and import layers
 	$(venv)/bin/ruff check

@@ -1,0 +1,16 @@
+"""Virtual hosts on this machine, a network between them whose truth is set by us, and a real Slurm on top.
+
+    with Bed(hosts=4, slurm=True) as bed:
+        bed.set_network(Network(rate_mbit=1000, delay_ms=1))
+        bed.run_on("n1", ["ping", "-c1", "n2"])
+        job = bed.sbatch(["--nodes=2", "--wrap=srun hostname"])
+
+README.md in the folder above says more.
+"""
+
+from bed.hosts import BedError
+from bed.network import Cable, Network, Path, both_ways
+from bed.prerequisites import missing
+from bed.whole import HEAD, Bed, Job
+
+__all__ = ["HEAD", "Bed", "BedError", "Cable", "Job", "Network", "Path", "both_ways", "missing"]

@@ -1,0 +1,107 @@
+"""Virtual hosts: each is one process in namespaces of its own, and all of it is gone as soon as that process ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+START_SECONDS = 60.0
+"""How long anything of a bed may take to start, on a machine that is busy with something else."""
+
+_FIRST_PROCESS = Path(__file__).with_name("host.py")
+_NAMESPACES = ("--net", "--uts", "--ipc", "--mount", "--pid")
+
+
+class BedError(Exception):
+    """The bed did not start, or something on it did not do what it had to; the message says what was heard of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A virtual host that runs: its name, its address, and the process (seen from outside) that is it."""
+
+    name: str
+    address: str
+    pid: int
+
+    def command(self, argv: Sequence[str | Path], folder: Path) -> list[str]:
+        """The command that runs ``argv`` on this host, in ``folder``."""
+        enter = ["nsenter", f"--target={self.pid}", *_NAMESPACES]
+        return [*enter, "--", "env", f"--chdir={folder}", *map(str, argv)]
+
+    def configure(self, number: int, prefix_length: int) -> None:
+        """Give the interface that the switch has made its addresses. Raises BedError when ``ip`` refuses."""
+        commands = f"""\
+            link set lo up
+            link set eth0 address 02:00:00:00:00:{number:02x} mtu 9000 txqueuelen 10000 up
+            address add {self.address}/{prefix_length} dev eth0
+            """
+        ip = ["nsenter", f"--target={self.pid}", "--net", "ip", "-batch", "-"]
+        done = subprocess.run(ip, input=commands, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            message = f"the network of {self.name} cannot be set up: {done.stderr.strip()}"
+            raise BedError(message)
+
+    def is_there(self, run: Path) -> bool:
+        """Whether this process is still the host of the bed in ``run``, and not another one with its number."""
+        try:
+            arguments = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
+        except OSError:
+            return False
+        return self.name.encode() in arguments and str(run).encode() in arguments
+
+    def processes(self) -> Mapping[int, str]:
+        """What runs on this host, its first process left out: process number (seen from outside) and command line."""
+        mine = Path(f"/proc/{self.pid}/ns/pid").readlink()
+        found: dict[int, str] = {}
+        for entry in Path("/proc").iterdir():
+            if not entry.name.isdigit() or int(entry.name) == self.pid:
+                continue
+            try:
+                if (entry / "ns/pid").readlink() == mine:
+                    found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+            except OSError:
+                continue  # it ended while we looked
+        return found
+
+
+def start_host(name: str, run: Path, shared: Sequence[Path], lifeline: IO[bytes]) -> subprocess.Popen[str]:
+    """Begin to start a host; it is there once it has said so, which ``started_host`` waits for. It lives until the
+    other end of ``lifeline`` is closed.
+    """
+    unshare = ["unshare", *_NAMESPACES, "--fork", "--kill-child", "--propagation", "private"]
+    return subprocess.Popen(
+        [*unshare, sys.executable, "-S", "-E", str(_FIRST_PROCESS), name, str(run), *map(str, shared)],
+        stdin=lifeline,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def started_host(name: str, address: str, process: subprocess.Popen[str]) -> Host:
+    """The host, once it has set itself up. Raises BedError with what it said when it could not."""
+    assert process.stdout is not None
+    said = process.stdout.readline()
+    if said != "ready\n":
+        message = f"host {name} did not start: {said}{process.stdout.read()}".strip()
+        raise BedError(message)
+    process.stdout.close()
+    (child,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="ascii").split()
+    return Host(name, address, int(child))
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str, seconds: float = START_SECONDS) -> None:
+    """Poll until ``condition`` holds. Raises BedError with ``otherwise`` when it does not within ``seconds``."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            message = f"{otherwise} within {seconds:.0f} s"
+            raise BedError(message)
+        time.sleep(0.01)

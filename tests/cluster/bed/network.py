@@ -1,0 +1,80 @@
+"""What the network between the hosts is: rate and delay of every cable, and of every path from host to host."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class Cable:
+    """The cable of one host, from the host's point of view: Mbit/s up and down (0: unlimited), the milliseconds that it
+    adds to a way (one way), and whether it is cut. None stands for what is usual in the network.
+    """
+
+    up_mbit: float | None = None
+    down_mbit: float | None = None
+    delay_ms: float | None = None
+    cut: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """What the way from ``source`` to ``destination`` has beyond the cables, in this direction only: a rate (Mbit/s;
+    0: no other limit) and more delay (ms).
+    """
+
+    source: str
+    destination: str
+    rate_mbit: float = 0.0
+    delay_ms: float = 0.0
+
+
+def both_ways(one: str, other: str, rate_mbit: float = 0.0, delay_ms: float = 0.0) -> tuple[Path, Path]:
+    """The paths of a pair of hosts, the same in both directions."""
+    return Path(one, other, rate_mbit, delay_ms), Path(other, one, rate_mbit, delay_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """Every cable carries ``rate_mbit`` in each direction (0: unlimited), every way takes ``delay_ms`` from host to
+    host (one way), but for the cables and paths that are named. The head node's cable is unlimited and has no delay.
+    """
+
+    rate_mbit: float = 0.0
+    delay_ms: float = 0.0
+    cables: Mapping[str, Cable] = field(default_factory=dict)
+    paths: Sequence[Path] = ()
+
+    @classmethod
+    def from_facts(cls, facts: Mapping[str, Any]) -> Network:
+        """A network from what ``dataclasses.asdict`` made of it."""
+        cables = {host: Cable(**cable) for host, cable in facts["cables"].items()}
+        return cls(facts["rate_mbit"], facts["delay_ms"], cables, tuple(Path(**path) for path in facts["paths"]))
+
+    def with_cut(self, host: str, *, cut: bool) -> Network:
+        """This network, with the cable of one host cut or mended."""
+        return replace(self, cables={**self.cables, host: replace(self.cables.get(host, Cable()), cut=cut)})
+
+    def configuration(self, hosts: Sequence[str], head: str) -> str:
+        """The lines that the switch reads (switch.c). Raises ValueError for a host that there is not."""
+        named = {*self.cables, *(path.source for path in self.paths), *(path.destination for path in self.paths)}
+        if unknown := sorted(named - {*hosts, head}):
+            message = f"no host {', '.join(unknown)}; there are {', '.join((head, *hosts))}"
+            raise ValueError(message)
+        usual = {host: Cable(self.rate_mbit, self.rate_mbit, self.delay_ms / 2) for host in hosts}
+        usual[head] = Cable(0.0, 0.0, 0.0)
+        lines = [_cable_line(host, self.cables.get(host, Cable()), cable) for host, cable in usual.items()]
+        lines += [
+            f"path {path.source} {path.destination} {path.rate_mbit} {round(path.delay_ms * 1e6)}"
+            for path in self.paths
+        ]
+        return "".join(f"{line}\n" for line in lines)
+
+
+def _cable_line(host: str, cable: Cable, usual: Cable) -> str:
+    up = usual.up_mbit if cable.up_mbit is None else cable.up_mbit
+    down = usual.down_mbit if cable.down_mbit is None else cable.down_mbit
+    delay_ms = usual.delay_ms if cable.delay_ms is None else cable.delay_ms
+    return f"cable {host} {up} {down} {round((delay_ms or 0.0) * 1e6)} {int(cable.cut)}"
