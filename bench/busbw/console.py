@@ -83,8 +83,8 @@ class LiveTable:
             "run", total=None, launch=f"{launch + 1}/{self._shown_launches}", left="?", case=""
         )
 
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cores: int) -> None:
-        """Print the head of the table, and which sizes were rounded."""
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
+        """Print the head of the table, what to be careful about, and which sizes were rounded."""
         self._blocks = blocks
         if self._remaining is None:
             self._blocks_of.update(dict.fromkeys(cases.cases, self._plan.timing.blocks))
@@ -96,9 +96,8 @@ class LiveTable:
                 f"{self._launches} launch(es){'' if self._remaining is None else ' to come'}, "
                 f"backend {self._plan.backend}"
             )
-            here = hosts.count(hosts[0])
-            if here > cores:
-                self._print(f"# caution: {here} ranks share {cores} usable cores: oversubscribed")
+            for caution in cautions:
+                self._print(f"# caution: {caution}")
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
             self._print(NOTE)

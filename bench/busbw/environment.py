@@ -14,56 +14,10 @@ from pathlib import Path
 import psutil
 
 import busbw
+from busbw.cluster_facts import allowed_cores, numa_nodes, of_hosts
+from busbw.pci import affinity
 from busbw.records import JSON
-
-VARIABLES = (
-    "CUDA_DEVICE_MAX_CONNECTIONS",
-    "CUDA_LAUNCH_BLOCKING",
-    "CUDA_MODULE_LOADING",
-    "CUDA_VISIBLE_DEVICES",
-    "FI_PROVIDER",
-    "FI_TCP_IFACE",
-    "GLOO_SOCKET_IFNAME",
-    "GLOO_DEVICE_TRANSPORT",
-    "I_MPI_ASYNC_PROGRESS",
-    "I_MPI_FABRICS",
-    "KMP_AFFINITY",
-    "MALLOC_CONF",
-    "MKL_NUM_THREADS",
-    "MPICH_ASYNC_PROGRESS",
-    "MPIR_CVAR_ASYNC_PROGRESS",
-    "MPIR_CVAR_CH4_NETMOD",
-    "NCCL_ALGO",
-    "NCCL_DEBUG",
-    "NCCL_IB_DISABLE",
-    "NCCL_IB_HCA",
-    "NCCL_LAUNCH_MODE",
-    "NCCL_NET",
-    "NCCL_NVLS_ENABLE",
-    "NCCL_P2P_DISABLE",
-    "NCCL_PROTO",
-    "NCCL_SHM_DISABLE",
-    "NCCL_SOCKET_IFNAME",
-    "OMPI_MCA_btl",
-    "OMPI_MCA_coll",
-    "OMPI_MCA_mpi_yield_when_idle",
-    "OMPI_MCA_mtl",
-    "OMPI_MCA_pml",
-    "OMP_NUM_THREADS",
-    "OMP_PROC_BIND",
-    "SLURM_CPUS_PER_TASK",
-    "SLURM_CPU_BIND",
-    "SLURM_JOB_ID",
-    "SLURM_JOB_NODELIST",
-    "SLURM_JOB_PARTITION",
-    "SLURM_NNODES",
-    "SLURM_NTASKS",
-    "TORCH_NCCL_ASYNC_ERROR_HANDLING",
-    "TORCH_NCCL_BLOCKING_WAIT",
-    "UCX_NET_DEVICES",
-    "UCX_TLS",
-)
-"""The environment variables that are recorded when they are set: they change results, and none holds a secret."""
+from busbw.variables import recorded
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 """What NCCL is called as a package of its own, by the version of CUDA that it is for."""
@@ -87,7 +41,7 @@ def host_facts() -> dict[str, JSON]:
             "physical_cores": psutil.cpu_count(logical=False),
             "logical_cores": psutil.cpu_count(logical=True),
             "usable_cores": usable_cores(),
-            "allowed_cores": _allowed_cores(),
+            "allowed_cores": allowed_cores(),
         },
         "memory": {"total_bytes": psutil.virtual_memory().total},
         "kernel": platform.release(),
@@ -100,33 +54,31 @@ def host_facts() -> dict[str, JSON]:
             **{name: version for name in LIBRARIES if (version := _version(name))},
         },
         "nics": nics(),
+        "numa_nodes": numa_nodes(),
+        "pci": affinity(),
         "thp": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "clock": {
             "implementation": time.get_clock_info("perf_counter").implementation,
             "source": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             "tick_hz": _tick_hz(),
         },
-        "variables": {name: os.environ[name] for name in VARIABLES if name in os.environ},
+        "variables": recorded(),
     }
 
 
 def machine_name() -> str:
-    """The name that runs of this machine are filed under: the host name up to its first dot."""
-    return socket.gethostname().split(".", maxsplit=1)[0] or "machine"
+    """The name that runs of this machine are filed under: within a job of Slurm that of the cluster, for the next job
+    may get other nodes; else the host name up to its first dot.
+    """
+    cluster = os.environ.get("SLURM_CLUSTER_NAME", "") if "SLURM_JOB_ID" in os.environ else ""
+    return cluster or socket.gethostname().split(".", maxsplit=1)[0] or "machine"
 
 
 def usable_cores() -> int:
     """Cores that this process may use: its affinity mask, cut down by the control group's CPU quota."""
-    allowed = len(_allowed_cores())
+    allowed = len(allowed_cores())
     quota = _quota_cores()
     return max(1, min(allowed, math.floor(quota))) if quota else allowed
-
-
-def _allowed_cores() -> list[int]:
-    """The numbers of the cores in the affinity mask of this process."""
-    if hasattr(os, "sched_getaffinity"):
-        return sorted(os.sched_getaffinity(0))
-    return list(range(psutil.cpu_count() or 1))
 
 
 def last_level_cache_bytes() -> int:
@@ -160,7 +112,8 @@ def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:
 
 
 def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str, dict[str, JSON]]:
-    """The facts of every host, by those of every rank: cores are what its ranks may use together.
+    """The facts of every host, by those of every rank: cores are what its ranks may use together, and what differs
+    from rank to rank stands under ``ranks``.
 
     mpirun and srun bind ranks to cores of their own, each of which sees no other.
     """
@@ -175,7 +128,11 @@ def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str,
         limited = any(cpu["usable_cores"] < len(cpu["allowed_cores"]) for cpu in (one, other))
         usable = max(one["usable_cores"], other["usable_cores"]) if limited else len(together)
         found[host] = {**found[host], "cpu": {**one, "usable_cores": usable, "allowed_cores": together}}
-    return found
+    of_ranks = of_hosts(hosts, facts)
+    return {
+        host: {**{name: value for name, value in fact.items() if name != "rank"}, **of_ranks[host]}
+        for host, fact in found.items()
+    }
 
 
 def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:

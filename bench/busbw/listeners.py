@@ -11,8 +11,8 @@ from busbw.units import format_size
 class Listener(Protocol):
     """Who wants to know how far the run is: the live table, the launcher, or nobody."""
 
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cores: int) -> None:
-        """The world is there; ``blocks`` blocks of this launch are to come, the first host has ``cores`` cores."""
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
+        """The world is there; ``blocks`` blocks of this launch are to come. ``cautions``: what to hear before that."""
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
         """The next block."""
@@ -27,7 +27,7 @@ class Listener(Protocol):
 class Silent:
     """A listener that does not listen: what every rank but the first has, and what others build on."""
 
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cores: int) -> None:
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
         """Nothing."""
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
@@ -46,10 +46,10 @@ class Several:
     def __init__(self, *listeners: Listener) -> None:
         self._listeners = listeners
 
-    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cores: int) -> None:
+    def world_formed(self, cases: Cases, blocks: int, hosts: tuple[str, ...], cautions: tuple[str, ...]) -> None:
         """Tell them all."""
         for listener in self._listeners:
-            listener.world_formed(cases, blocks, hosts, cores)
+            listener.world_formed(cases, blocks, hosts, cautions)
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:
         """Tell them all."""

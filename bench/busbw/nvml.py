@@ -1,10 +1,12 @@
-"""What NVIDIA's management library tells of a GPU: its clock and why it is held back. Without it, nothing.
+"""What NVIDIA's management library tells of a GPU: its place, clock and why it is held back. Without it, nothing.
 
 It is read through ``pynvml`` of the package nvidia-ml-py, which need not be there. Reading costs some tens of
 microseconds and runs beside the GPU's work: it is done before and after a block, never in between.
 """
 
 import importlib
+from contextlib import suppress
+from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
@@ -19,6 +21,14 @@ def uuid_of(given: object) -> str | None:
     if text.startswith(("MIG-", _UUID_PREFIX)):
         return text
     return f"{_UUID_PREFIX}{text}" if text.count("-") == 4 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """A GPU as people call it: its number on the host and what it is."""
+
+    index: int
+    name: str
 
 
 class Nvml:
@@ -47,14 +57,55 @@ class Nvml:
         return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
 
 
-def nvml_of(uuid: str | None, index: int) -> Nvml | None:
-    """The GPU with this UUID, or number ``index`` of the host where torch tells no UUID; None without NVML."""
+def gpus_by_address() -> dict[str, Gpu]:
+    """The GPUs of this host by PCI address as the kernel writes it (``0000:1b:00.0``); empty without NVML."""
+    library = _library()
+    if library is None:
+        return {}
+    try:
+        count = library.nvmlDeviceGetCount()
+    except library.NVMLError:
+        return {}
+    found: dict[str, Gpu] = {}
+    for index in range(count):
+        # A GPU that is lost or hidden from this process must not hide the others.
+        with suppress(library.NVMLError):
+            handle = library.nvmlDeviceGetHandleByIndex(index)
+            address = _as_the_kernel(_plain(library.nvmlDeviceGetPciInfo(handle).busId))
+            found[address] = Gpu(index, _plain(library.nvmlDeviceGetName(handle)))
+    return found
+
+
+def _plain(text: str | bytes) -> str:
+    """nvidia-ml-py gives bytes or text, by its version."""
+    return text.decode(errors="replace") if isinstance(text, bytes) else text
+
+
+def _as_the_kernel(address: str) -> str:
+    """``00000000:1B:00.0`` → ``0000:1b:00.0``: NVML pads the domain to eight digits."""
+    domain, _, rest = address.lower().partition(":")
+    return f"{int(domain, 16):04x}:{rest}"
+
+
+def _library() -> ModuleType | None:
+    """NVML, ready to be asked; None where it is not there or finds no driver."""
     try:
         library = importlib.import_module("pynvml")
     except ImportError:
         return None
     try:
         library.nvmlInit()
+    except library.NVMLError:
+        return None
+    return library
+
+
+def nvml_of(uuid: str | None, index: int) -> Nvml | None:
+    """The GPU with this UUID, or number ``index`` of the host where torch tells no UUID; None without NVML."""
+    library = _library()
+    if library is None:
+        return None
+    try:
         by_uuid = uuid is not None
         handle = library.nvmlDeviceGetHandleByUUID(uuid) if by_uuid else library.nvmlDeviceGetHandleByIndex(index)
         return Nvml(library, handle)

@@ -6,6 +6,7 @@ Inside busbw everything is in base units: bytes, bytes per second, integer nanos
 
 import math
 import re
+from collections.abc import Iterable
 from fractions import Fraction
 
 from busbw.errors import UsageError
@@ -13,6 +14,8 @@ from busbw.errors import UsageError
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
 _RANGE = re.compile(r"\s*(?P<low>[^.*+]+?(?:\.\d+\s*\w*)?)\s*\.\.\s*(?P<high>[^*+]+?)\s*(?P<how>[*+])\s*(?P<step>.+)")
+_NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
+_MOST_NUMBERS = 1_000_000
 _LARGEST_SWEEP = 10_000
 _LARGEST_SIZE = (1 << 63) - 1
 
@@ -152,3 +155,29 @@ def significant(value: float, decimals: int, width: int) -> str:
         if len(text) <= width:
             return text
     return f"{value:.2e}"
+
+
+def number_list(numbers: Iterable[int]) -> str:
+    """Numbers as the kernel writes lists of cores: ``0-3,8``, ascending and without repeats."""
+    ordered = sorted(set(numbers))
+    runs: list[list[int]] = []
+    for number in ordered:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def numbers_in(text: str) -> tuple[int, ...] | None:
+    """The numbers of such a list; None when it is none, or one of more than a million."""
+    found: list[int] = []
+    for part in text.strip().split(",") if text.strip() else ():
+        match = _NUMBERS.fullmatch(part)
+        if match is None:
+            return None
+        first, last = int(match[1]), int(match[2] or match[1])
+        if not first <= last < first + _MOST_NUMBERS - len(found):
+            return None
+        found += range(first, last + 1)
+    return tuple(found)

@@ -16,10 +16,12 @@ from busbw import environment, store
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
+from busbw.cluster_facts import rank_facts
 from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
 from busbw.measure import Place, measure, refusal
+from busbw.placement import cautions
 from busbw.plan import Plan
 from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.resume import Remaining, carry_on, lacking
@@ -79,7 +81,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     backend = job.backend.open(dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, lost=lost))
     there.append(backend)
     try:
-        outcome = _work(job, backend, clock, listener, place)
+        outcome = _work(job, backend, world.local_rank, clock, listener, place)
         place.words = "the end of the launch"
         backend.close()
     except BackendError as error:
@@ -95,8 +97,9 @@ class _Place:
     hosts: tuple[str, ...] | None
 
 
-def _work(job: Job, backend: Backend, clock: Clock, listener: Listener, place: _Place) -> Outcome:
-    facts = {**environment.host_facts(), **job.backend.facts()}
+def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: Listener, place: _Place) -> Outcome:
+    gpu = None if backend.device is None or (now := backend.device.conditions()) is None else now.index
+    facts = {**environment.host_facts(), **job.backend.facts(), "rank": rank_facts(local_rank, gpu)}
     about = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -224,7 +227,7 @@ def _recorder(
         raise LaunchError(message)
     appender = store.Appender(job.folder)
     appender.append(begun)
-    listener.world_formed(cases, blocks, hosts, facts[hosts[0]]["cpu"]["usable_cores"])
+    listener.world_formed(cases, blocks, hosts, cautions(hosts, facts))
 
     def record(row: Measurement | Skipped | Failed) -> None:
         appender.append(row)

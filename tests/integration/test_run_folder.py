@@ -11,6 +11,7 @@ from busbw import environment, store
 from busbw.cases import expand
 from busbw.plan import Plan
 from busbw.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
+from busbw.variables import VARIABLES
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -132,7 +133,7 @@ def test_the_vectors_of_a_block_fit_together(run: StoredRun) -> None:
 
 def test_of_the_environment_only_what_is_on_the_list_is_kept(run: StoredRun) -> None:
     (facts,) = run.run.environments.values()
-    assert set(facts["variables"]) <= set(environment.VARIABLES)
+    assert set(facts["variables"]) <= set(VARIABLES)
     assert facts["variables"]["OMP_NUM_THREADS"] == "1"
     assert facts["variables"]["SLURM_JOB_PARTITION"] == "night"
     for path in run.path.iterdir():

@@ -146,7 +146,7 @@ def test_the_pair_matrix_shows_its_middle_and_its_worst() -> None:
 def test_skipped_and_failed_cases_have_a_line_that_says_why() -> None:
     out, err = io.StringIO(), io.StringIO()
     live, one = table(out, err), case("all_reduce", 8)
-    live.world_formed(Cases((one,), (), {}), 1, ("here", "here"), 2)
+    live.world_formed(Cases((one,), (), {}), 1, ("here", "here"), ())
     live.row_written(Skipped(case=one, reason="no such thing"))
     live.row_written(Failed(case=one, launch=0, block=0, error="wrong data before timing: 3 elements differ"))
     live.launch_ended()
@@ -165,7 +165,12 @@ def test_blocks_that_stopped_for_different_reasons_show_the_cap() -> None:
 
 
 def run_through(live: console.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
-    live.world_formed(Cases((rows[0].case,), adjusted, {}), len(rows), ("here",) * 4, 2)
+    live.world_formed(
+        Cases((rows[0].case,), adjusted, {}),
+        len(rows),
+        ("here",) * 4,
+        ("4 ranks share 2 usable cores: oversubscribed",),
+    )
     for row in rows:
         live.block_begins(row.case, row.launch, row.block)
         live.row_written(row)
@@ -176,7 +181,7 @@ def test_a_line_comes_with_the_last_block_of_a_case() -> None:
     out = io.StringIO()
     live = table(out, io.StringIO(), plan=Plan(timing=Timing(blocks=2), sweep=PLAN.sweep))
     one = case("all_reduce", 1024)
-    live.world_formed(Cases((one,), (), {}), 2, ("here",) * 4, 2)
+    live.world_formed(Cases((one,), (), {}), 2, ("here",) * 4, ())
     before = out.getvalue()
     live.row_written(measurement(BARE, one, block=0))
     assert out.getvalue() == before
@@ -191,7 +196,7 @@ def test_a_resumed_launch_shows_a_case_when_what_was_missing_of_it_is_in() -> No
     remaining = Remaining(1, frozenset({(0, 1), (1, 0), (1, 1), (2, 1)}), frozenset(), 0, 2)
     out, err = io.StringIO(), Terminal()
     shown = console.LiveTable(plan, 3, time.monotonic(), remaining, out=out, err=err)
-    shown.world_formed(Cases(cases, (), {}), 4, ("a", "a"), 2)
+    shown.world_formed(Cases(cases, (), {}), 4, ("a", "a"), ())
     assert "2 launch(es) to come" in out.getvalue()
     head = len(out.getvalue().splitlines())
     shown.row_written(measurement(BARE, cases[0], block=1))

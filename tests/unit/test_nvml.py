@@ -1,12 +1,12 @@
 """What NVIDIA's library tells of a GPU, from a stand-in for the library."""
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from busbw.devices import REASONS, DeviceConditions
-from busbw.nvml import nvml_of, uuid_of
+from busbw.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
 from busbw.records import GpuConditions, Measurement
 from busbw.testing.blocks import measured
 from busbw.testing.devices import DeviceScript
@@ -118,6 +118,38 @@ def test_without_the_library_or_its_driver_nothing_is_told(monkeypatch: pytest.M
     assert nvml_of(UUID, 0) is None
     installed(monkeypatch, Library(works=False))
     assert nvml_of(UUID, 0) is None
+
+
+class Several(Library):
+    """Three GPUs, one of which has fallen off the bus; text or bytes, as versions of the library differ."""
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return 3
+
+    def nvmlDeviceGetPciInfo(self, _handle: str) -> SimpleNamespace:  # noqa: N802
+        index = self.asked[-1]
+        if index == 1:
+            raise NVMLError
+        return SimpleNamespace(busId=b"00000000:1B:00.0" if index == 0 else "00000001:C3:00.0")
+
+    def nvmlDeviceGetName(self, _handle: str) -> str | bytes:  # noqa: N802
+        return b"Fast 9000" if self.asked[-1] == 0 else "Faster"
+
+
+def test_gpus_are_found_by_their_addresses_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch, Several())
+    assert gpus_by_address() == {"0000:1b:00.0": Gpu(0, "Fast 9000"), "0001:c3:00.0": Gpu(2, "Faster")}
+
+
+def test_a_library_that_cannot_count_knows_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Countless(Library):
+        def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+            raise NVMLError
+
+    installed(monkeypatch, Countless())
+    assert gpus_by_address() == {}
+    installed(monkeypatch, None)
+    assert gpus_by_address() == {}
 
 
 def test_uuids_are_written_as_the_library_writes_them() -> None:

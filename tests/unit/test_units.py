@@ -189,3 +189,21 @@ def test_what_is_printed_is_within_half_a_percent(value: float) -> None:
 )
 def test_a_span_is_what_a_person_would_say(seconds: float, text: str) -> None:
     assert units.format_span(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [("0-3,8", (0, 1, 2, 3, 8)), ("5", (5,)), ("", ()), (" 1 ", (1,)), ("3-3", (3,))],
+)
+def test_lists_of_cores_are_read_as_the_kernel_writes_them(text: str, numbers: tuple[int, ...]) -> None:
+    assert units.numbers_in(text) == numbers
+
+
+@pytest.mark.parametrize("text", ["a", "3-1", "1,", ",", "-1", "1-", "0-9999999", "0-600000,0-600000", "٣", "1" * 5000])
+def test_what_is_no_list_of_cores_has_no_numbers(text: str) -> None:
+    assert units.numbers_in(text) is None
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_a_list_of_numbers_comes_back_as_it_was(numbers: set[int]) -> None:
+    assert units.numbers_in(units.number_list(numbers)) == tuple(sorted(numbers))

@@ -1,0 +1,143 @@
+"""Where GPUs and network cards sit: their places on PCI and in NUMA, and which card is closest to which GPU.
+
+All of it is read from sysfs; NVML, where it is there, adds the numbers and names of the GPUs. What the kernel does not
+tell is None or in ``untold``: virtual machines often show one flat bus, whatever is below it.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw.nvml import Gpu, gpus_by_address
+from busbw.records import JSON
+
+SYSFS = Path("/sys")
+
+_ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
+_GPU_CLASSES = {
+    "0x10de": ("0x0300", "0x0302"),
+    "0x1002": ("0x0300", "0x0302", "0x0380", "0x1200"),
+    # An integrated GPU of Intel is a VGA controller (0x0300) and no accelerator.
+    "0x8086": ("0x0302", "0x0380"),
+}
+"""PCI vendor → the classes of its GPUs (PCI Code and ID Assignment Specification: 03 display, 12 accelerator)."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A device on PCI: the host bridge and every bridge down to it (``pci0000:16``, ``0000:16:02.0`` … its own
+    address), and its NUMA node, None where the kernel knows none.
+    """
+
+    path: tuple[str, ...]
+    numa_node: int | None
+
+    @property
+    def address(self) -> str:
+        return self.path[-1]
+
+
+def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dict[str, JSON]:
+    """The GPUs and network cards of this host and, for every GPU, the cards that are closest to it.
+
+    ``known`` are the GPUs that NVML knows, by PCI address.
+    """
+    known = gpus_by_address() if known is None else known
+    gpus = _gpus(sysfs)
+    nics, elsewhere = _nics(sysfs)
+    untold = [f"{name} is not on PCI: its place is not known" for name in elsewhere]
+    missing = sorted(set(known) - {place.address for place in gpus})
+    untold += [f"NVML knows a GPU at {address}, which sysfs does not show" for address in missing]
+    return {
+        "gpus": [
+            {
+                "address": place.address,
+                "path": list(place.path),
+                "numa_node": place.numa_node,
+                "index": None if (gpu := known.get(place.address)) is None else gpu.index,
+                "name": None if gpu is None else gpu.name,
+                **_closest(place, nics),
+            }
+            for place in gpus
+        ],
+        "nics": [
+            {"names": list(names), "address": place.address, "path": list(place.path), "numa_node": place.numa_node}
+            for place, names in nics
+        ],
+        "untold": untold,
+    }
+
+
+def _closest(gpu: _Place, nics: Sequence[tuple[_Place, tuple[str, ...]]]) -> dict[str, JSON]:
+    """The cards with the most of the way to the host in common with ``gpu``, or in its NUMA node, and which it is."""
+    if not nics:
+        return {"closest_nics": [], "closest_by": None}
+    shared = {place: _in_common(gpu.path, place.path) for place, _ in nics}
+    most = max(shared.values())
+    if most:
+        names = [name for place, them in nics if shared[place] == most for name in them]
+        # The first step is the host bridge; what comes below it is a bridge or a switch.
+        return {"closest_nics": names, "closest_by": "PCI switch" if most > 1 else "PCI root"}
+    if gpu.numa_node is None or any(place.numa_node is None for place, _ in nics):
+        return {"closest_nics": [], "closest_by": None}
+    near = [name for place, them in nics if place.numa_node == gpu.numa_node for name in them]
+    return {"closest_nics": near, "closest_by": "NUMA node" if near else "none in its NUMA node"}
+
+
+def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
+    """How many steps from the top both ways share."""
+    return next(
+        (number for number, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
+    )
+
+
+def _gpus(sysfs: Path) -> list[_Place]:
+    found = []
+    for device in _listed(sysfs / "bus/pci/devices"):
+        vendor, kind = _text(device / "vendor"), _text(device / "class") or ""
+        if kind.startswith(_GPU_CLASSES.get(vendor or "", ())) and (place := _place(device)) is not None:
+            found.append(place)
+    return found
+
+
+def _nics(sysfs: Path) -> tuple[list[tuple[_Place, tuple[str, ...]]], list[str]]:
+    """The network cards with their names (an RDMA card has one for each of its two sides), and who is not on PCI."""
+    by_address: dict[str, tuple[_Place, list[str]]] = {}
+    elsewhere: list[str] = []
+    for folder in ("class/infiniband", "class/net"):
+        for entry in _listed(sysfs / folder):
+            device = entry / "device"
+            if not device.exists():
+                continue  # loopback, bridges, tunnels: no device behind them
+            place = _place(device)
+            if place is None:
+                elsewhere.append(entry.name)
+            else:
+                by_address.setdefault(place.address, (place, []))[1].append(entry.name)
+    return [(place, tuple(names)) for place, names in by_address.values()], elsewhere
+
+
+def _place(device: Path) -> _Place | None:
+    """Where a device of sysfs is, or the PCI device that it is part of (virtio); None where there is none above it."""
+    steps = device.resolve().parts
+    path = tuple(step for step in steps if _ROOT.fullmatch(step) or _ADDRESS.fullmatch(step))
+    if not path or not _ADDRESS.fullmatch(path[-1]):
+        return None
+    told = _text(Path(*steps[: steps.index(path[-1]) + 1]) / "numa_node")
+    return _Place(path, int(told) if told is not None and told.isdigit() else None)
+
+
+def _listed(folder: Path) -> Iterable[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except OSError:
+        return ()
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except OSError:
+        return None

@@ -1,0 +1,183 @@
+"""Where the ranks of a run sit, by what ``run.json`` says of it: cores, numbers, switches, and what is odd about it."""
+
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import TypeVar
+
+from busbw.records import JSON
+from busbw.units import number_list, numbers_in
+
+Kind = TypeVar("Kind", int, str)
+
+WITHIN_A_HOST = 0
+ONE_LEAF = 1
+_MOST_NAMED = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One rank's place; None is what was not recorded. ``local_rank`` is its number on its host by the launcher,
+    ``cores`` are those that it may use, ``numa_nodes`` where they lie, ``gpu`` is the number of its GPU on the host,
+    ``switches`` are those above the host from the top down to the leaf, as Slurm knows them (empty: it knows none).
+    """
+
+    rank: int
+    host: str
+    local_rank: int | None = None
+    cores: frozenset[int] | None = None
+    numa_nodes: tuple[int, ...] | None = None
+    gpu: int | None = None
+    switches: tuple[str, ...] | None = None
+
+
+def seats_of(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[Seat, ...]:
+    """The seat of every rank; ``hosts[r]`` is the host of rank r. Facts that are missing or no facts are None."""
+    return tuple(_seat(rank, host, environments.get(host, {})) for rank, host in enumerate(hosts))
+
+
+def _seat(rank: int, host: str, environment: Mapping[str, JSON]) -> Seat:
+    ranks = environment.get("ranks")
+    told = next((one for one in _mappings(ranks) if one.get("rank") == rank), {})
+    node = environment.get("node")
+    switches = node.get("switches") if isinstance(node, Mapping) else None
+    cores = told.get("cores")
+    known = numbers_in(cores) if isinstance(cores, str) else None
+    return Seat(
+        rank=rank,
+        host=host,
+        local_rank=_whole(told.get("local_rank")),
+        cores=None if known is None else frozenset(known),
+        numa_nodes=_list_of(int, told.get("numa_nodes")),
+        gpu=_whole(told.get("gpu")),
+        switches=_list_of(str, switches),
+    )
+
+
+def _mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
+    if isinstance(value, list):
+        yield from (one for one in value if isinstance(one, Mapping))
+
+
+def _list_of(kind: type[Kind], value: JSON) -> tuple[Kind, ...] | None:
+    """A list of nothing but ``kind``; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    found = tuple(one for one in value if isinstance(one, kind))
+    return found if len(found) == len(value) else None
+
+
+def _whole(value: JSON) -> int | None:
+    return value if isinstance(value, int) else None
+
+
+# --- how far two ranks are from each other -------------------------------------------------------------------------
+
+
+def distance(one: Seat, other: Seat) -> int | None:
+    """0 within a host, 1 below one leaf switch, and one more for every level that the way between two leaves climbs;
+    None between hosts whose switches are not known.
+    """
+    if one.host == other.host:
+        return WITHIN_A_HOST
+    if not one.switches or not other.switches or len(one.switches) != len(other.switches):
+        return None
+    pairs = enumerate(zip(one.switches, other.switches, strict=True))
+    return ONE_LEAF + len(one.switches) - next((level for level, (a, b) in pairs if a != b), len(one.switches))
+
+
+def distance_in_words(steps: int | None) -> str:
+    """A distance as a heading has it."""
+    if steps is None:
+        return "between hosts"
+    if steps <= ONE_LEAF:
+        return "below one leaf switch" if steps else "within a host"
+    return "between leaf switches" + (f", {steps - ONE_LEAF} levels up" if steps > ONE_LEAF + 1 else "")
+
+
+# --- cores ---------------------------------------------------------------------------------------------------------
+
+
+def binding(seats: Sequence[Seat]) -> str | None:
+    """How the ranks of one host are bound to cores, in words; None where that was not recorded."""
+    known = [(seat.rank, seat.cores) for seat in seats if seat.cores]
+    if len(known) != len(seats) or not seats:
+        return None
+    first = known[0][1]
+    if len(known) == 1:
+        return f"the only rank, on {_cores(len(first))}"
+    if all(cores == first for _, cores in known):
+        return f"not bound: every rank may use the same {_cores(len(first))}"
+    sharing = [(one, other) for (one, mine), (other, theirs) in combinations(known, 2) if mine & theirs]
+    if sharing:
+        named = ", ".join(f"{one} and {other}" for one, other in sharing[:_MOST_NAMED])
+        more = f" and {len(sharing) - _MOST_NAMED} more" if len(sharing) > _MOST_NAMED else ""
+        return f"bound, but some share cores: ranks {named}{more}"
+    fewest, most = (choose(len(cores) for _, cores in known) for choose in (min, max))
+    return f"bound: each rank has {_cores(most) if fewest == most else f'{fewest} to {_cores(most)}'} of its own"
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
+
+
+# --- what is odd ---------------------------------------------------------------------------------------------------
+
+
+def taken_twice(seats: Sequence[Seat], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+    """Hosts and GPUs that ranks hold who should have one each, in words; empty where all is well."""
+    found: list[str] = []
+    for host in dict.fromkeys(seat.host for seat in seats):
+        here = [seat for seat in seats if seat.host == host]
+        machines = environments.get(host, {}).get("machines")
+        if isinstance(machines, int) and machines > 1:
+            found.append(
+                f"{machines} machines are called {host}: they count as one host, and whose clock, cores or network "
+                "is meant cannot be told; give each a name of its own"
+            )
+        elif numbers := list(_shared(here, lambda seat: seat.local_rank)):
+            found.append(
+                f"host {host} is there twice: {_ranks_with(numbers, 'number')} on it; a list of hosts names it more "
+                "than once, so that its ranks share what others have for themselves"
+            )
+        if gpus := list(_shared(here, lambda seat: seat.gpu)):
+            found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
+    return tuple(found)
+
+
+def _shared(seats: Iterable[Seat], what: Callable[[Seat], Hashable]) -> Iterator[tuple[Hashable, list[int]]]:
+    """Whatever more than one of ``seats`` has, with their ranks."""
+    by_value: dict[Hashable, list[int]] = {}
+    for seat in seats:
+        if (value := what(seat)) is not None:
+            by_value.setdefault(value, []).append(seat.rank)
+    yield from ((value, ranks) for value, ranks in by_value.items() if len(ranks) > 1)
+
+
+def _ranks_with(shared: Sequence[tuple[Hashable, list[int]]], noun: str) -> str:
+    named = ", ".join(f"ranks {number_list(ranks)} have {noun} {value}" for value, ranks in shared[:_MOST_NAMED])
+    return f"{named} and so on" if len(shared) > _MOST_NAMED else named
+
+
+def crowded_hosts(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
+    """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
+    found: dict[str, tuple[int, int]] = {}
+    for host in dict.fromkeys(hosts):
+        cpu = environments.get(host, {}).get("cpu")
+        told = (cpu.get("usable_cores") or cpu.get("logical_cores")) if isinstance(cpu, Mapping) else None
+        ranks = hosts.count(host)
+        if isinstance(told, int | float) and ranks > told:
+            found[host] = (ranks, int(told))
+    return found
+
+
+def cautions(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+    """What a user should hear before the first number, one line each."""
+    crowded = crowded_hosts(hosts, environments)
+    lines = []
+    if crowded:
+        ranks, cores = next(iter(crowded.values()))
+        several = len(set(hosts)) > 1
+        where = f" on {len(crowded)} of {len(set(hosts))} hosts, {next(iter(crowded))} among them" if several else ""
+        lines.append(f"{ranks} ranks share {cores} usable cores{where}: oversubscribed")
+    return (*lines, *taken_twice(seats_of(hosts, environments), environments))

@@ -1,0 +1,31 @@
+"""Which variables are recorded, and which of them are a host's."""
+
+import pytest
+
+from busbw.variables import OF_A_RANK, VARIABLES, in_common, recorded
+
+
+def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:
+    for name in VARIABLES:
+        assert not any(word in name for word in ("TOKEN", "SECRET", "PASSWORD", "KEY", "CREDENTIAL", "URI")), name
+    assert len(set(VARIABLES)) == len(VARIABLES)
+    assert set(VARIABLES) >= OF_A_RANK
+
+
+def test_only_what_is_set_and_listed_is_recorded() -> None:
+    environ = {"SLURM_JOB_ID": "7", "NCCL_ALGO": "", "SLURM_JOB_USER": "me", "PMIX_SERVER_URI4": "x", "HOME": "/"}
+    assert recorded(environ) == {"SLURM_JOB_ID": "7", "NCCL_ALGO": ""}
+
+
+@pytest.mark.parametrize(
+    ("ranks", "alike"),
+    [
+        ([{"A": "1", "B": "2"}], {"A": "1", "B": "2"}),
+        ([{"A": "1", "B": "2"}, {"A": "1", "B": "3"}], {"A": "1"}),
+        ([{"A": "1", "B": "2"}, {"A": "1"}], {"A": "1"}),
+        ([{"A": "1"}, {"A": "1", "B": "2"}], {"A": "1"}),
+        ([{"SLURM_PROCID": "0", "A": "1"}], {"A": "1"}),
+    ],
+)
+def test_a_host_has_what_its_ranks_have_alike(ranks: list[dict[str, str]], alike: dict[str, str]) -> None:
+    assert in_common(ranks) == alike
