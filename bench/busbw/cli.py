@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. The analysis is loaded by name, when one of its commands is."""
+"""The command line: parse, call one function, print. Analysis and Slurm are loaded by name, with their commands."""
 
 import importlib
 import json
@@ -22,19 +22,25 @@ _LAZY = {
     "fit": "busbw_analysis.commands",
     "report": "busbw_analysis.commands",
     "compare": "busbw_analysis.commands",
+    "submit": "busbw.slurm.commands",
+    "status": "busbw.slurm.commands",
+    "launches": "busbw.slurm.commands",
 }
-"""Commands of the analysis → the module that has them; pandas and matplotlib are loaded with it."""
+"""Commands → the module that has them; pandas and matplotlib are loaded with those of the analysis alone."""
 
 _LAZY_HELP = {
     "show": "Print a run's table: every case with its rate, interval, skew and share of the roof.",
     "fit": "Fit the cost models to a run and say how far they hold.",
     "report": "Write report.html, its Markdown twin and a JSON summary.",
     "compare": "Hold one run against another: faster, slower, equal, or cannot tell.",
+    "submit": "Submit a job to Slurm that measures a plan, or what a run lacks.",
+    "status": "List jobs and runs together: how each stands, and which belongs to which.",
+    "launches": "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
 }
 
 
 class _Commands(click.Group):
-    """A group that knows its analysis commands by name and turns busbw's errors into exit codes."""
+    """A group that knows its lazy commands by name and turns busbw's errors into exit codes."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return [*super().list_commands(ctx), *_LAZY]

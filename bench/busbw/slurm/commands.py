@@ -1,0 +1,247 @@
+"""The commands of Slurm: submit a job, list jobs and runs, and what a job calls. ``busbw.cli`` loads them by name."""
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import click
+
+from busbw import cases, listing, store, units
+from busbw.backends import backend_named
+from busbw.errors import LaunchError, StoreError, UsageError
+from busbw.slurm import planned, queue, steps
+from busbw.slurm.follow import Follower
+from busbw.slurm.planned import Order
+from busbw.slurm.runs import JOB, JobRuns, standing_of
+from busbw.slurm.script import SIGNAL_SECONDS, Job, render
+
+_results_dir = click.option(
+    "--results-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("results"),
+    show_default=True,
+    envvar="BUSBW_RESULTS_DIR",
+    help="Where runs are kept.",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.command()
+@click.argument("plan", required=False)
+@click.option("--nodes", metavar="N[,N…]", help="Nodes of the job; several numbers make an array with a run on each.")
+@click.option("--ranks-per-node", type=click.IntRange(min=1), help="Ranks on every node.")
+@click.option("--resume", metavar="RUN", help="Measure what this run lacks, on its nodes: a folder, a name, or latest.")
+@click.option("--backend", help="Communication library (busbw list backends).  [default: the plan's]")
+@click.option(
+    "--launches", type=click.IntRange(min=1), help="Fresh sets of processes, a step each.  [default: the plan's]"
+)
+@click.option("--mpi", help="What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]")
+@click.option("--partition", help="As of sbatch.")
+@click.option("--account", help="As of sbatch.")
+@click.option("--qos", help="As of sbatch.")
+@click.option("--time", help="Limit, as of sbatch: 30, 1:30:00, 1-0.  [default: the partition's]")
+@click.option("--gpus-per-node", type=click.IntRange(min=1), help="As of sbatch.")
+@click.option("--cpus-per-task", type=click.IntRange(min=1), help="As of sbatch, and for the ranks.")
+@click.option("--nodelist", help="As of sbatch.  [default with --resume: the hosts of the run]")
+@click.option("--exclude", help="As of sbatch.")
+@click.option("--constraint", help="As of sbatch.")
+@click.option("--reservation", help="As of sbatch.")
+@click.option("--exclusive", is_flag=True, help="Nobody else on these nodes.")
+@click.option("--requeue/--no-requeue", default=True, show_default=True, help="May Slurm put it back into the queue?")
+@click.option(
+    "--signal-seconds",
+    type=click.IntRange(min=0),
+    default=SIGNAL_SECONDS,
+    show_default=True,
+    help="Come to an end so long before the time limit; 0: not before Slurm ends it.",
+)
+@click.option("--before", multiple=True, metavar="LINE", help="A line before the run, as: module load …  Repeatable.")
+@click.option("--srun", multiple=True, metavar="OPTION", help="An option for srun, as: --cpu-bind=cores  Repeatable.")
+@click.option("--busbw", metavar="PATH", help="The command on the nodes.  [default: this one]")
+@click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
+@click.option("--wait", is_flag=True, help="Follow the job, and end with its verdict.")
+@_results_dir
+@_as_json
+def submit(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    plan: str | None,
+    nodes: str | None,
+    ranks_per_node: int | None,
+    resume: str | None,
+    backend: str | None,
+    launches: int | None,
+    mpi: str | None,
+    nodelist: str | None,
+    before: tuple[str, ...],
+    srun: tuple[str, ...],
+    busbw: str | None,
+    dry_run: bool,
+    wait: bool,
+    results_dir: Path,
+    as_json: bool,
+    **of_sbatch: Any,  # noqa: ANN401 - each goes to the job's field of that name, which checks it
+) -> None:
+    """Submit a job that measures PLAN: a shipped suite (busbw list suites) or a TOML file.
+
+    Prints the number of the job. Exit status 0: submitted, or with --wait: the job ended well.
+    """
+    order = _order(plan, nodes, ranks_per_node, resume, backend, launches, results_dir)
+    job = Job(
+        run=order.options,
+        nodes=order.shape.nodes,
+        ranks_per_node=order.shape.ranks_per_node,
+        node_counts=order.shape.node_counts,
+        name=order.name,
+        settings=planned.settings_of(results_dir, busbw),
+        mpi=planned.mpi_for(order.plan, mpi),
+        srun=srun,
+        nodelist=nodelist or order.nodelist,
+        comment=f"resumes {order.resumed.name}" if order.resumed else None,
+        about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
+        before=before,
+        **of_sbatch,
+    )
+    text = render(job)
+    if dry_run:
+        click.echo(text, nl=False)
+        click.echo(_about(order), err=True)
+        return
+    results_dir.mkdir(parents=True, exist_ok=True)
+    number = queue.submit(text)
+    log = None if order.shape.node_counts else Path.cwd() / f"busbw-{number}.out"
+    if as_json:
+        click.echo(
+            json.dumps({"job": number, "results": str(results_dir.absolute()), "log": str(log) if log else None})
+        )
+    else:
+        click.echo(number)
+    click.echo(
+        f"job:     {number}, {_about(order)}\n"
+        f"results: {shlex.quote(str(order.resumed or results_dir.absolute()))}\n"
+        f"log:     {shlex.quote(str(log or Path.cwd() / f'busbw-{number}_*.out'))}\n"
+        f"next:    busbw status, or scancel {number}",
+        err=True,
+    )
+    if wait:
+        _wait(Follower(number, results_dir, lambda text: click.echo(text, err=True), log, order.resumed))
+
+
+def _order(
+    plan: str | None,
+    nodes: str | None,
+    ranks_per_node: int | None,
+    resume: str | None,
+    backend: str | None,
+    launches: int | None,
+    results_dir: Path,
+) -> Order:
+    if resume is not None:
+        if plan is not None or backend is not None:
+            message = "a run that is resumed keeps its plan: give --resume without a plan and without --backend"
+            raise UsageError(message)
+        folder = store.find(results_dir, resume)
+        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, launches=launches)
+    if plan is None or nodes is None or ranks_per_node is None:
+        message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
+        raise UsageError(message)
+    return planned.new_order(plan, planned.shape_of(nodes, ranks_per_node), backend=backend, launches=launches)
+
+
+def _about(order: Order) -> str:
+    shape, wanted = order.shape, order.plan
+    device = backend_named(wanted.backend).device
+    worlds = [cases.expand(wanted, ranks, nodes, device).cases for nodes, ranks in shape.worlds]
+    seconds = sum(cases.estimated_seconds(wanted, world) for world in worlds)
+    return (
+        f"{'/'.join(map(str, shape.node_counts or (shape.nodes,)))} node(s) × {shape.ranks_per_node} rank(s), backend "
+        f"{wanted.backend}, {wanted.launches} launch(es): about {units.format_span(seconds)} when it runs, "
+        "more where one call takes seconds"
+    )
+
+
+def _wait(follower: Follower) -> None:
+    try:
+        verdict = follower.follow()
+    except KeyboardInterrupt:
+        click.echo(
+            f"busbw: not followed any more; job {follower.number} goes on (busbw status), scancel "
+            f"{follower.number} ends it",
+            err=True,
+        )
+        click.get_current_context().exit(1)
+    for sentence in verdict.sentences:
+        click.echo(sentence, err=True)
+    click.get_current_context().exit(verdict.status)
+
+
+@click.command()
+@_results_dir
+@_as_json
+def status(*, results_dir: Path, as_json: bool) -> None:
+    """List jobs of yours that run busbw, and all runs: how each stands, and which belongs to which."""
+    rows = _rows(results_dir)
+    if as_json:
+        click.echo(json.dumps(rows, indent=2))
+    elif rows:
+        click.echo(listing.as_table(rows))
+    else:
+        click.echo(f"no jobs, and no runs in {results_dir}", err=True)
+
+
+def _rows(results_dir: Path) -> list[listing.Row]:
+    try:
+        queued = queue.mine() if queue.missing() is None else ()
+        if queue.missing() is not None:
+            click.echo(f"busbw: runs only: {queue.missing()}", err=True)
+    except LaunchError as error:
+        click.echo(f"busbw: runs only: {error}", err=True)
+        queued = ()
+    runs = JobRuns(results_dir)
+    rows: list[listing.Row] = []
+    told: set[str] = set()
+    for folder in store.folders(results_dir):
+        # The job that goes on with a run, or went on with it last, says so; the run itself knows the one that began it.
+        began = runs.variables(folder).get(JOB)
+        theirs = [job for job in queued if job.comment == f"resumes {folder.name}" or job.id == began]
+        job = max(theirs, key=lambda one: int(one.id), default=None)
+        told |= {one.id for one in theirs}
+        rows.append({**_job_part(began, job), **_run_part(folder)})
+    waiting = [job for job in queued if job.id not in told and job.name.startswith("busbw")]
+    return [*rows, *({**_job_part(job.id, job), **_run_part(None)} for job in waiting)]
+
+
+def _job_part(number: str | None, job: queue.QueuedJob | None) -> listing.Row:
+    return {
+        "job": job.shown if job else number,
+        "state": job.state if job else None,
+        "reason": job.reason if job else None,
+    }
+
+
+def _run_part(folder: Path | None) -> listing.Row:
+    if folder is None:
+        return {"run": None, "blocks": None, "ended": None}
+    try:
+        standing = standing_of(folder)
+    except StoreError as error:
+        return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
+    return {"run": str(folder), "blocks": f"{standing.done} of {standing.planned}", "ended": standing.ended}
+
+
+@click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
+@_results_dir
+def launches(*, command: tuple[str, ...], results_dir: Path) -> None:
+    """In a batch script: start COMMAND (srun … busbw run …) once a launch, until the run of the job is whole.
+
+    Prints the folder of the run. A job that was requeued goes on with the run that it had begun. Exit status 0 when
+    the run is whole and nothing failed.
+    """
+    variables = steps.here()
+    folder, code = steps.carry_out(command, results_dir, variables)
+    click.echo(folder)
+    click.get_current_context().exit(code)
+
+
+__all__ = ["launches", "status", "submit"]

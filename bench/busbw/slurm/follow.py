@@ -1,0 +1,126 @@
+"""Follow a job from the queue to its end: what it waits for, how far its run is, and how both came out."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from busbw.errors import LaunchError, StoreError
+from busbw.slurm import queue
+from busbw.slurm.queue import QueuedJob
+from busbw.slurm.runs import JobRuns, standing_of
+
+INTERVAL_SECONDS = 2.0
+"""Between two questions: sbatch --wait asks ever less often, and tells of a job of 11 s after 42."""
+
+_SILENCE_SECONDS = 600.0
+"""How long Slurm's controller may be away: it is restarted now and then, and the jobs do not mind."""
+
+_LAST_LINES = 12
+"""Of the log of a job that ended badly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """How a job ended: exit status, and the sentences that say why."""
+
+    status: int
+    sentences: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Follower:
+    """Asks how job ``number`` stands, and ``say``s what has changed. ``log`` is where the job writes (None: an array),
+    ``resumed`` the run that it goes on with (None: one of its own, in ``results_dir``).
+    """
+
+    number: str
+    results_dir: Path
+    say: Callable[[str], None]
+    log: Path | None = None
+    resumed: Path | None = None
+    pause: Callable[[float], None] = time.sleep
+    now: Callable[[], float] = time.monotonic
+    _runs: JobRuns = field(init=False)
+    _said: dict[str, str] = field(default_factory=dict)
+    _read: dict[Path, tuple[int, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._runs = JobRuns(self.results_dir)
+
+    def follow(self) -> Verdict:
+        """Until every task of the job has ended. Raises LaunchError when Slurm does not answer for ten minutes."""
+        last: tuple[QueuedJob, ...] = ()
+        heard = self.now()
+        while True:
+            try:
+                tasks = queue.job(self.number)
+                heard = self.now()
+            except LaunchError as error:
+                if self.now() - heard > _SILENCE_SECONDS:
+                    raise
+                self._tell("Slurm", f"{error}; the job goes on, and so does asking")
+                self.pause(INTERVAL_SECONDS)
+                continue
+            for task in tasks or last:
+                self._tell_of(task)
+            if not tasks or all(task.ended for task in tasks):
+                return self._verdict(tasks or last)
+            last = tasks
+            self.pause(INTERVAL_SECONDS)
+
+    def _tell_of(self, task: QueuedJob) -> None:
+        self._tell(task.shown, f"job {task.shown}: {task.in_words()}")
+        for folder in self._folders(task.id):
+            self._tell(str(folder), f"run {folder.name}: {self._standing(folder)}")
+
+    def _tell(self, about: str, text: str) -> None:
+        if self._said.get(about) != text:
+            self._said[about] = text
+            self.say(text)
+
+    def _folders(self, number: str) -> Sequence[Path]:
+        return [self.resumed] if self.resumed else list(self._runs.of(number))[:1]
+
+    def _standing(self, folder: Path) -> str:
+        """How far the run is; read again only when it has grown."""
+        try:
+            size = (folder / "samples.jsonl").stat().st_size
+        except OSError:
+            size = -1
+        known = self._read.get(folder)
+        if known is None or known[0] != size:
+            try:
+                known = (size, standing_of(folder).in_words())
+            except StoreError as error:
+                known = (size, f"cannot be read: {error}")
+            self._read[folder] = known
+        return known[1]
+
+    def _verdict(self, tasks: tuple[QueuedJob, ...]) -> Verdict:
+        if not tasks:
+            return Verdict(1, (f"Slurm does not know job {self.number}, so how it ended cannot be said",))
+        sentences: list[str] = []
+        for task in tasks:
+            if not task.ended:
+                sentences.append(f"Slurm has forgotten job {task.shown}; it was last seen {task.in_words()}")
+            elif task.state == queue.ENDED_WELL:
+                sentences.append(f"job {task.shown} ended well")
+            else:
+                sentences.append(f"job {task.shown} ended {task.state}: {queue.ENDED_BADLY[task.state]}")
+            folders = self._folders(task.id)
+            sentences += [f"run {folder.name}: {self._standing(folder)}" for folder in folders]
+            if not folders:
+                sentences.append(f"no run of job {task.shown} can be seen in {self.results_dir}")
+        bad = any(task.state != queue.ENDED_WELL for task in tasks)
+        if bad and self.log is not None:
+            sentences += _last_lines(self.log)
+        return Verdict(int(bad), tuple(sentences))
+
+
+def _last_lines(log: Path) -> list[str]:
+    try:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError as error:
+        return [f"its log {log} cannot be read: {error.strerror}"]
+    return [f"the end of {log}:", *(f"  {line}" for line in lines[-_LAST_LINES:])]

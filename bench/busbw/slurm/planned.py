@@ -1,0 +1,159 @@
+"""From what the user asks for to the job: the plan is read and held against the world before anything is submitted."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw import cases, plan, resume, store
+from busbw.backends import backend_named
+from busbw.errors import LaunchError, UsageError
+from busbw.launch.mpiexec import vendor_of_library
+from busbw.plan import Plan
+from busbw.records import Run
+from busbw.slurm.script import Setting
+
+MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
+"""Vendor of the library, as mpi4py gives it → what srun has to be told, so that its ranks find each other."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Nodes of the job (for an array: the most), ranks on each, and the node counts of an array (none: no array)."""
+
+    nodes: int
+    ranks_per_node: int
+    node_counts: tuple[int, ...] = ()
+
+    @property
+    def worlds(self) -> tuple[tuple[int, int], ...]:
+        """Nodes and ranks of every run that comes of it."""
+        return tuple((nodes, nodes * self.ranks_per_node) for nodes in self.node_counts or (self.nodes,))
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a job is to measure: the options of ``busbw run``, its plan, and on which nodes (None: any)."""
+
+    options: tuple[str, ...]
+    plan: Plan
+    shape: Shape
+    name: str
+    nodelist: str | None = None
+    resumed: Path | None = None
+
+
+def shape_of(nodes: str, ranks_per_node: int) -> Shape:
+    """``4``, or ``1,2,4`` for an array of runs on so many. Raises UsageError for anything else."""
+    words = [word.strip() for word in nodes.split(",")]
+    if not all(word.isdecimal() and int(word) > 0 for word in words):
+        message = f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)"
+        raise UsageError(message)
+    counts = tuple(dict.fromkeys(int(word) for word in words))
+    return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
+
+
+def new_order(selector: str, shape: Shape, *, backend: str | None, launches: int | None) -> Order:
+    """A run of the shipped suite or the TOML file ``selector``. Raises UsageError when it does not fit ``shape``."""
+    known = plan.suites()
+    path = Path(selector)
+    if selector in known:
+        base, options = plan.read_suite(selector), ["--suite", selector]
+    elif path.is_file():
+        base, options = plan.read_plan(path), ["--plan", str(path.absolute())]
+    else:
+        message = f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})"
+        raise UsageError(message)
+    wanted = plan.override(base, backend=backend, launches=launches)
+    device = backend_named(wanted.backend).device
+    for nodes, ranks in shape.worlds:
+        if wanted.ranks not in {None, ranks}:
+            message = (
+                f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
+                f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
+            )
+            raise UsageError(message)
+        cases.expand(wanted, ranks, nodes, device)
+    if backend is not None:
+        options += ["--backend", backend]
+    if launches is not None:
+        options += ["--launches", str(launches)]
+    return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}")
+
+
+def resuming_order(folder: Path, *, nodes: str | None, ranks_per_node: int | None, launches: int | None) -> Order:
+    """What the run in ``folder`` lacks, in a world like the one it began in. Raises UsageError for another world, and
+    when nothing is missing.
+    """
+    stored = store.read(folder)
+    run = stored.run
+    shape = _shape_of_run(run)
+    given = shape if nodes is None else shape_of(nodes, ranks_per_node or shape.ranks_per_node)
+    if given != shape or ranks_per_node not in {None, shape.ranks_per_node}:
+        message = (
+            f"run {run.id} began on {shape.nodes} node(s) with {shape.ranks_per_node} rank(s) on each, and goes on in "
+            "such a world alone; leave --nodes and --ranks-per-node out"
+        )
+        raise UsageError(message)
+    wanted = resume.plan_of(run, launches)
+    if not resume.lack_of(stored, wanted).launches:
+        message = f"nothing is missing in run {run.id}; --launches asks for more of the same"
+        raise UsageError(message)
+    options: tuple[str, ...] = ("--resume", str(folder.absolute()))
+    if launches is not None:
+        options += ("--launches", str(launches))
+    # The names of hosts are those of Slurm's nodes up to the domain; where they are not, --nodelist says it.
+    hosts = ",".join(dict.fromkeys(host.partition(".")[0] for host in run.hosts))
+    return Order(options, wanted, shape, f"busbw-{wanted.name}", hosts, folder.absolute())
+
+
+def _shape_of_run(run: Run) -> Shape:
+    hosts = tuple(dict.fromkeys(run.hosts))
+    counts = {run.hosts.count(host) for host in hosts}
+    if len(counts) > 1:
+        message = f"run {run.id} has unlike numbers of ranks on its hosts; resume it by hand: srun busbw run --resume"
+        raise LaunchError(message)
+    return Shape(len(hosts), counts.pop())
+
+
+def mpi_for(wanted: Plan, given: str | None) -> str | None:
+    """What srun is told of the MPI library: what is ``given``, or what belongs to the library that mpi4py loads here.
+
+    None for a backend that needs none. Raises LaunchError when it cannot be found out.
+    """
+    if given is not None or backend_named(wanted.backend).started_by != "mpiexec":
+        return given
+    try:
+        vendor = vendor_of_library()
+    except LaunchError as error:
+        message = f"{error}; or is it another one on the nodes? Then say so: --mpi pmi2 (MPICH, Intel MPI) or pmix"
+        raise LaunchError(message) from error
+    if vendor not in MPI_OF:
+        message = (
+            f"how srun starts ranks of {vendor} is not known; say it with --mpi (srun --mpi=list shows what there is)"
+        )
+        raise LaunchError(message)
+    return MPI_OF[vendor]
+
+
+def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
+    """The variables of a submitted job: this busbw, or the one that is named, and where runs are kept."""
+    return (
+        Setting("BUSBW", busbw or this_busbw(), ours=True),
+        Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
+    )
+
+
+def this_busbw() -> str:
+    """The path of the command beside this Python. Raises UsageError when there is none."""
+    path = Path(sys.executable).absolute().parent / "busbw"
+    if not path.is_file():
+        message = f"there is no {path}; say with --busbw where the nodes find the command"
+        raise UsageError(message)
+    return str(path)
+
+
+def as_command(words: Sequence[str]) -> str:
+    """``words`` as they would be typed."""
+    return " ".join(map(shlex.quote, words))

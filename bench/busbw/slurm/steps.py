@@ -1,0 +1,135 @@
+"""In the job: start one srun after another, each a launch, until the run of the job is whole or one breaks off."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from busbw import store
+from busbw.errors import LaunchError, UsageError
+from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
+
+_RESTARTS = "SLURM_RESTART_COUNT"
+
+
+def carry_out(command: Sequence[str], results_dir: Path, variables: Mapping[str, str]) -> tuple[Path, int]:
+    """Start ``command`` (``srun … busbw run …``) once a launch; return the run's folder and the exit status.
+
+    A launch that measured all that it was to is followed by the next one; one that was broken off ends the job, and
+    what is missing is for the next. A job that was requeued goes on with the run that it had begun, when it has the
+    same nodes; on other ones it begins another. Raises LaunchError when a step ended well and left no run here,
+    UsageError when ``command`` runs no ``busbw run``.
+    """
+    starts, options = _split(command)
+    runs = JobRuns(results_dir)
+    folder = _resumed(options, results_dir)
+    if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
+        folder = _begun(runs, variables)
+        if folder is None:
+            _say(f"requeued; no run of this job on these nodes in {results_dir}: a new one")
+        else:
+            _say(f"requeued; going on with run {folder.name}")
+            options = ["--resume", str(folder)]
+    old = set(store.folders(results_dir))
+    quiet = [option for option in options if option == "--quiet"]
+    while True:
+        before = 0 if folder is None else standing_of(folder).done
+        status = _step([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
+        folder = folder or _begun(runs, variables, old)
+        if folder is None:
+            return _without_run(status, results_dir)
+        after = standing_of(folder)
+        if after.whole:
+            return folder, _exit_status(status)
+        if after.broken_off or after.done == before:
+            _say(f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on")
+            return folder, 1
+        options = ["--resume", str(folder), *quiet]
+
+
+def _step(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """One launch; its table goes to the log. The exit status is srun's."""
+    with _outlived():
+        try:
+            return subprocess.run(
+                command, check=False, env=dict(variables), stdin=subprocess.DEVNULL, stdout=sys.stderr
+            ).returncode
+        except OSError as error:
+            message = f"cannot start {command[0]}: {error.strerror}"
+            raise LaunchError(message) from error
+
+
+def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
+    """``srun -n 4 busbw run --suite quick`` → up to ``run`` and with it, and the options of the run."""
+    places = [place for place, word in enumerate(command) if word == "run" and place > 0]
+    if not places:
+        message = f"want a command that runs busbw run: srun busbw run --suite quick; given: {' '.join(command)}"
+        raise UsageError(message)
+    first = places[0] + 1
+    return list(command[:first]), list(command[first:])
+
+
+def _resumed(options: Sequence[str], results_dir: Path) -> Path | None:
+    for place, option in enumerate(options):
+        if option == "--resume" and place + 1 < len(options):
+            return store.find(results_dir, options[place + 1])
+        if option.startswith("--resume="):
+            return store.find(results_dir, option.partition("=")[2])
+    return None
+
+
+def _begun(runs: JobRuns, variables: Mapping[str, str], old: "set[Path] | None" = None) -> Path | None:
+    """The newest run of this job on these nodes, or None; ``old`` are folders that were there before."""
+    job = variables.get(JOB)
+    if job is None:
+        return None
+    found: Iterator[Path] = runs.of(job, variables.get(NODES))
+    return next((folder for folder in found if folder not in (old or ())), None)
+
+
+def _without_run(status: int, results_dir: Path) -> tuple[Path, int]:
+    if status == 0:
+        message = (
+            f"the step ended well, but there is no run of this job in {results_dir}: give the results folder by "
+            "BUSBW_RESULTS_DIR alone, and keep rank 0 on the first node of the job"
+        )
+        raise LaunchError(message)
+    message = f"no run came of it: the step ended with exit status {status}, and says why above"
+    raise (UsageError if status == 2 else LaunchError)(message)
+
+
+def _exit_status(status: int) -> int:
+    """That of the job: srun's may be a signal's, or one more than busbw ever gives."""
+    return min(abs(status), 1)
+
+
+@contextmanager
+def _outlived() -> Iterator[None]:
+    """Signals that end the job reach the step too; what it has to say then is waited for."""
+    numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+    before = {number: signal.signal(number, _wait_for_the_step) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _wait_for_the_step(_number: int, _frame: object) -> None:
+    """Nothing: a handler, not SIG_IGN, which srun would inherit."""
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"busbw: {text}\n")
+    sys.stderr.flush()
+
+
+def here() -> Mapping[str, str]:
+    """The environment of this job. Raises UsageError outside of one."""
+    if JOB not in os.environ:
+        message = f"{JOB} is not set: busbw launches belongs into a batch script; busbw submit writes one"
+        raise UsageError(message)
+    return os.environ
