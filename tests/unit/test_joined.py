@@ -145,11 +145,22 @@ def test_the_others_hear_what_rank_0_tells() -> None:
 
 def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
     port = free_port()
-    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
+    first = StoreMeeting(seat(0, 1), "127.0.0.1", port, 20.0)
     first.tell(Order(plan=PLAN, run="first"))
     again = StoreMeeting(seat(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
     with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has heard nothing from rank 0 for 0\.5 s"):
         again.hear()
+
+
+def test_ranks_that_do_not_come_are_named() -> None:
+    port = free_port()
+    first = StoreMeeting(seat(0, 4), "127.0.0.1", port, 1.0)
+    first_comes = threading.Thread(target=lambda: StoreMeeting(seat(2, 4), "127.0.0.1", port, 20.0).hear())
+    first_comes.start()
+    with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not come .* port {port} within 1 s: 1, 3$"):
+        first.tell(Order(plan=PLAN))
+    first_comes.join()
+    first.tell(Order(refused=True))  # when nothing is to be measured, nobody is missed
 
 
 def test_a_taken_port_and_a_missing_rank_0_are_said() -> None:

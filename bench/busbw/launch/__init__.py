@@ -83,6 +83,8 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
     row = launcher_here(os.environ)
     if row.meets is None:
         return begin(settings)
+    # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     seat = _seat(row)
     where = row.meets(seat, os.environ, timeout_seconds)
     if not seat.lead:

@@ -23,8 +23,12 @@ from busbw.resume import Remaining
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
 
-_ORDER_KEY, _HEARD_KEY = "order", "heard"
+_ORDER_KEY, _HEARD_KEY = "order", "heard/{rank}"
 _LINGER_SECONDS = 3.0
+"""How long rank 0 waits for the others when there is nothing for them to do."""
+
+_LOOK_SECONDS = 0.02
+_MOST_NAMES = 16
 
 
 class Order(Record, frozen=True, kw_only=True):
@@ -76,6 +80,7 @@ class StoreMeeting:
         import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
 
         self._seat = seat
+        self._where = host, port
         self._timeout_seconds = timeout_seconds
         timeout = timedelta(seconds=timeout_seconds)
         keeps = serves and seat.lead
@@ -93,21 +98,28 @@ class StoreMeeting:
         self.store = (host, port) if own_world else None
 
     def tell(self, order: Order) -> None:
-        """Put it into the store; where nothing is measured, stay until the others have taken it."""
+        """Put it into the store, and wait until the others have taken it: it goes with this process."""
+        patience = min(self._timeout_seconds, _LINGER_SECONDS) if order.plan is None else self._timeout_seconds
         try:
             self._store.set(_ORDER_KEY, msgspec.json.encode(order).decode())
-            deadline = time.monotonic() + _LINGER_SECONDS
-            while order.plan is None and self._heard() < self._seat.size - 1 and time.monotonic() < deadline:
-                time.sleep(0.02)
+            absent = self._absent(patience)
         except RuntimeError as error:
             message = f"rank 0 cannot tell the others what to measure: {_in_words(error)}"
             raise LaunchError(message) from error
+        if absent and order.plan is not None:
+            names = ", ".join(map(str, absent[:_MOST_NAMES])) + (", …" if len(absent) > _MOST_NAMES else "")
+            host, port = self._where
+            message = (
+                f"{len(absent)} of {self._seat.size} ranks have not come to rank 0 at {host} port {port} within "
+                f"{patience:g} s: {names}"
+            )
+            raise LaunchError(message)
 
     def hear(self) -> Order:
         """Wait for it in the store."""
         try:
             told = self._store.get(_ORDER_KEY)
-            self._store.add(_HEARD_KEY, 1)
+            self._store.set(_HEARD_KEY.format(rank=self._seat.rank), "")
         except RuntimeError as error:
             message = (
                 f"rank {self._seat.rank} (host {socket.gethostname()}) has heard nothing from rank 0 for "
@@ -119,8 +131,15 @@ class StoreMeeting:
     def part(self) -> None:
         """Nothing is left behind but the store, which goes with its process."""
 
-    def _heard(self) -> int:
-        return int(self._store.add(_HEARD_KEY, 0))
+    def _absent(self, seconds: float) -> list[int]:
+        """The ranks that have not heard after at most this long."""
+        absent = list(range(1, self._seat.size))
+        deadline = time.monotonic() + seconds
+        while True:
+            absent = [rank for rank in absent if not self._store.check([_HEARD_KEY.format(rank=rank)])]
+            if not absent or time.monotonic() >= deadline:
+                return absent
+            time.sleep(_LOOK_SECONDS)
 
 
 class MpiMeeting:
