@@ -7,7 +7,7 @@ venv := .venv
 installed := $(venv)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test cluster-setup cluster-test lint format bench bench-metrology clean
+.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch bench bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,6 +45,9 @@ lint: $(installed) ## style, types and import layers
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports --no-logo
+
+sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.shipped
+	$(venv)/bin/python -m busbw.slurm.shipped slurm
 
 format: $(installed) ## rewrite the sources in the project's style
 	$(venv)/bin/ruff check --fix

@@ -112,8 +112,8 @@ def render(job: Job) -> str:
     """The batch script of ``job``: the same text for the same job, always."""
     sections = [
         ["#!/bin/bash", *(f"# {line}".rstrip() for line in job.about), *_directives(job)],
-        [*job.before],
         [*_assignments(job)],
+        [*job.before],
         [*_command(job)],
         [*job.after],
     ]
@@ -182,14 +182,15 @@ def _assignments(job: Job) -> Iterator[str]:
 
 def _command(job: Job) -> Iterator[str]:
     srun: list[Word] = ["srun", *_SRUN]
+    tasks: tuple[Word, ...] = ()
     if job.mpi is not None:
         srun.append(Shell(f"--mpi={job.mpi.text}") if isinstance(job.mpi, Shell) else f"--mpi={job.mpi}")
     if job.node_counts:
-        count = "$SLURM_ARRAY_TASK_ID"
-        srun += [Shell(f"--nodes={count}"), Shell(f"--ntasks=$(({count} * {job.ranks_per_node}))")]
+        ranks = "$((SLURM_ARRAY_TASK_ID * SLURM_NTASKS_PER_NODE))"
+        tasks = (Shell("--nodes=$SLURM_ARRAY_TASK_ID"), Shell(f"--ntasks={ranks}"))
     lines = (
         f'"$BUSBW" launches {_words(srun)}',
-        *([_words(job.srun)] if job.srun else []),
+        *(_words(options) for options in (tasks, job.srun) if options),
         f'"$BUSBW" run {_words(job.run)}',
     )
     yield "# One srun is one launch. As many are started as the run lacks; a job that is requeued goes on with its run."

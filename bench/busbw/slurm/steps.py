@@ -64,7 +64,9 @@ def _step(command: Sequence[str], variables: Mapping[str, str]) -> int:
 
 def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
     """``srun -n 4 busbw run --suite quick`` → up to ``run`` and with it, and the options of the run."""
-    places = [place for place, word in enumerate(command) if word == "run" and place > 0]
+    places = [
+        place for place, word in enumerate(command) if word == "run" and place and command[place - 1].endswith("busbw")
+    ]
     if not places:
         message = f"want a command that runs busbw run: srun busbw run --suite quick; given: {' '.join(command)}"
         raise UsageError(message)
