@@ -5,7 +5,7 @@ import json
 import os
 import random
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from busbw.backends.base import Backend, BackendRow, World
 from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
 from busbw.cluster_facts import rank_facts
+from busbw.compiled import nothing, row_of
 from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
@@ -106,6 +107,7 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
         "timer_ns": read_cost_ns(clock),
         "empty_call_ns": empty_call_ns(backend, clock),
         "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
+        **_compiled_ns(job.backend, backend, clock),
         "facts": facts,
     }
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
@@ -135,6 +137,8 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
         load_average=environment.load_average(),
         empty_call_ns=tuple(int(one["empty_call_ns"]) for one in everyone),
         empty_loop_ns=tuple(int(one["empty_loop_ns"]) for one in everyone),
+        compiled_call_ns=_of_all(everyone, "compiled_call_ns"),
+        compiled_loop_ns=_of_all(everyone, "compiled_loop_ns"),
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
@@ -154,6 +158,22 @@ def _tells_of_it_first(job: Job, place: int) -> bool:
     return job.launch == 0 if job.remaining is None else place not in job.remaining.skipped
 
 
+def _compiled_ns(row: BackendRow, backend: Backend, clock: Clock) -> dict[str, int]:
+    """What a call that does nothing costs in the compiled loop, alone and in a row; nothing where there is none."""
+    loop = row_of([nothing()]) if row.native else None
+    if loop is None:
+        return {}
+    return {
+        "compiled_call_ns": empty_call_ns(backend, clock, compiled=loop),
+        "compiled_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW, compiled=loop),
+    }
+
+
+def _of_all(everyone: Sequence[dict[str, JSON]], key: str) -> tuple[int, ...]:
+    """A number of every rank; nothing when one of them has none."""
+    return tuple(int(one[key]) for one in everyone) if all(key in one for one in everyone) else ()
+
+
 def _measure_all(
     bench: Bench,
     job: Job,
@@ -168,10 +188,10 @@ def _measure_all(
     for case, block in order:
         if case in void:
             continue
-        if _asked_to_end(bench.backend, job):
-            return Outcome(measured, len(void), stopped=True)
         place.words = in_words(case)
         listener.block_begins(case, job.launch, block)
+        if _asked_to_end(bench.backend, job):
+            return Outcome(measured, len(void), stopped=True)
         row = measure(bench, case, shares(case, cases.weights), job.launch, block)
         record(row)
         place.words = f"the pause after {in_words(case)}"
@@ -218,7 +238,7 @@ def _recorder(
         )
         store.write_run(job.folder, run_record)
     elif job.remaining is not None:
-        carry_on(job.folder, job.plan, cases.cases, hosts, facts)
+        carry_on(job.folder, job.plan, cases.cases, hosts, facts, launch=job.launch)
     elif (before_hosts := store.read_run(job.folder).hosts) != hosts:
         message = (
             f"launch {job.launch + 1} came up on {list(hosts)}, the first one on {list(before_hosts)}; "
