@@ -4,7 +4,7 @@ Everything that judges starts from a ``Dataset``. The launch is the experimental
 the run and the launch that it comes from; runs that are pooled contribute launches, never anonymous samples.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,9 @@ import pandas as pd
 
 from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns
-from busbw.records import JSON, Case, GroupSamples, Measurement, Run
+from busbw.placement import binding, seats_of, variables_of
+from busbw.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
+from busbw.units import format_size
 from busbw_analysis.outside import plain_run
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
@@ -22,7 +24,10 @@ CaseState = Literal["measured", "failed", "skipped", "not reached"]
 _SHOWN_VALUE = 120
 """Characters of a value that fit into an error message."""
 
-_VARIABLES_THAT_MATTER = ("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_")
+_VARIABLES_THAT_MATTER = (
+    *("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
+    *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
+)
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")
 
 
@@ -115,8 +120,8 @@ def _variables(run: Run) -> JSON:
     found = {
         f"{name}={value}"
         for environment in run.environments.values()
-        for name, value in (fact(environment, "variables") or {}).items()
-        if name.startswith(_VARIABLES_THAT_MATTER) and value is not None
+        for name, value in variables_of(environment).items()
+        if name.startswith(_VARIABLES_THAT_MATTER)
     }
     return ", ".join(sorted(found))
 
@@ -125,6 +130,17 @@ def _placement(run: Run) -> JSON:
     """Which ranks share a host, by the order in which hosts appear: their names are another day's business."""
     seen = {host: str(number) for number, host in enumerate(dict.fromkeys(run.hosts))}
     return " ".join(seen[host] for host in run.hosts)
+
+
+def _binding(run: Run) -> JSON:
+    """How ranks are bound to cores, in words: not to which, for another job may get others of the same kind."""
+    seats = seats_of(run.hosts, run.environments)
+    known = {
+        words
+        for host in dict.fromkeys(run.hosts)
+        if (words := binding([seat for seat in seats if seat.host == host])) is not None
+    }
+    return ", ".join(sorted(known)) or None
 
 
 def _of_cases(field: str) -> Callable[[Run], JSON]:
@@ -149,6 +165,7 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("cpu.physical_cores", _over_hosts("cpu.physical_cores")),
     ("cpu.logical_cores", _over_hosts("cpu.logical_cores")),
     ("cpu.usable_cores", _over_hosts("cpu.usable_cores")),
+    ("binding of ranks to cores", _binding),
     ("memory", _memory),
     ("kernel", _over_hosts("kernel")),
     ("python", _over_hosts("python")),
@@ -190,7 +207,7 @@ def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
         message = f"run {twice[0]} was given more than once; pooled with itself its launches would count twice"
         raise AnalysisError(message)
     for stored in runs[1:]:
-        notices += _refuse(differences(runs[0].run, stored.run), force=force)
+        notices += _refuse(differences(runs[0], stored), force=force)
     cases = _cases(runs)
     blocks = _blocks(runs, {row.case: row.index for row in cases})
     return Dataset(runs=runs, cases=cases, blocks=blocks, samples=_table(blocks), notices=tuple(notices))
@@ -205,21 +222,42 @@ class Difference:
     unknown_in: str | None = None
 
 
-def differences(first: Run, second: Run) -> tuple[Difference, ...]:
-    """Everything in ``CHECKED`` in which ``second`` is not like ``first``, with both values."""
+def differences(first: store.StoredRun, second: store.StoredRun) -> tuple[Difference, ...]:
+    """Everything in ``CHECKED`` in which ``second`` is not like ``first``, with both values, and the cases that another
+    loop has timed.
+    """
     found: list[Difference] = []
     for key, value_of in CHECKED:
-        one, two = value_of(first), value_of(second)
+        one, two = value_of(first.run), value_of(second.run)
         if one == two:
             continue
         if one is None or two is None:
-            without = first.id if one is None else second.id
+            without = first.run.id if one is None else second.run.id
             text = f"run {without} did not record {key!r}, so it could not be compared with the other runs"
             found.append(Difference(key, text, without))
         else:
-            text = f"{key!r} is {_short(one)} in run {first.id} and {_short(two)} in run {second.id}"
+            text = f"{key!r} is {_short(one)} in run {first.run.id} and {_short(two)} in run {second.run.id}"
             found.append(Difference(key, text))
-    return tuple(found)
+    return (*found, *_other_loops(first, second))
+
+
+def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Difference]:
+    """A row of short calls takes Python two or three times as long, so that is no matter of the machine."""
+    one, two = _loops(first), _loops(second)
+    unlike = [case for case, loops in one.items() if case in two and two[case] != loops]
+    if unlike:
+        case = unlike[0]
+        said = [f"{' and '.join(sorted(loops[case]))} in run {run.run.id}" for loops, run in ((one, first), (two, second))]
+        where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more of the cases of both"
+        yield Difference("loop", f"'loop', which made the calls, is {said[0]} and {said[1]}, for {where}")
+
+
+def _loops(stored: store.StoredRun) -> dict[Case, set[LoopKind]]:
+    """Which loops have timed each case."""
+    found: dict[Case, set[LoopKind]] = {}
+    for row in stored.measurements:
+        found.setdefault(row.case, set()).add(row.loop)
+    return found
 
 
 def _refuse(found: Iterable[Difference], *, force: bool) -> list[str]:

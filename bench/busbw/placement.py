@@ -54,6 +54,19 @@ def _seat(rank: int, host: str, environment: Mapping[str, JSON]) -> Seat:
     )
 
 
+def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
+    """The recorded variables of a host, and those of single ranks as ``NAME of rank 0 of its
+    host``: by their order there, for in another run the same ranks may have other numbers.
+    """
+    alike = environment.get("variables")
+    found = {str(name): str(value) for name, value in alike.items()} if isinstance(alike, Mapping) else {}
+    for place, told in enumerate(_mappings(environment.get("ranks"))):
+        own = told.get("variables")
+        if isinstance(own, Mapping):
+            found |= {f"{name} of rank {place} of its host": str(value) for name, value in own.items()}
+    return found
+
+
 def _mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
     if isinstance(value, list):
         yield from (one for one in value if isinstance(one, Mapping))

@@ -8,6 +8,7 @@ import msgspec
 
 from busbw import __version__, store
 from busbw.errors import LaunchError, StoreError, UsageError
+from busbw.placement import binding, seats_of, variables_of
 from busbw.plan import Plan
 from busbw.progress import CaseBlock, progress_of
 from busbw.records import JSON, SCHEMA, Case, Run
@@ -30,6 +31,9 @@ _SAME_FACTS = (
     "thp",
 )
 """Facts of a host that may not change within a run: runs that differ in them are not pooled either."""
+
+_FACTS_OF_A_JOB = ("boot_id", "node", "variables", "ranks")
+"""Facts of a host that may change within a run, because its launches may be in several jobs."""
 
 _SAME_VARIABLES = (
     "GLOO_",
@@ -193,15 +197,39 @@ def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining:
 
 
 def carry_on(
-    folder: Path, plan: Plan, cases: Sequence[Case], hosts: Sequence[str], facts: Mapping[str, Mapping[str, JSON]]
+    folder: Path,
+    plan: Plan,
+    cases: Sequence[Case],
+    hosts: Sequence[str],
+    facts: Mapping[str, dict[str, JSON]],
+    *,
+    launch: int,
 ) -> None:
-    """Rank 0, once the world has formed: hold it against the one that the run in ``folder`` began in, and note when
-    the plan has more launches now. Raises LaunchError, listing every difference, StoreError when it cannot be noted.
+    """Rank 0, once the world has formed for the launch numbered ``launch``: hold it against the one that the run in
+    ``folder`` began in, and note when the plan has more launches now, or the hosts are in another job. Raises
+    LaunchError, listing every difference, StoreError when it cannot be noted.
     """
     run = store.read_run(folder)
     _refuse_other_facts(run, cases, hosts, facts)
-    if run.plan.get("launches") != plan.launches:
-        store.write_run(folder, msgspec.structs.replace(run, plan=plan.as_json()))
+    noted = msgspec.structs.replace(
+        run,
+        plan=plan.as_json() if run.plan.get("launches") != plan.launches else run.plan,
+        environments={
+            host: _with_what_is_new(then, facts.get(host, {}), launch) for host, then in run.environments.items()
+        },
+    )
+    if noted != run:
+        store.write_run(folder, noted)
+
+
+def _with_what_is_new(then: dict[str, JSON], now: Mapping[str, JSON], launch: int) -> dict[str, JSON]:
+    """The facts ``then``, and under ``resumed`` those of a job, which may differ, where they are no longer the same."""
+    before = then.get("resumed") or []
+    last = dict(then)
+    for one in before:
+        last.update(one)
+    new = {name: now[name] for name in _FACTS_OF_A_JOB if name in now and now[name] != last.get(name)}
+    return {**then, "resumed": [*before, {"launch": launch, **new}]} if new else then
 
 
 def _refuse_other_facts(
@@ -210,8 +238,12 @@ def _refuse_other_facts(
     differences = [] if run.hosts == tuple(hosts) else [f"hosts: {list(run.hosts)} then, {list(hosts)} now"]
     if run.cases != tuple(cases):
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, and not the same")
+    seats = seats_of(run.hosts, run.environments), seats_of(hosts, facts)
     for host in dict.fromkeys(hosts):
         then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
+        bound = [binding([seat for seat in those if seat.host == host]) for those in seats]
+        if None not in bound:  # runs of before it was recorded do not tell
+            then["binding"], now["binding"] = bound
         differences += [
             f"{key} of {host}: {then.get(key)} then, {now.get(key)} now"
             for key in dict.fromkeys([*then, *now])
@@ -231,10 +263,9 @@ def _refuse(run: Run, differences: Sequence[str]) -> None:
 
 def _told(facts: Mapping[str, JSON]) -> dict[str, JSON]:
     found = {path: _at(facts, path) for path in _SAME_FACTS}
-    variables = facts.get("variables")
-    if isinstance(variables, Mapping):
-        found |= {name: value for name, value in variables.items() if str(name).startswith(_SAME_VARIABLES)}
-    return found
+    return found | {
+        name: value for name, value in variables_of(facts).items() if name.partition(" ")[0].startswith(_SAME_VARIABLES)
+    }
 
 
 def _at(facts: Mapping[str, JSON], path: str) -> JSON:

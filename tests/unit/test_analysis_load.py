@@ -5,6 +5,7 @@ import msgspec
 import pytest
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
+from busbw.records import JSON
 from busbw.store import SAMPLES_FILE, StoredRun
 from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.load import CHECKED, load, pool, rank_list
@@ -34,6 +35,10 @@ def test_samples_without_a_shared_clock_have_no_skew() -> None:
     assert dataset.samples["arrival_skew_ns"].isna().all()
 
 
+def ranks(*cores: str, **variables: str) -> list[JSON]:
+    return [{"rank": rank, "cores": text, "variables": variables} for rank, text in enumerate(cores)]
+
+
 @pytest.mark.parametrize(
     ("machine", "key", "value"),
     [
@@ -42,6 +47,17 @@ def test_samples_without_a_shared_clock_have_no_skew() -> None:
         (Machine(facts={"kernel": "9.9"}), "'kernel'", "'9.9'"),
         (Machine(facts={"torch": "2.4.0"}), "'torch'", "'2.4.0'"),
         (Machine(facts={"variables": {"GLOO_SOCKET_IFNAME": "eth1"}}), "'variables'", "eth1"),
+        (Machine(facts={"variables": {"UCX_TLS": "tcp"}}), "'variables'", "UCX_TLS=tcp"),
+        (
+            Machine(facts={"ranks": ranks("0", "1", "2", "3")}),
+            "'binding of ranks to cores'",
+            "each rank has 1 core of its own",
+        ),
+        (
+            Machine(facts={"ranks": ranks(*["0-63"] * 4, UCX_TLS="rc")}),
+            "'variables'",
+            "UCX_TLS of rank 0 of its host=rc",
+        ),
         (Machine(hosts=("node0", "node1")), "'hosts'", "2"),
         (Machine(facts={"memory": {"total_bytes": 32 << 30}}), "'memory'", "32 GiB"),
     ],
@@ -73,7 +89,9 @@ def test_a_fact_that_one_run_lacks_is_a_notice_and_no_refusal() -> None:
 
 
 def test_variables_that_name_a_job_do_not_matter() -> None:
-    dataset = pool((small(1), small(2, Machine(facts={"variables": {"SLURM_JOB_ID": "77"}}))))
+    job = {"SLURM_JOB_ID": "77", "SLURM_STEP_ID": "2", "SLURM_RESTART_COUNT": "1", "PMIX_NAMESPACE": "slurm.pmix.77.2"}
+    mine = ranks(*["0-63"] * 4, SLURM_PROCID="0", PMIX_RANK="0")
+    dataset = pool((small(1), small(2, Machine(facts={"variables": job, "ranks": mine}))))
     assert dataset.notices == ()
 
 

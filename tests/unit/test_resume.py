@@ -34,7 +34,7 @@ from busbw.resume import (
 )
 from busbw.store import StoredRun
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 BLOCKS = 2
 LAUNCHES = 3
@@ -190,23 +190,74 @@ def facts_with(run: Run, **changes: JSON) -> dict[str, dict[str, JSON]]:
 def test_a_host_that_has_changed_is_refused(changes: dict[str, JSON], said: str, tmp_path: Path) -> None:
     run = whole_run().run
     with pytest.raises(LaunchError, match=said):
-        carry_on(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes))
+        carry_on(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes), launch=3)
 
 
 def test_other_hosts_and_other_cases_are_refused(tmp_path: Path) -> None:
     run = whole_run().run
     with pytest.raises(LaunchError, match=r"hosts: .*cases: 3 then, 2 now"):
-        carry_on(folder_of(run, tmp_path), PLAN, run.cases[:2], ("a", "b"), {})
+        carry_on(folder_of(run, tmp_path), PLAN, run.cases[:2], ("a", "b"), {}, launch=3)
 
 
-def test_another_job_number_is_no_difference_and_more_launches_are_noted(tmp_path: Path) -> None:
+def test_more_launches_are_noted(tmp_path: Path) -> None:
     run = whole_run().run
     folder = folder_of(run, tmp_path)
     plan = msgspec.structs.replace(plan_of(run, None), launches=7)
-    carry_on(folder, plan, run.cases, run.hosts, facts_with(run, variables={"SLURM_JOB_ID": "2"}, boot_id="x"))
+    carry_on(folder, plan, run.cases, run.hosts, run.environments, launch=3)
     noted = store.read_run(folder)
     assert noted.plan["launches"] == 7
     assert msgspec.structs.replace(noted, plan=run.plan) == run
+
+
+def test_the_jobs_that_a_run_was_resumed_in_are_noted_and_are_no_difference(tmp_path: Path) -> None:
+    run = whole_run().run
+    folder = folder_of(run, tmp_path)
+
+    def go_on(launch: int, job: str, **more: JSON) -> None:
+        variables = {"SLURM_JOB_ID": job, "SLURM_STEP_ID": str(launch), "SLURM_RESTART_COUNT": "1"}
+        facts = facts_with(run, variables=variables, **more)
+        carry_on(folder, PLAN, run.cases, run.hosts, facts, launch=launch)
+
+    go_on(3, "2", boot_id="x")
+    go_on(3, "2", boot_id="x")
+    go_on(4, "5", boot_id="x")
+    before = run.environments["node0"]
+    assert store.read_run(folder).environments["node0"] == {
+        **before,
+        "resumed": [
+            {
+                "launch": 3,
+                "boot_id": "x",
+                "variables": {"SLURM_JOB_ID": "2", "SLURM_STEP_ID": "3", "SLURM_RESTART_COUNT": "1"},
+            },
+            {"launch": 4, "variables": {"SLURM_JOB_ID": "5", "SLURM_STEP_ID": "4", "SLURM_RESTART_COUNT": "1"}},
+        ],
+    }
+
+
+def bound(*cores: str, **variables: str) -> list[JSON]:
+    return [{"rank": rank, "cores": text, "variables": variables} for rank, text in enumerate(cores)]
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        (bound("0", "1"), bound("0-1", "0-1"), "binding of node0: bound: .* then, not bound: .* now"),
+        (bound("0", "1", UCX_TLS="rc"), bound("0", "1", UCX_TLS="tcp"), "UCX_TLS of rank 0 .*: rc then, tcp now"),
+        (bound("0", "1", PMI_RANK="0"), bound("2", "3", PMI_RANK="1"), None),
+        (None, bound("0", "1"), None),
+    ],
+)
+def test_ranks_that_are_bound_otherwise_are_another_world(
+    then: list[JSON] | None, now: list[JSON], said: str | None, tmp_path: Path
+) -> None:
+    run = synthetic_run([case("all_reduce", 8, 2)], machine=Machine(hosts=("node0",), facts={"ranks": then})).run
+    folder = folder_of(run, tmp_path)
+    if said is None:
+        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
+        return
+    with pytest.raises(LaunchError, match=said):
+        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, ranks=now), launch=3)
 
 
 def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:

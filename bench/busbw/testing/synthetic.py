@@ -15,6 +15,7 @@ import numpy.typing as npt
 from busbw import __version__, store
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
+from busbw.placement import Seat, distance, seats_of
 from busbw.records import (
     JSON,
     QUANTILES,
@@ -32,6 +33,7 @@ from busbw.records import (
     Run,
     Skipped,
 )
+from busbw.units import number_list
 
 Floats = npt.NDArray[np.float64]
 
@@ -58,11 +60,13 @@ class World:
     launch. ``jitter_seconds`` is the mean of the exponential delay with which each rank arrives; ``late_rank`` arrives
     ``late_seconds`` after that on top, in a random ``late_share`` of the samples. ``slow_share`` of the samples take
     ``slow_seconds`` more. ``slow_ranks`` and ``slow_pairs`` divide the rate of the pair ops by ``slow_factor``.
-    ``moved`` are the moved factors of ops.
+    ``by_distance`` is what holds for pairs that are so far apart (``placement.distance``; None: between hosts), before
+    all others. ``moved`` are the moved factors of ops.
     """
 
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
     by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    by_distance: Mapping[int | None, tuple[Piece, ...]] = field(default_factory=dict)
     sample_noise: float = 0.02
     launch_noise: float = 0.0
     jitter_seconds: float = 0.0
@@ -77,29 +81,34 @@ class World:
     moved: Mapping[str, float] = field(default_factory=dict)
     shared_clock: bool = True
 
-    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int]) -> float:
-        """The true time of one call on ``ranks``."""
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        """The true time of one call on ``ranks``; ``apart`` is how far the two of a pair are."""
+        is_pair = OPS[op].members != "all"
         pieces = self.by_op.get(op, self.pieces)
+        if is_pair:
+            pieces = self.by_distance.get(apart, pieces)
         piece = [one for one in pieces if one.first_bytes <= size_bytes][-1]
-        slow = OPS[op].members != "all" and (
-            tuple(ranks) in self.slow_pairs or any(rank in self.slow_ranks for rank in ranks)
-        )
+        slow = is_pair and (tuple(ranks) in self.slow_pairs or any(rank in self.slow_ranks for rank in ranks))
         return (piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes) * (self.slow_factor if slow else 1.0)
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Where the run claims to have been taken: hosts with the same number of ranks each, and the facts of each host."""
+    """Where the run claims to have been taken: hosts with the same number of ranks each, and the facts of each host.
+    ``switches`` are those above a host, from the top to the leaf, where Slurm knows them.
+    """
 
     name: str = "synthetic"
     hosts: tuple[str, ...] = ("node0",)
     usable_cores: int | None = 64
     interface_bytes_per_second: float | None = None
     facts: Mapping[str, JSON] = field(default_factory=dict)
+    switches: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
-    def environment(self) -> dict[str, JSON]:
-        """The facts of one host, as ``run.json`` holds them."""
+    def environment(self, host: str, ranks: Sequence[int]) -> dict[str, JSON]:
+        """The facts of one host with these ranks, as ``run.json`` holds them. Every rank may use all cores."""
         cores = self.usable_cores
+        above = self.switches.get(host)
         return {
             "cpu": {"model": "Synthetic 1.0", "physical_cores": cores, "logical_cores": cores, "usable_cores": cores},
             "memory": {"total_bytes": 1 << 36},
@@ -119,6 +128,21 @@ class Machine:
             "variables": {},
             "thp": "madvise",
             "clock": {},
+            "machines": 1,
+            "node": None
+            if above is None
+            else {"name": host, "number": self.hosts.index(host), "switches": list(above)},
+            "ranks": [
+                {
+                    "rank": rank,
+                    "local_rank": place,
+                    "cores": None if cores is None else number_list(range(cores)),
+                    "numa_nodes": [0],
+                    "gpu": None,
+                    "variables": {},
+                }
+                for place, rank in enumerate(ranks)
+            ],
             **self.facts,
         }
 
@@ -172,6 +196,11 @@ def synthetic_run(
     world, machine, fate = world or World(), machine or Machine(), fate or Fate()
     ranks = max(one.ranks for one in cases)
     hosts = tuple(machine.hosts[rank * len(machine.hosts) // ranks] for rank in range(ranks))
+    environments = {
+        host: machine.environment(host, [rank for rank, name in enumerate(hosts) if name == host])
+        for host in machine.hosts
+    }
+    seats = seats_of(hosts, environments)
     generator = np.random.default_rng(seed)
     turns = cases[: fate.reached]
     rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in fate.skipped.items()]
@@ -183,7 +212,7 @@ def synthetic_run(
                 if one in fate.failed:
                     rows.append(Failed(case=one, launch=launch, block=block, error=fate.failed[one]))
                 elif one not in fate.skipped:
-                    rows.append(_measurement(world, one, launch, block, pace[one], samples, generator))
+                    rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
     if fate.ended is not None:
         rows.append(Ended(status=fate.ended, reason=None if fate.ended == "complete" else "as told", ended=_STARTED))
     identifier = f"synthetic-{seed}"
@@ -198,7 +227,7 @@ def synthetic_run(
         cases=tuple(cases),
         adjusted=(),
         hosts=hosts,
-        environments={host: machine.environment() for host in machine.hosts},
+        environments=environments,
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
 
@@ -227,10 +256,17 @@ def _launch_row(launch: int, hosts: tuple[str, ...], world: World) -> LaunchStar
 
 
 def _measurement(
-    world: World, one: Case, launch: int, block: int, pace: float, samples: int, generator: np.random.Generator
+    world: World,
+    seats: Sequence[Seat],
+    one: Case,
+    launch: int,
+    block: int,
+    pace: float,
+    samples: int,
+    generator: np.random.Generator,
 ) -> Measurement:
     op = OPS[one.op]
-    groups = tuple(_group(world, one, members, pace, samples, generator) for members in _groups(one))
+    groups = tuple(_group(world, seats, one, members, pace, samples, generator) for members in _groups(one))
     slowest = max(max(group.slowest_ns) for group in groups)
     return Measurement(
         case=one,
@@ -260,10 +296,17 @@ def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
 
 
 def _group(
-    world: World, one: Case, members: tuple[int, ...], pace: float, samples: int, generator: np.random.Generator
+    world: World,
+    seats: Sequence[Seat],
+    one: Case,
+    members: tuple[int, ...],
+    pace: float,
+    samples: int,
+    generator: np.random.Generator,
 ) -> GroupSamples:
     op = OPS[one.op]
-    truth = world.seconds(one.op, one.size_bytes, members) * op.trips * pace
+    apart = distance(seats[members[0]], seats[members[-1]])
+    truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
     done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)
     arrival = (
