@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -54,6 +57,11 @@ class Host:
         except OSError:
             return False
         return self.name.encode() in arguments and str(run).encode() in arguments
+
+    def listens(self, port: int) -> bool:
+        """Whether some process of this host takes connections at this TCP port."""
+        sockets = (line.split() for line in Path(f"/proc/{self.pid}/net/tcp").read_text(encoding="ascii").splitlines())
+        return any(line[1].endswith(f":{port:04X}") and line[3] == "0A" for line in sockets)
 
     def processes(self) -> Mapping[int, str]:
         """What runs on this host, its first process left out: process number (seen from outside) and command line."""
@@ -105,3 +113,32 @@ def wait_until(condition: Callable[[], bool], otherwise: str, seconds: float = S
             message = f"{otherwise} within {seconds:.0f} s"
             raise BedError(message)
         time.sleep(0.01)
+
+
+def kill_group(process: subprocess.Popen[str]) -> None:
+    """Kill whoever is left of the group that this process leads, and wait until they are gone.
+
+    The leader is ``nsenter``, outside of the host, and goes last: it buries its child, which else would be left to the
+    machine's first process, and while that takes its time the host cannot end either.
+    """
+
+    def gone() -> bool:
+        members = _members(process.pid)
+        for pid in members - {process.pid} or members:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return process.poll() is not None and not members
+
+    wait_until(gone, f"process group {process.pid} does not end")
+
+
+def _members(group: int) -> set[int]:
+    """The processes of a group that have not ended."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended while we looked
+                state, _, its_group = (entry / "stat").read_text(errors="replace").rpartition(")")[2].split()[:3]
+                if int(its_group) == group and state != "Z":
+                    found.add(int(entry.name))
+    return found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -12,9 +13,10 @@ from bed.hosts import BedError, Host, wait_until
 GPUS = 8
 """How many graphics processors every host says it has. They are /dev/null under other names."""
 
-Start = Callable[[str, Sequence[str | Path], Path], object]
+Start = Callable[[str, Sequence[str | Path], Path], subprocess.Popen[str]]
 """Starts a daemon on the host of this name and writes what it says to this file."""
 
+_CONTROLLER_PORT = 6817
 _MEBIBYTES = 4096
 """The memory that every host says it has."""
 
@@ -28,6 +30,7 @@ def configuration(folder: Path, hosts: Sequence[str], head: Host, addresses: Seq
     return f"""\
 ClusterName=bed
 SlurmctldHost={head.name}({head.address})
+SlurmctldPort={_CONTROLLER_PORT}
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -53,7 +56,7 @@ TopologyPlugin=topology/tree
 SwitchType=switch/none
 MpiDefault=none
 GresTypes=gpu
-ReturnToService=2
+ReturnToService=1
 SlurmdTimeout=20
 KillWait=2
 JobRequeue=1
@@ -75,7 +78,9 @@ SwitchName=spine Switches=leaf[1-2]
 
 
 def start_slurm(folder: Path, hosts: Sequence[Host], head: Host, cpus: int, start: Start) -> None:
-    """Write the configuration and begin to start munged and slurmctld on ``head`` and a slurmd on each of ``hosts``."""
+    """Write the configuration start munged and slurmctld on ``head``, and begin to start a slurmd on each of
+    ``hosts``. Raises BedError when one of the first two does not come up.
+    """
     folder.mkdir(mode=0o755)
     names = [host.name for host in hosts]
     _write_configuration(folder, names, head, [host.address for host in hosts], cpus)
@@ -90,7 +95,12 @@ def start_slurm(folder: Path, hosts: Sequence[Host], head: Host, cpus: int, star
     socket = munge / "socket"
     start(head.name, ["munged", "--foreground", "--force", f"--socket={socket}", *files, threads], munge / "out")
     wait_until(socket.exists, "munged did not start")
-    start(head.name, ["slurmctld", "-D"], folder / "slurmctld.out")
+    controller = start(head.name, ["slurmctld", "-D"], folder / "slurmctld.out")
+    # Who asks earlier is not refused at once, but waits for seconds.
+    wait_until(lambda: head.listens(_CONTROLLER_PORT) or controller.poll() is not None, "slurmctld does not listen")
+    if controller.poll() is not None:
+        message = f"slurmctld ended with {controller.returncode}"
+        raise BedError(message)
     for name in names:
         (folder / f"spool.{name}").mkdir()
         start(name, ["slurmd", "-D"], folder / f"slurmd.{name}.out")

@@ -5,19 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypeVar
 
-from bed.hosts import START_SECONDS, BedError, Host, start_host, started_host, wait_until
+from bed.hosts import BedError, Host, kill_group, start_host, started_host, wait_until
 from bed.network import Network
 from bed.slurm import start_slurm, told_by_daemons
 from bed.switch import Switch, start_switch
@@ -27,6 +26,7 @@ HEAD = "head"
 MOST_HOSTS = 60
 
 _END_SECONDS = 10.0
+_LONGEST_FOLDER = 88
 _CHECKOUT = Path(__file__).resolve().parents[3]
 _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _UNFINISHED = ("PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "REQUEUED", "RESIZING", "STOPPED")
@@ -216,6 +216,23 @@ class Bed:
             start_new_session=True,
         )
 
+    @contextmanager
+    def running_on(
+        self,
+        host: str,
+        argv: Sequence[str | Path],
+        *,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+        output: IO[bytes] | IO[str] | int = subprocess.PIPE,
+    ) -> Iterator[subprocess.Popen[str]]:
+        """``start_on``, and at the end of the context it and all that it started in its process group are killed."""
+        with self.start_on(host, argv, environment=environment, folder=folder, output=output) as process:
+            try:
+                yield process
+            finally:
+                kill_group(process)
+
     def run_on(
         self,
         host: str,
@@ -226,12 +243,8 @@ class Bed:
         seconds: float = 120.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host until it has ended. Kills it after ``seconds``, with subprocess.TimeoutExpired."""
-        with self.start_on(host, argv, environment=environment, folder=folder) as process:
-            try:
-                out, err = process.communicate(timeout=seconds)
-            finally:
-                if process.poll() is None:
-                    os.killpg(process.pid, signal.SIGKILL)
+        with self.running_on(host, argv, environment=environment, folder=folder) as process:
+            out, err = process.communicate(timeout=seconds)
         return subprocess.CompletedProcess([*map(str, argv)], process.returncode, out, err)
 
     def ask(self, *argv: str | Path) -> str:
@@ -320,6 +333,9 @@ class Bed:
                 raise BedError(message) from error
         undo.callback(shutil.rmtree, self.folder)
         self.folder = self.folder.resolve()
+        if len(str(self.folder)) > _LONGEST_FOLDER:
+            message = f"{self.folder} is too long a name: {_LONGEST_FOLDER} characters at most, as sockets are in there"
+            raise BedError(message)
         self.folder.chmod(0o755)
         (self.folder / "home").mkdir()
         return self.folder
@@ -327,20 +343,19 @@ class Bed:
     def _start_slurm(self, lifeline: _Lifeline) -> None:
         folder = self.place / "slurm"
 
-        def start(host: str, argv: Sequence[str | Path], told: Path) -> None:
+        def start(host: str, argv: Sequence[str | Path], told: Path) -> subprocess.Popen[str]:
             with told.open("wb") as output:
-                lifeline.hold(self.start_on(host, argv, output=output))
-
-        start_slurm(folder, [self._hosts[name] for name in self.names], self._hosts[HEAD], self.cpus, start)
+                return lifeline.hold(self.start_on(host, argv, output=output))
 
         def all_idle() -> bool:
             idle = self.run_on(HEAD, ["sinfo", "--noheader", "--Node", "--states=idle", "--format=%N"])
             return len(set(idle.stdout.split())) == self.hosts
 
         try:
-            wait_until(all_idle, "Slurm did not start", START_SECONDS)
+            start_slurm(folder, [self._hosts[name] for name in self.names], self._hosts[HEAD], self.cpus, start)
+            wait_until(all_idle, "its nodes are not all idle")
         except BedError as error:
-            message = f"{error}\n{told_by_daemons(folder)}"
+            message = f"Slurm did not start: {error}\n{told_by_daemons(folder)}"
             raise BedError(message) from error
 
     def _write_state(self) -> None:

@@ -1,0 +1,253 @@
+"""The bed does what the other tests rely on: its hosts are apart, its network is what was set, and nothing stays."""
+
+from __future__ import annotations
+
+# ruff: noqa: S108 - each host has a /tmp of its own, which is looked at here
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from bed import HEAD, Bed, BedError, Cable, Network, both_ways
+from bed import whole as bed_whole
+from bed.network import Path as Way
+
+_PING = Path(__file__).parent / "programs" / "echo.py"
+
+
+def ours(folder: Path) -> list[str]:
+    """What is left of the bed in this folder: processes that name it, mounts below it, and files."""
+    found = [str(folder)] if folder.exists() else []
+    found += [line for line in Path("/proc/self/mounts").read_text().splitlines() if str(folder) in line]
+    for entry in Path("/proc").iterdir():
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+        except OSError:
+            continue
+        if str(folder).encode() in text:
+            found.append(f"process {entry.name}: {text.partition(b'SLURM_CONF')[0]!r}")
+    return found
+
+
+def namespaces() -> set[str]:
+    """Every network, mount and process namespace that a process of this machine is in."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/ns/*"):
+        try:
+            found.add(str(entry.readlink()))
+        except OSError:
+            continue
+    return found
+
+
+def round_trip_ms(bed: Bed, source: str, destination: str) -> float:
+    """The shortest of many round trips of a small datagram."""
+    told = bed.run_on(source, [sys.executable, _PING, "time", bed.address(destination)])
+    return float(told.stdout) if told.returncode == 0 else float("inf")
+
+
+def rate_mbit(bed: Bed, source: str, destination: str, megabytes: int = 4) -> float:
+    """The rate of the later part of a long TCP stream, the best of three: its ends may have to wait for a processor."""
+    rates = []
+    for _ in range(3):
+        told = bed.run_on(source, [sys.executable, _PING, "rate", bed.address(destination), str(megabytes)])
+        assert told.returncode == 0, told.stderr
+        rates.append(float(told.stdout))
+    return max(rates)
+
+
+class TestHosts:
+    def test_each_host_has_its_own_name_processes_and_temporary_folder(self, network: Bed) -> None:
+        network.run_on("n1", ["touch", "/tmp/of-n1", "/dev/shm/of-n1"])
+        told = {
+            host: network.run_on(host, ["sh", "-c", "hostname; ls /tmp/of-n1 /dev/shm/of-n1; ls /proc"]).stdout
+            for host in ("n1", "n2")
+        }
+        assert told["n1"].split()[:3] == ["n1", "/dev/shm/of-n1", "/tmp/of-n1"]
+        assert told["n2"].split()[0] == "n2"
+        assert "of-n1" not in told["n2"]
+        assert str(os.getpid()) not in told["n2"].split()
+        assert not Path("/tmp/of-n1").exists()
+
+    def test_hosts_share_the_checkout_and_the_folders_that_are_named(self, network: Bed, tmp_path: Path) -> None:
+        network.run_on("n1", ["touch", tmp_path / "written"])
+        told = network.run_on("n2", ["ls", tmp_path / "written", __file__])
+        assert told.returncode == 0, told.stderr
+        assert (tmp_path / "written").exists()
+
+    def test_only_their_own_interfaces_are_there_and_each_finds_the_others_by_name(self, network: Bed) -> None:
+        assert network.run_on("n3", ["ls", "/sys/class/net"]).stdout.split() == ["eth0", "lo"]
+        assert network.run_on("n3", ["getent", "ahostsv4", "n1"]).stdout.split()[0] == network.address("n1")
+
+    def test_nothing_of_the_callers_environment_is_there(self, network: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("WORLD_SIZE", "7")
+        assert "WORLD_SIZE" not in network.run_on("n1", ["env"]).stdout
+
+    def test_a_command_that_takes_too_long_is_killed(self, network: Bed) -> None:
+        with pytest.raises(subprocess.TimeoutExpired):
+            network.run_on("n1", ["sh", "-c", "sleep 1000 & sleep 1000"], seconds=0.5)
+        assert not network.processes("n1")
+
+    def test_an_unknown_host_is_an_error_with_the_known_ones(self, network: Bed) -> None:
+        with pytest.raises(BedError, match="no host n9; there are n1, n2, n3, n4, head"):
+            network.run_on("n9", ["true"])
+        with pytest.raises(ValueError, match="no host n9; there are head, n1, n2, n3, n4"):
+            network.set_network(Network(cables={"n9": Cable(cut=True)}))
+
+
+class TestNetwork:
+    @pytest.fixture(autouse=True)
+    def _answering(self, network: Bed) -> Iterator[None]:
+        with ExitStack() as running:
+            for host in ("n2", "n3"):
+                answer = running.enter_context(network.running_on(host, [sys.executable, _PING, "answer"]))
+                assert answer.stdout is not None
+                assert answer.stdout.readline() == "ready\n"
+            yield
+
+    def test_a_round_trip_takes_the_delay_twice(self, network: Bed) -> None:
+        network.set_network(Network(delay_ms=5))
+        assert 10 <= round_trip_ms(network, "n1", "n2") < 11
+
+    def test_cable_and_path_have_their_own_delays(self, network: Bed) -> None:
+        network.set_network(Network(delay_ms=2, cables={"n2": Cable(delay_ms=4)}, paths=[Way("n3", "n1", delay_ms=10)]))
+        assert 10 <= round_trip_ms(network, "n1", "n2") < 11
+        assert 14 <= round_trip_ms(network, "n1", "n3") < 15
+
+    @pytest.mark.parametrize("mbit", [100, 500])
+    def test_a_stream_has_the_rate_of_the_cable(self, network: Bed, mbit: int) -> None:
+        network.set_network(Network(rate_mbit=mbit))
+        # 9000 bytes of frame hold 8948 of data and take 24 more on the cable.
+        assert rate_mbit(network, "n1", "n2", mbit // 20) == pytest.approx(mbit * 8948 / 9038, rel=0.03)
+
+    def test_rates_hold_for_one_direction_and_one_pair(self, network: Bed) -> None:
+        slow_down = Network(rate_mbit=400, cables={"n2": Cable(down_mbit=50)}, paths=both_ways("n1", "n3", 100))
+        network.set_network(slow_down)
+        assert rate_mbit(network, "n1", "n2", 4) == pytest.approx(50, rel=0.05)
+        assert rate_mbit(network, "n1", "n3", 4) == pytest.approx(100, rel=0.05)
+        network.set_network(Network(rate_mbit=400, cables={"n2": Cable(up_mbit=50)}))
+        assert rate_mbit(network, "n1", "n2", 16) == pytest.approx(400, rel=0.05)
+
+    def test_a_cut_cable_loses_everything_until_it_is_mended(self, network: Bed) -> None:
+        network.cut("n2")
+        assert round_trip_ms(network, "n1", "n2") == float("inf")
+        assert round_trip_ms(network, "n1", "n3") < 5
+        network.mend("n2")
+        assert round_trip_ms(network, "n1", "n2") < 5
+
+
+class TestSlurm:
+    def test_a_job_runs_on_all_hosts_and_its_end_is_told(self, cluster: Bed, tmp_path: Path) -> None:
+        number = cluster.sbatch(["--nodes=4", f"--output={tmp_path}/out", "--wrap=srun hostname; exit 3"])
+        job = cluster.ended_job(number)
+        assert (job.state, job.exit_code) == ("FAILED", 3)
+        assert sorted((tmp_path / "out").read_text().split()) == ["n1", "n2", "n3", "n4"]
+
+    @pytest.mark.parametrize(("mpi", "variable"), [("pmi2", "PMI_RANK"), ("pmix", "PMIX_RANK")])
+    def test_both_ways_to_start_mpi_are_there(self, cluster: Bed, mpi: str, variable: str) -> None:
+        told = cluster.ask("srun", "--nodes=2", f"--mpi={mpi}", "sh", "-c", f"echo ${variable}")
+        assert sorted(told.split()) == ["0", "1"]
+
+    def test_switches_and_graphics_processors_are_known(self, cluster: Bed) -> None:
+        assert "SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n3,n4" in cluster.ask("scontrol", "show", "topology")
+        shown = cluster.ask("srun", "--gpus-per-node=8", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+        assert shown.strip() == "0,1,2,3,4,5,6,7"
+
+    def test_a_node_that_is_set_down_ends_its_job(self, cluster: Bed, tmp_path: Path) -> None:
+        number = cluster.sbatch(["--nodes=2", "--no-requeue", f"--output={tmp_path}/out", "--wrap=srun sleep 100"])
+        while cluster.job(number).state != "RUNNING":
+            time.sleep(0.05)
+        cluster.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
+        try:
+            assert cluster.ended_job(number).state == "NODE_FAIL"
+        finally:
+            cluster.ask("scontrol", "update", "nodename=n2", "state=resume")
+
+    def test_what_slurm_refuses_is_told_in_its_words(self, cluster: Bed) -> None:
+        with pytest.raises(BedError, match="invalid partition specified: nosuch"):
+            cluster.sbatch(["--partition=nosuch", "--wrap=true"])
+
+
+class TestTheEnd:
+    def test_nothing_is_left_of_a_bed_that_was_used(self) -> None:
+        before = namespaces()
+        with Bed(hosts=2, slurm=True) as bed:
+            folder = bed.place
+            left = bed.start_on("n1", ["sh", "-c", "sleep 1000 & sleep 1000"], output=subprocess.DEVNULL)
+            bed.sbatch(["--nodes=2", f"--output={folder}/out", "--wrap=srun sleep 1000"])
+            assert namespaces() - before
+        left.wait()
+        assert not ours(folder)
+        assert not namespaces() - before
+
+    def test_a_folder_whose_sockets_would_have_too_long_a_name_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(BedError, match="too long a name"), Bed(folder=tmp_path / ("long" * 20)):
+            pass
+        assert not list(tmp_path.iterdir())
+
+    @pytest.mark.parametrize("part", ["start_switch", "start_slurm", "wait_until"])
+    def test_nothing_is_left_of_one_that_was_broken_off(
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, part: str
+    ) -> None:
+        def ctrl_c(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(bed_whole, part, ctrl_c)
+        with pytest.raises(KeyboardInterrupt), Bed(hosts=2, slurm=True, folder=tmp_path / "bed"):
+            pass
+        assert not ours(tmp_path / "bed")
+
+    def test_slurm_that_does_not_start_is_told_with_its_last_words(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("bed.slurm.topology", lambda _: "NoSuchKey=n7\n")
+        with pytest.raises(BedError, match=r"slurmctld ended with 1\n(.|\n)*NoSuchKey"), Bed(hosts=2, slurm=True):
+            pass
+
+    @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_it_ends_with_the_process_that_made_it(self, number: signal.Signals, tmp_path: Path) -> None:
+        keeper = subprocess.Popen(
+            [sys.executable, Path(__file__).parent / "bed", "--name", "short", "up", "2", "--keep"],
+            env={**os.environ, "TMPDIR": str(tmp_path)},
+            stderr=subprocess.DEVNULL,
+        )
+        folder = tmp_path / "busbw-bed-short"
+        while not (folder / "bed.json").exists():
+            assert keeper.poll() is None
+            time.sleep(0.02)
+        keeper.send_signal(number)
+        keeper.wait()
+        deadline = time.monotonic() + 30
+        # Who is killed cannot remove its folder; `bed up` and `bed down` do that.
+        while (
+            left := [one for one in ours(folder) if number != signal.SIGKILL or one != str(folder)]
+        ) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not left
+
+
+def test_the_command_makes_a_bed_uses_it_and_takes_it_down(tmp_path: Path) -> None:
+    def bed(*arguments: str) -> str:
+        command = [sys.executable, str(Path(__file__).parent / "bed"), *arguments]
+        done = subprocess.run(
+            command, env={**os.environ, "TMPDIR": str(tmp_path)}, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    try:
+        assert bed("up", "2", "--rate", "100").startswith("n1, n2 and head are up")
+        assert bed("on", HEAD, "srun", "--nodes=2", "hostname").split() in (["n1", "n2"], ["n2", "n1"])
+        bed("network", "--rate", "200", "--cable", "n1", "10", "20", "0.5", "--path", "n1", "n2", "0", "3")
+        bed("cut", "n1")
+        attached = Bed.attached(tmp_path / "busbw-bed-mine")
+        assert attached.network == Network(
+            200.0, 0.0, {"n1": Cable(10.0, 20.0, 0.5, cut=True)}, (Way("n1", "n2", 0.0, 3.0),)
+        )
+        bed("mend", "n1")
+    finally:
+        bed("down")
+    assert not ours(tmp_path / "busbw-bed-mine")
