@@ -1,0 +1,53 @@
+"""A launch of a thousand ranks of which only rank 0 is there: torch's fake process group answers at once, for all.
+
+Plan, groups, store and report see a world of that size; the data that "arrive" are wrong, and the check has to say so.
+Run as: python pretend_many.py RESULTS RANKS PLAN
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+from busbw import store
+from busbw.backends.base import BackendRow, World
+from busbw.backends.torch_dist import TorchBackend
+from busbw.launch.base import finish_well
+from busbw.listeners import Silent
+from busbw.ops.groups import Ranks
+from busbw.plan import read_plan
+from busbw.worker import Job, run
+
+
+class FakeGroupBackend(TorchBackend):
+    """Torch's fake process group in the place of a library, for the control traffic as well."""
+
+    def __init__(self, world: World) -> None:
+        torch.set_num_threads(1)
+        dist.init_process_group("fake", store=FakeStore(), rank=world.rank, world_size=world.size)
+        self.rank, self.size, self.device = world.rank, world.size, None
+        self._where = "cpu"
+        self._control = dist.group.WORLD
+        self._here = torch.zeros(2, dtype=torch.uint8)
+        self._groups = {tuple(range(world.size)): None}
+
+    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
+        """Fake ones, too."""
+        for group in groups:
+            if group not in self._groups:
+                self._groups[group] = dist.new_group(list(group), backend="fake")
+
+
+def main() -> None:
+    """Measure, as if."""
+    results, ranks, plan = Path(sys.argv[1]), int(sys.argv[2]), read_plan(Path(sys.argv[3]))
+    row = BackendRow("gloo", "cpu", "nothing moves", lambda: None, FakeGroupBackend, dict)
+    folder = store.create(results, "pretended")
+    outcome = run(Job(plan, folder, 0, "local", row), World(0, ranks, 0, "local", 60.0), Silent())
+    finish_well(folder, outcome.failed)
+
+
+if __name__ == "__main__":
+    main()

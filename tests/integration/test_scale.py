@@ -1,0 +1,74 @@
+"""Many ranks: 128 that are really there, and a thousand that are not, whose numbers nobody may believe."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.records import Failed, Measurement
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.integration.conftest import Commands
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+
+_MANY = 128
+_MOST_PRIVATE_MIB = 64
+"""Forked ranks share torch with their parent; a rank that was started from nothing has 143 MiB of its own."""
+
+
+def _private_mib(pid: int) -> float:
+    """What a process has for itself alone, MiB."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text(encoding="utf-8").splitlines()
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))) / 1024
+
+
+def test_128_ranks_of_one_machine_come_to_the_end(
+    commands: Commands, record_property: Callable[[str, object], None]
+) -> None:
+    plan = commands.plan(
+        '[[sweep]]\nops = ["all_reduce", "barrier"]\nsizes = "8"\n'
+        '[[sweep]]\nops = ["all_gather"]\nsizes = "64KiB"\ngroups = "div:8"\n'
+    )
+    started = commands.start("run", "--plan", plan, "--ranks", str(_MANY), "--timeout", "240", "--quiet")
+    started.rows(atleast=1)
+    private = statistics.median(_private_mib(pid) for pid in started.pids())
+    finished = started.wait(500)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert run.end is not None
+    assert run.end.status == "complete"
+    assert {row.case.op for row in run.measurements} == {"all_reduce", "barrier", "all_gather"}
+    groups = next(row.groups for row in run.measurements if row.case.op == "all_gather")
+    assert [group.ranks for group in groups] == [tuple(range(first, first + 8)) for first in range(0, _MANY, 8)]
+    record_property("private_mib_per_rank", private)
+    assert private < _MOST_PRIVATE_MIB
+
+
+def test_a_thousand_ranks_that_are_not_there_are_not_believed(commands: Commands) -> None:
+    """Plan, groups, records and report at 1024 ranks, over a process group that moves nothing."""
+    wrong = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
+    plan = commands.plan(
+        f'[[sweep]]\nops = {[*wrong, "barrier"]}\nsizes = "64KiB"\nroot = 5\n'
+        '[[sweep]]\nops = ["all_reduce"]\nsizes = "64KiB"\ngroups = "div:8"\n'
+    )
+    finished = commands.run(commands.results, "1024", plan, program=commands.program("pretend_many.py"))
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert len(run.run.hosts) == 1024
+    refused = [row for row in run.rows if isinstance(row, Failed)]
+    assert [row.case.op for row in refused if row.case.group == "all"] != []
+    assert {row.case.op for row in refused} == set(wrong)
+    assert {(row.case.group, row.case.ranks) for row in refused} == {("all", 1024), ("div:8", 1024)}
+    assert all(row.error.startswith("wrong data before timing: ") for row in refused)
+    assert {row.case.op for row in run.rows if isinstance(row, Measurement)} == {"barrier"}
+    report = commands.run("report", "latest", "--output", commands.folder / "report")
+    assert report.code == 0, report.told
+    page = (commands.folder / "report" / "report.md").read_text(encoding="utf-8")
+    assert "7 case(s) failed" in page
+    assert "1024" in page
