@@ -13,7 +13,7 @@ from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.slurm import planned, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.planned import Order
-from busbw.slurm.runs import JOB, JobRuns, standing_of
+from busbw.slurm.runs import JobRuns, standing_of
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 
 _results_dir = click.option(
@@ -201,12 +201,12 @@ def _rows(results_dir: Path) -> list[listing.Row]:
     rows: list[listing.Row] = []
     told: set[str] = set()
     for folder in store.folders(results_dir):
-        # The job that goes on with a run, or went on with it last, says so; the run itself knows the one that began it.
-        began = runs.variables(folder).get(JOB)
-        theirs = [job for job in queued if job.comment == f"resumes {folder.name}" or job.id == began]
+        there = [stay.job for stay in runs.jobs(folder)]
+        # A job that has yet to begin with what a run lacks is in no run, but says so.
+        theirs = [one for one in queued if one.id in there or one.comment == f"resumes {folder.name}"]
         job = max(theirs, key=lambda one: int(one.id), default=None)
         told |= {one.id for one in theirs}
-        rows.append({**_job_part(began, job), **_run_part(folder)})
+        rows.append({**_job_part(next(reversed(there), None), job), **_run_part(folder)})
     waiting = [job for job in queued if job.id not in told and job.name.startswith("busbw")]
     return [*rows, *({**_job_part(job.id, job), **_run_part(None)} for job in waiting)]
 

@@ -103,9 +103,14 @@ def resuming_order(folder: Path, *, nodes: str | None, ranks_per_node: int | Non
     options: tuple[str, ...] = ("--resume", str(folder.absolute()))
     if launches is not None:
         options += ("--launches", str(launches))
-    # The names of hosts are those of Slurm's nodes up to the domain; where they are not, --nodelist says it.
-    hosts = ",".join(dict.fromkeys(host.partition(".")[0] for host in run.hosts))
-    return Order(options, wanted, shape, f"busbw-{wanted.name}", hosts, folder.absolute())
+    nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
+    return Order(options, wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
+
+
+def _node_of(run: Run, host: str) -> str:
+    """What Slurm calls ``host``: as it was recorded, or for a run outside of Slurm the name up to its first dot."""
+    node = run.environments.get(host, {}).get("node") or {}
+    return str(node.get("name") or host.partition(".")[0])
 
 
 def _shape_of_run(run: Run) -> Shape:

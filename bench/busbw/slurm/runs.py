@@ -1,6 +1,6 @@
 """Which runs belong to which jobs: a run keeps the variables of the job that began it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +11,14 @@ from busbw.records import Run
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
+
+
+@dataclass(frozen=True, slots=True)
+class Stay:
+    """A job, by its number, and its nodes as Slurm writes them: ``n[1-4]``."""
+
+    job: str
+    nodes: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,34 +58,38 @@ def standing_of(folder: Path) -> Standing:
     )
 
 
-def variables_of(run: Run) -> Mapping[str, str]:
-    """The recorded variables of the first host of ``run`` that has any: those of a job are the same on all."""
-    for facts in run.environments.values():
-        variables = facts.get("variables")
-        if variables:
-            return {str(name): str(value) for name, value in variables.items()}
-    return {}
+def jobs_of(run: Run) -> tuple[Stay, ...]:
+    """The jobs that measured ``run``, in order: the one that began it, and those that it was resumed in."""
+    facts = next(iter(run.environments.values()), {})
+    found: dict[Stay, None] = {}
+    for one in (facts, *(facts.get("resumed") or ())):
+        variables = one.get("variables") or {}
+        if JOB in variables:
+            found[Stay(str(variables[JOB]), str(variables.get(NODES, "")))] = None
+    return tuple(found)
 
 
 @dataclass(slots=True)
 class JobRuns:
-    """The runs below ``results_dir`` by the job that began them. Each is read once: that never changes."""
+    """The runs below ``results_dir`` by the jobs that measured them; each is read again only when it was written anew,
+    which a run that is resumed in another job is.
+    """
 
     results_dir: Path
-    _known: dict[Path, Mapping[str, str]] = field(default_factory=dict)
+    _known: dict[Path, tuple[int, tuple[Stay, ...]]] = field(default_factory=dict)
 
     def of(self, job: str, nodes: str | None = None) -> Iterator[Path]:
         """The folders of the runs of ``job``, newest first; on the nodes ``nodes`` alone where they are given."""
         for folder in reversed(list(store.folders(self.results_dir))):
-            there = self.variables(folder)
-            if there.get(JOB) == job and nodes in {None, there.get(NODES)}:
+            if any(stay.job == job and nodes in {None, stay.nodes} for stay in self.jobs(folder)):
                 yield folder
 
-    def variables(self, folder: Path) -> Mapping[str, str]:
-        """The recorded variables of the run in ``folder``; none of one that cannot be read."""
-        if folder not in self._known:
-            try:
-                self._known[folder] = variables_of(store.read_run(folder))
-            except StoreError:
-                return {}
-        return self._known[folder]
+    def jobs(self, folder: Path) -> tuple[Stay, ...]:
+        """The jobs of the run in ``folder``, in order; none of one that cannot be read."""
+        try:
+            written = (folder / store.RUN_FILE).stat().st_mtime_ns
+            if folder not in self._known or self._known[folder][0] != written:
+                self._known[folder] = (written, jobs_of(store.read_run(folder)))
+        except (OSError, StoreError):
+            return ()
+        return self._known[folder][1]

@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,7 +15,25 @@ from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
 _RESTARTS = "SLURM_RESTART_COUNT"
 
 
-def carry_out(command: Sequence[str], results_dir: Path, variables: Mapping[str, str]) -> tuple[Path, int]:
+Start = Callable[[Sequence[str], Mapping[str, str]], int]
+"""Starts a step with these variables around it, waits for it, and returns its exit status."""
+
+
+def start_step(command: Sequence[str], variables: Mapping[str, str]) -> int:
+    """Start ``command`` and wait; what it prints goes to the log. Raises LaunchError when it cannot be started."""
+    with _outlived():
+        try:
+            return subprocess.run(
+                command, check=False, env=dict(variables), stdin=subprocess.DEVNULL, stdout=sys.stderr
+            ).returncode
+        except OSError as error:
+            message = f"cannot start {command[0]}: {error.strerror}"
+            raise LaunchError(message) from error
+
+
+def carry_out(
+    command: Sequence[str], results_dir: Path, variables: Mapping[str, str], start: Start = start_step
+) -> tuple[Path, int]:
     """Start ``command`` (``srun … busbw run …``) once a launch; return the run's folder and the exit status.
 
     A launch that measured all that it was to is followed by the next one; one that was broken off ends the job, and
@@ -37,7 +55,7 @@ def carry_out(command: Sequence[str], results_dir: Path, variables: Mapping[str,
     quiet = [option for option in options if option == "--quiet"]
     while True:
         before = 0 if folder is None else standing_of(folder).done
-        status = _step([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
+        status = start([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
         folder = folder or _begun(runs, variables, old)
         if folder is None:
             return _without_run(status, results_dir)
@@ -48,18 +66,6 @@ def carry_out(command: Sequence[str], results_dir: Path, variables: Mapping[str,
             _say(f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on")
             return folder, 1
         options = ["--resume", str(folder), *quiet]
-
-
-def _step(command: Sequence[str], variables: Mapping[str, str]) -> int:
-    """One launch; its table goes to the log. The exit status is srun's."""
-    with _outlived():
-        try:
-            return subprocess.run(
-                command, check=False, env=dict(variables), stdin=subprocess.DEVNULL, stdout=sys.stderr
-            ).returncode
-        except OSError as error:
-            message = f"cannot start {command[0]}: {error.strerror}"
-            raise LaunchError(message) from error
 
 
 def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:

@@ -1,0 +1,201 @@
+"""The text of batch scripts: that of the golden files, and whatever is in a value reaches the command as it is."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from busbw.errors import UsageError
+from busbw.slurm.script import Job, Setting, Shell, render
+from busbw.slurm.shipped import SHIPPED, write
+
+ROOT = Path(__file__).parents[2]
+GOLDEN = ROOT / "tests/data/slurm"
+HOSTILE = ("a 0", '"a\'; echo foo"', "$HOME `id` $(id)", "a\\b", "#a#", "é –", "*", "-x", "a;b|c&d")
+
+PLAIN = Job(
+    run=("--suite", "quick"),
+    nodes=2,
+    ranks_per_node=4,
+    settings=(Setting("BUSBW", "/shared/venv/bin/busbw", ours=True),),
+)
+JOBS = {
+    "plain": PLAIN,
+    "everything": replace(
+        PLAIN,
+        run=("--plan", "/shared/a plan's.toml", "--backend", "mpi"),
+        name='busbw-it\'s "mine"',
+        settings=(
+            Setting("BUSBW", "/shared/my venv/bin/busbw", ours=True),
+            Setting("BUSBW_RESULTS_DIR", "/shared/results", "where runs are kept", ours=True, exported=True),
+        ),
+        partition="main",
+        account="physics",
+        qos="high",
+        time="1:30:00",
+        gpus_per_node=8,
+        cpus_per_task=16,
+        nodelist="n[1-2,7]",
+        exclude="n9",
+        constraint="[rack1|rack2]",
+        reservation="bench",
+        exclusive=True,
+        requeue=False,
+        signal_seconds=0,
+        comment="resumes 20261121T081628.085Z-4ad500",
+        mpi="pmix",
+        srun=("--cpu-bind=cores", "--label"),
+        about=("Written for a test.",),
+        before=("module load openmpi/5", "export OMPI_MCA_btl=self,tcp"),
+    ),
+    "array": replace(PLAIN, nodes=4, node_counts=(1, 2, 4), ranks_per_node=2),
+    "verdict": replace(PLAIN, after=('"$BUSBW" report "$run"',)),
+    "variables": replace(
+        PLAIN,
+        run=("--suite", Shell("$SUITE"), Shell("$@")),
+        mpi=Shell("$MPI"),
+        settings=(Setting("BUSBW", "busbw"), Setting("SUITE", "it's", "a name"), Setting("MPI", "pmi2", exported=True)),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_becomes_the_text_of_the_golden_file(name: str) -> None:
+    # To accept another text: BUSBW_REWRITE_GOLDEN=1, and read what git says has changed.
+    golden = GOLDEN / f"{name}.sbatch"
+    if "BUSBW_REWRITE_GOLDEN" in os.environ:
+        golden.write_text(render(JOBS[name]), encoding="utf-8")
+    assert render(JOBS[name]) == golden.read_text(encoding="utf-8")
+
+
+def carried_out(text: str, folder: Path, *arguments: str, **variables: str) -> list[str]:
+    """The arguments that the command of the job gets when the shell has read the script."""
+    command = folder / "busbw"
+    command.write_text(f"#!{sys.executable}\nimport json, sys\nprint(json.dumps(sys.argv[1:]))\n", encoding="utf-8")
+    command.chmod(0o755)
+    (folder / "script").write_text(text, encoding="utf-8")
+    path = f"{folder}:{os.environ['PATH']}"
+    ran = subprocess.run(
+        ["/bin/bash", folder / "script", *arguments],
+        env={"PATH": path, **variables},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert ran.stderr == ""
+    found: list[str] = json.loads(ran.stdout)
+    return found
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_whatever_is_in_a_value_reaches_the_command_as_it_is(value: str, tmp_path: Path) -> None:
+    folder = tmp_path / value.replace("/", "-")
+    folder.mkdir()
+    job = replace(
+        PLAIN,
+        run=("--plan", value, f"--results-dir={value}"),
+        srun=(value,),
+        mpi=value,
+        settings=(Setting("BUSBW", str(folder / "busbw"), ours=True),),
+        about=(value,),
+        name=value,
+    )
+    argv = carried_out(render(job), folder)
+    started = ["srun", "--kill-on-bad-exit=0", "--wait=60", f"--mpi={value}", value]
+    asked = [str(folder / "busbw"), "run", "--plan", value, f"--results-dir={value}"]
+    assert argv == ["launches", *started, *asked]
+
+
+@pytest.mark.parametrize("value", HOSTILE)
+def test_a_variable_has_its_own_value_unless_the_environment_has_another(value: str, tmp_path: Path) -> None:
+    job = replace(PLAIN, settings=(Setting("BUSBW", "busbw"), Setting("SUITE", value)), run=(Shell("$SUITE"),))
+    assert carried_out(render(job), tmp_path)[-1] == value
+    assert carried_out(render(job), tmp_path, SUITE="x y")[-1] == "x y"
+    ours = replace(job, settings=(Setting("BUSBW", "busbw"), Setting("SUITE", value, ours=True)))
+    assert carried_out(render(ours), tmp_path, SUITE="x y")[-1] == value
+
+
+def test_what_stands_behind_a_shipped_file_goes_to_the_run(tmp_path: Path) -> None:
+    argv = carried_out(render(SHIPPED["cpu"]), tmp_path, "--op", "all reduce", SUITE="full", LAUNCHES="3")
+    assert argv[argv.index("run") :] == [
+        *("run", "--suite", "full", "--backend", "gloo", "--launches", "3"),
+        *("--op", "all reduce"),
+    ]
+
+
+def test_a_task_of_an_array_uses_as_many_nodes_as_its_number(tmp_path: Path) -> None:
+    argv = carried_out(render(SHIPPED["scaling"]), tmp_path, SLURM_ARRAY_TASK_ID="4", SLURM_NTASKS_PER_NODE="3")
+    assert argv[argv.index("--wait=60") + 1 :][:2] == ["--nodes=4", "--ntasks=12"]
+
+
+@pytest.mark.parametrize("field", ["name", "partition", "nodelist", "comment", "mpi", "time"])
+@pytest.mark.parametrize("value", ["a\nscancel 1", "a\rb", "a\0b", "\x1b[2J"])
+def test_line_breaks_and_their_like_are_refused(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{field} .*cannot hold line breaks"):
+        replace(PLAIN, **{field: value})  # type: ignore[arg-type]
+
+
+def test_line_breaks_are_refused_wherever_they_hide() -> None:
+    for fields in (
+        {"run": ("--suite", "a\nb")},
+        {"srun": (Shell("a\nb"),)},
+        {"before": ("a\nb",)},
+        {"about": ("a\nb",)},
+        {"settings": (Setting("BUSBW", "a\nb"),)},
+    ):
+        with pytest.raises(UsageError, match="cannot hold line breaks"):
+            replace(PLAIN, **fields)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"nodes": 0}, "nodes: want at least 1; given 0"),
+        ({"ranks_per_node": -1}, "ranks a node: want at least 1; given -1"),
+        ({"gpus_per_node": 0}, "GPUs a node: want at least 1; given 0"),
+        ({"node_counts": (1, 2, 4)}, "uses 4 nodes, but the job has 2"),
+        ({"signal_seconds": -1}, "want 0 \\(none\\) or more seconds; given -1"),
+        ({"settings": (Setting("A B", "1"),)}, "'A B' is no name of a variable"),
+    ],
+)
+def test_what_cannot_be_is_refused(fields: dict[str, object], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        replace(PLAIN, **fields)  # type: ignore[arg-type]
+
+
+# --- the files in slurm/ ---------------------------------------------------------------------------------------
+
+
+def test_the_files_in_slurm_are_those_of_the_table(tmp_path: Path) -> None:
+    write(tmp_path)
+    written = {path.name: path.read_text(encoding="utf-8") for path in tmp_path.iterdir()}
+    there = {path.name: path.read_text(encoding="utf-8") for path in (ROOT / "slurm").iterdir()}
+    assert written == there, "make sbatch writes them again"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_file_is_a_script_that_names_nothing_of_this_machine(name: str) -> None:
+    text = render(SHIPPED[name])
+    subprocess.run(["/bin/bash", "-n"], input=text, text=True, check=True)
+    assert str(ROOT) not in text
+    assert "BUSBW=${BUSBW:-busbw}" in text
+    assert f"slurm/{name}.sbatch" in text, "its first lines say how to submit it"
+    assert len(text.splitlines()) < 60, "thin"
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_file_uses_every_variable_that_it_sets(name: str) -> None:
+    job = SHIPPED[name]
+    text = render(job)
+    for setting in job.settings:
+        used = text.count(f"${setting.name}") + text.count(f"${{{setting.name}}}")
+        assert used or setting.exported, setting.name
+
+
+def test_the_words_of_a_command_are_quoted_as_the_shell_wants_them() -> None:
+    assert shlex.split(render(PLAIN).splitlines()[-1]) == ["$BUSBW", "run", "--suite", "quick"]
