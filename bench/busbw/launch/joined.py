@@ -40,7 +40,8 @@ class _Tracking(Silent):
 
 def lead(plan: Plan, row: BackendRow, settings: Settings, seat: Seat) -> Result:
     """Be rank 0 for one launch: keep the run folder, and tell the others what to measure."""
-    if plan.launches > 1 and settings.resume is None:
+    # In a job of Slurm the other launches are steps that come after this one and resume the run (busbw launches).
+    if plan.launches > 1 and settings.resume is None and seat.launcher != "srun":
         sys.stderr.write(
             f"busbw: {seat.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
         )
