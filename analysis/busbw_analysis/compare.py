@@ -163,8 +163,8 @@ def compare(
 
 
 def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
-    base = first.runs[0].run
-    found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored.run)]
+    base = first.runs[0]
+    found = [one for side in (first, second) for stored in side.runs for one in differences(base, stored)]
     for one in found:
         if one.unknown_in is not None:
             yield f"run {one.unknown_in} did not record {one.key!r}, so it could not be compared"

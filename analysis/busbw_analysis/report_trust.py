@@ -1,7 +1,9 @@
 """The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
 
+from collections.abc import Sequence
 from typing import Final
 
+from busbw.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
@@ -53,7 +55,23 @@ def _own_cost(judgement: Judgement) -> str:
     row = max(max(launch.empty_loop_ns) for launch in launches)
     return (
         f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
-        "calls, on the rank where it takes longest: so much of every number is the instrument. It is not subtracted."
+        f"calls{_compiled_cost(judgement, launches)}, on the rank where it takes longest: so much of every number is "
+        "the instrument. It is not subtracted."
+    )
+
+
+def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> str:
+    """The same of the loop that made the calls without Python, where one did."""
+    cases = sum("compiled" in case.loops for case in judgement.cases)
+    known = [launch for launch in launches if launch.compiled_call_ns]
+    if not cases or not known:
+        return ""
+    alone = max(max(launch.compiled_call_ns) for launch in known)
+    row = max(max(launch.compiled_loop_ns) for launch in known)
+    which = "1 case" if cases == 1 else f"{cases} cases"
+    return (
+        f" that Python makes; in the compiled loop, which made those of {which}, {format_time(alone)} and "
+        f"{format_time(row)}"
     )
 
 

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from busbw.records import Case
+from busbw.records import Case, LoopKind
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
@@ -134,7 +134,7 @@ class CaseSummary:
     ``groups`` is empty unless the case was measured and never failed: wrong data are no fast result, and the launches
     that went well stay in the run folder. ``total`` is there for concurrent groups only (not for the pair matrix,
     whose pairs take turns). ``check`` is ``verified``, ``wrong (what)``, ``not checked (reason)``
-    or, when the case failed for another reason, ``failed (reason)``.
+    or, when the case failed for another reason, ``failed (reason)``. ``loops`` have made the calls.
     """
 
     index: int
@@ -147,6 +147,7 @@ class CaseSummary:
     total: Total | None
     flags: tuple[Flag, ...]
     disturbance: Disturbance
+    loops: tuple[LoopKind, ...] = ("python",)
 
     @property
     def only(self) -> GroupSummary | None:
@@ -199,6 +200,7 @@ def _case(
         total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
         flags=_flags(case, blocks, groups, disturbance) if groups else (),
         disturbance=disturbance,
+        loops=tuple(sorted({block.measurement.loop for block in blocks})),
     )
 
 

@@ -75,6 +75,7 @@ def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], C
         "root": case.root,
         "state": summary.state,
         "reason": "; ".join(summary.reasons) or None,
+        "loop": " and ".join(summary.loops) or None,
         "check": summary.check,
         "flags": list(summary.flags),
     }
@@ -186,6 +187,7 @@ def _flag_words(row: Row) -> str:
     parts += [] if row["sync"] == "barrier" else [f"sync {row['sync']}"]
     parts += [] if row["cache"] == "warm" else [row["cache"]]
     parts += ["held"] if row["held"] else []
+    parts += [] if row["loop"] in {None, "python"} else [f"{row['loop']} loop"]
     parts += [] if row["overlap"] is None else [_hidden(row)]
     if row["row"] in {"total", "median pair", "slowest pair"}:
         parts.append(row["row"])

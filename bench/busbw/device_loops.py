@@ -14,6 +14,7 @@ import numpy as np
 from busbw import loops
 from busbw.backends.base import Backend, Call, Post
 from busbw.clock import Clock
+from busbw.compiled import Row
 from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.loops import Loop, Overlapped, Samples, switches
@@ -215,12 +216,14 @@ def take_overlapped(timed: DeviceLoop, posts: Iterator[Post], compute: Callable[
     )
 
 
-def empty_call_ns(backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000) -> int:
+def empty_call_ns(
+    backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000, compiled: Row | None = None
+) -> int:
     """As ``loops.empty_call_ns``, through the loop that takes the samples on this backend: with a device, by the host's
     clock, the two marks and the wait included.
     """
     if backend.device is None:
-        return loops.empty_call_ns(backend, clock, row=row, samples=samples)
+        return loops.empty_call_ns(backend, clock, row=row, samples=samples, compiled=compiled)
 
     def nothing() -> None:
         pass

@@ -13,6 +13,7 @@ import numpy as np
 
 from busbw.backends.base import Backend, Call, Post, Vector
 from busbw.clock import Clock
+from busbw.compiled import Row
 from busbw.errors import BackendError, ClockError
 
 STARTS_OVERLAPPED = 2
@@ -24,7 +25,7 @@ _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 @dataclass(frozen=True, slots=True)
 class Loop:
     """How one rank takes samples: ``calls_per_sample`` of ``calls`` in turns, after ``start`` and, before that,
-    ``prepare`` (both outside of the timed region).
+    ``prepare`` (both outside of the timed region). ``row`` makes the same calls in compiled code (None: Python does).
     """
 
     backend: Backend
@@ -33,6 +34,7 @@ class Loop:
     start: Call
     prepare: Call | None = None
     calls_per_sample: int = 1
+    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,12 +87,21 @@ def take(loop: Loop, count: int) -> Samples:
     """``count`` samples. Raises BackendError when a call fails."""
     entries, exits, known, taken = [0] * count, [0] * count, [0] * count, [0] * count
     now, start, prepare, calls, row = loop.clock.now_ns, loop.start, loop.prepare, loop.calls, loop.calls_per_sample
+    compiled = loop.row
+    go = None if compiled is None else compiled.of(row)
     try:
         for index in range(count):
             if prepare is not None:
                 prepare()
             known[index] = switches()
-            if row == 1:
+            if compiled is not None and go is not None:
+                start()
+                before = now()
+                code = go()
+                exits[index] = now()
+                if code:
+                    raise compiled.error(code)
+            elif row == 1:
                 call = next(calls)
                 start()
                 before = now()
@@ -169,8 +180,11 @@ def require_time(samples: Samples, rank: int) -> None:
         raise ClockError(message)
 
 
-def empty_call_ns(backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000) -> int:
-    """What a call that does nothing costs in this loop, ns a call: the median over ``samples`` of ``row`` calls.
+def empty_call_ns(
+    backend: Backend, clock: Clock, *, row: int = 1, samples: int = 1000, compiled: Row | None = None
+) -> int:
+    """What a call that does nothing costs in this loop, ns a call: the median over ``samples`` of ``row`` calls, made
+    by Python, or by ``compiled``.
 
     It is the harness's own share of every sample: stored beside them and never subtracted.
     """
@@ -178,5 +192,5 @@ def empty_call_ns(backend: Backend, clock: Clock, *, row: int = 1, samples: int 
     def nothing() -> None:
         pass
 
-    taken = take(Loop(backend, clock, repeat(nothing), nothing, calls_per_sample=row), samples)
+    taken = take(Loop(backend, clock, repeat(nothing), nothing, calls_per_sample=row, row=compiled), samples)
     return round(float(np.median(taken.exits - taken.entries)) / row)

@@ -4,6 +4,7 @@ What is sampled and when it is enough is ``sampling``'s; here stands what makes 
 own, data that are checked before and after, and a result only when both checks hold. Protocol: docs/method.md.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Operation
+from busbw.compiled import row_of
 from busbw.conditions import Watch
 from busbw.environment import last_level_cache_bytes
 from busbw.errors import BackendError
@@ -83,6 +85,7 @@ def _untimeable(op: Op, case: Case, place: Place) -> str | None:
             case.held and cpu,
             "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
         ),
+        (case.mode == "persistent" and op.name == "memory_copy", "a copy is nothing that could be prepared"),
         (
             case.mode == "overlap" and op.name == "memory_copy" and cpu,
             "a copy by the processor is computation itself; it does not overlap with any",
@@ -129,47 +132,75 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     bench.common.renew()
     watch = Watch(bench.backend, bench.hosts)
     sets = _sets(bench, case)
-    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case))
-    results: list[RoundResult] = []
-    checks: list[Check] = []
-    first_calls: list[int] = []
+    terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
+    done: list[_Round] = []
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
             return Failed(case=case, launch=launch, block=block, error=part)
-        check, call_ns = _check(bench, op, case, part, sets)
-        first_calls.append(call_ns)
-        if isinstance(check, str) or check.state == "wrong":
-            return Failed(case=case, launch=launch, block=block, error=_wrong(check, "before timing"))
-        if part is not None and op.reduces and case.in_place:
-            for one in part.sets:
-                settle(one.send, case.redop or "sum")
-        try:
-            results.append(sample(bench, op, case, groups, part, matrix, terms))
-        except Uncapturable as reason:
-            return Failed(case=case, launch=launch, block=block, error=f"cannot be captured: {reason}")
-        terms = Terms(terms.budget, terms.flush, results[0].calls)
-        after, _ = _check(bench, op, case, part, sets)
-        if isinstance(after, str) or after.state == "wrong":
-            return Failed(case=case, launch=launch, block=block, error=_wrong(after, "after timing"))
-        checks.append(check)
+        one = _round(bench, op, case, groups, part, matrix, terms)
+        _give_back(bench, part)
+        if isinstance(one, str):
+            return Failed(case=case, launch=launch, block=block, error=one)
+        done.append(one)
+        terms = dataclasses.replace(terms, calls=done[0].result.calls)
+    results = [one.result for one in done]
     return Measurement(
         case=case,
         launch=launch,
         block=block,
         calls=op.trips * results[0].calls,
-        first_call_ns=int(agreed(bench, [max(first_calls)])[0]),
+        first_call_ns=int(agreed(bench, [max(one.first_call_ns for one in done)])[0]),
         warmup_calls=max(result.warmup_calls for result in results),
         stop_reason=least_good([result.stop_reason for result in results]),
-        check=checks[0],
+        check=done[0].check,
         started=started,
         elapsed_ns=int(agreed(bench, [bench.clock.now_ns() - began])[0]),
         buffer_sets=sets,
+        loop=results[0].loop,
         clock_error_ns=_clock_error(bench),
         clocks=bench.common.ranks,
         conditions=watch.ended(),
         groups=tuple(group for result in results for group in result.groups),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """What came of one round: samples, the check before them, and the first call of this rank, ns."""
+
+    result: RoundResult
+    check: Check
+    first_call_ns: int
+
+
+def _round(
+    bench: Bench, op: Op, case: Case, groups: Round, part: Part | None, matrix: Matrix, terms: Terms
+) -> _Round | str:
+    """Check, sample, check again; or, on every rank, why the case has failed."""
+    check, call_ns = _check(bench, op, case, part, terms.sets)
+    if isinstance(check, str) or check.state == "wrong":
+        return _wrong(check, "before timing")
+    if part is not None and op.reduces and case.in_place:
+        for one in part.sets:
+            settle(one.send, case.redop or "sum")
+    try:
+        result = sample(bench, op, case, groups, part, matrix, terms)
+    except Uncapturable as reason:
+        return f"cannot be captured: {reason}"
+    after, _ = _check(bench, op, case, part, terms.sets)
+    if isinstance(after, str) or after.state == "wrong":
+        return _wrong(after, "after timing")
+    return _Round(result, check, call_ns)
+
+
+def _give_back(bench: Bench, part: Part | None) -> None:
+    """What the library holds for the operations of ``part``. Raises BackendError when it does not take it."""
+    try:
+        for one in part.sets if part is not None else ():
+            one.operation.free()
+    except bench.backend.raises as error:
+        raise BackendError(bench.backend.explain(error)) from error
 
 
 def _clock_error(bench: Bench) -> int | None:
@@ -246,7 +277,10 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
             message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
             raise BackendError(message)
         bound.append(BufferSet(send, receive, operation))
-    return Part(group, layout, tuple(bound), made_of)
+    # What is posted is posted by Python, and what is handed to a device is between marks of Python's.
+    hosts = case.mode != "overlap" and bench.backend.device is None
+    row = row_of([one.operation.native for one in bound]) if hosts else None
+    return Part(group, layout, tuple(bound), made_of, row)
 
 
 def _buffers(backend: Backend, layout: Layout, dtype: str) -> tuple["torch.Tensor", "torch.Tensor"]:
@@ -282,7 +316,7 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
         _wait_for_device(bench)
         bench.backend.barrier()
         if part is not None and one is not None:
-            error, call_ns = _attempt(bench, case, one.operation)
+            error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
             if part.made_of is not None and reason is None and not error:
                 here = count_wrong(one.receive, part.layout.expect, part.made_of)
         first_ns = first_ns or call_ns
@@ -295,15 +329,20 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
 
 
-def _attempt(bench: Bench, case: Case, operation: Operation) -> tuple[str, int]:
-    """Call once and wait for the device: the error of the backend, or nothing, and how long it took, ns."""
+def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:
+    """Call once, by the loop that will, and wait for the device: the error of the backend, or nothing, and how long it
+    took, ns.
+    """
+    row = row_of([operation.native]) if compiled else None
     before = bench.clock.now_ns()
     try:
         if case.mode == "overlap" and operation.post is not None:
             wait = operation.post()
             wait()
-        else:
+        elif row is None:
             operation.call()
+        elif code := row.of(1)():
+            raise row.error(code)
         if bench.backend.device is not None:
             bench.backend.device.synchronise()
     except bench.backend.raises as raised:

@@ -15,7 +15,7 @@ from busbw.statistics import autocorrelation_time, median_interval
 
 SECOND_NS = 1_000_000_000
 
-ROWED: frozenset[Mode] = frozenset({"pipelined", "graph"})
+ROWED: frozenset[Mode] = frozenset({"pipelined", "persistent", "graph"})
 """The modes in which a sample is a row of calls."""
 
 MOST_BATCHES = 6

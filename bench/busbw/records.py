@@ -15,14 +15,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-SCHEMA = 2
+SCHEMA = 3
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
 
-Mode = Literal["isolated", "pipelined", "graph", "overlap"]
-"""What a sample is: one call from a synchronised start; calls back to back; a replay of a captured graph of calls; or
-a call that is posted, computed beside, and waited for. Never compared with each other."""
+Mode = Literal["isolated", "pipelined", "persistent", "graph", "overlap"]
+"""What a sample is: one call from a synchronised start; calls back to back; the same of calls that were prepared once,
+each started and waited for; a replay of a captured graph of calls; or a call that is posted, computed beside, and
+waited for. Never compared with each other."""
 
 Sync = Literal["none", "barrier", "dissemination", "window"]
 """How ranks start a sample together: not at all, by the library's barrier, by a dissemination barrier over
@@ -33,6 +34,9 @@ Cache = Literal["warm", "rotating", "flushed"]
 
 TimedBy = Literal["host", "device"]
 """The clock that durations are from: the host's around the call, or the device's between two marks in its stream."""
+
+LoopKind = Literal["python", "compiled"]
+"""What makes the calls of a sample between the two reads of the clock. A Python call is longer than a short message."""
 
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
@@ -264,9 +268,10 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
 
     A sample is ``calls`` calls between two clock reads. ``first_call_ns`` is the very first call of the block
     (slowest rank), before the ``warmup_calls``. ``started`` is UTC, ISO 8601. ``elapsed_ns`` is the wall time of the
-    whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. Entries of different
-    ranks may be compared within ``clock_error_ns`` (0 on one clock, None: not at all); ``clocks`` says where that is
-    from when the clocks had to be synchronised. ``conditions`` has one entry a host.
+    whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. ``loop`` made the
+    calls, the same one on all ranks. Entries of different ranks may be compared within ``clock_error_ns`` (0 on one
+    clock, None: not at all); ``clocks`` says where that is from when the clocks had to be synchronised. ``conditions``
+    has one entry a host.
     """
 
     case: Case
@@ -280,6 +285,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     started: str
     elapsed_ns: int
     buffer_sets: int = 1
+    loop: LoopKind = "python"
     clock_error_ns: int | None = None
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
@@ -308,7 +314,8 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     ``order_seed`` seeded the order of the blocks. ``timer_ns`` is the cost of one clock read on each rank (median of
     many back-to-back reads, or a step of the clock where that is longer), ``empty_call_ns`` and ``empty_loop_ns`` that
     of a call that does nothing, alone in a sample and in a row of calls, through the very loop that takes the samples
-    (median, per rank; empty in runs of before it was measured). All are stored and never subtracted.
+    (median, per rank; empty in runs of before it was measured); ``compiled_call_ns`` and ``compiled_loop_ns`` are the
+    same of the compiled loop (empty where no rank, or not every one, has it). All are stored and never subtracted.
     ``shared_clock``: all ranks read the same clock. ``clocks`` is how they stand to each other by an exchange of time
     stamps, also where the truth is known to be 0. ``resumes`` is the launch whose missing blocks this one measures.
     """
@@ -323,6 +330,8 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
     load_average: float
     empty_call_ns: tuple[int, ...] = ()
     empty_loop_ns: tuple[int, ...] = ()
+    compiled_call_ns: tuple[int, ...] = ()
+    compiled_loop_ns: tuple[int, ...] = ()
     clocks: tuple[RankClock, ...] = ()
     resumes: int | None = None
 

@@ -17,6 +17,7 @@ import numpy as np
 from busbw import device_loops
 from busbw.backends.base import Backend, Call, Operation, Vector
 from busbw.clock import Clock
+from busbw.compiled import Row
 from busbw.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.errors import BackendError
 from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
@@ -37,7 +38,7 @@ from busbw.pacing import (
     warmup_calls,
 )
 from busbw.plan import Timing
-from busbw.records import Case, GroupSamples, StopReason
+from busbw.records import Case, GroupSamples, LoopKind, StopReason
 from busbw.reduction import Facts, Seen, Taken, durations, gather_ranks, joined, record_group, reduce_batch, timed_by
 from busbw.starts import Start, start_for
 from busbw.synchronise import CommonClock
@@ -76,24 +77,29 @@ class BufferSet:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """This rank's part in one round: its group, its buffers with their operations, and what is done before a sample;
-    None of them when it sits the round out.
+    """This rank's part in one round: its group, its buffers with their operations, and what their data are made of.
+
+    ``row`` calls the operations in turns from compiled code (None: Python does).
     """
 
     group: Ranks
     layout: Layout
     sets: tuple[BufferSet, ...]
     made_of: Pattern | None
+    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RoundResult:
-    """What all ranks saw in one round of groups; the same on every rank. ``calls`` are those of one sample."""
+    """What all ranks saw in one round of groups; the same on every rank. ``calls`` are those of one sample, made by the
+    ``loop``.
+    """
 
     groups: tuple[GroupSamples, ...]
     calls: int
     warmup_calls: int
     stop_reason: StopReason
+    loop: LoopKind
 
 
 def agreed(bench: Bench, values: Sequence[int]) -> Vector:
@@ -113,7 +119,8 @@ def first_error(bench: Bench, error: str) -> str | None:
 @dataclass(slots=True)
 class _Sampler:
     """One round on one rank: how it takes a batch, once that is settled. ``work`` is what is computed beside a call,
-    ``hold`` holds the stream of a device, ``replays`` are the rows of calls that were captured.
+    ``hold`` holds the stream of a device, ``replays`` are the rows of calls that were captured. ``compiled``: the
+    part's own row may be used.
     """
 
     bench: Bench
@@ -124,6 +131,7 @@ class _Sampler:
     work: Work
     hold: Hold | None
     replays: Iterator[Call] | None = None
+    compiled: bool = True
     calls: int = 1
     computes: bool = False
     work_units: int = 0
@@ -142,7 +150,8 @@ class _Sampler:
         operations = [one.operation for one in part.sets]
         # A round over one call would cost more than repeating it.
         calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
-        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self.flush, row)
+        compiled = part.row if self.compiled else None
+        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self.flush, row, compiled)
         on_device = None if device is None else DeviceLoop(loop, device, self.hold)
         if not self.computes:
             samples = take(loop, count) if on_device is None else device_loops.take(on_device, count)
@@ -197,11 +206,13 @@ class Uncapturable(Exception):
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What holds for every round of a block: its share of the budget, what drives the data out of the caches before a
-    sample (None: nothing), and how many calls a sample has (None: the first round settles it for all).
+    sample (None: nothing), how many sets of buffers there are, and how many calls a sample has (None: the first round
+    settles it for all).
     """
 
     budget: Budget
     flush: Call | None = None
+    sets: int = 1
     calls: int | None = None
 
 
@@ -224,7 +235,9 @@ def sample(
     work = bench.work if device is None else DeviceWork(device)
     sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.held else None)
     once = sampler.batch(1, 0)
-    estimate = int(agreed(bench, [int((once.exits - once.entries)[0])])[0])
+    by_python = part is not None and part.row is None
+    estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))
+    sampler.compiled = not anywhere  # all ranks alike
     warmup = warmup_calls(bench.timing, estimate)
     began = bench.clock.now_ns()
     warm = sampler.batch(warmup, estimate)
@@ -251,7 +264,7 @@ def sample(
     recorded = tuple(
         record_group(op, case, group, number, seen, per_rank, facts) for number, group in enumerate(groups)
     )
-    return RoundResult(recorded, sampler.calls, warmup, reason)
+    return RoundResult(recorded, sampler.calls, warmup, reason, "python" if anywhere else "compiled")
 
 
 def _balance(bench: Bench, sampler: _Sampler, budget: Budget, pace_ns: int) -> Vector:

@@ -37,6 +37,7 @@ def _as_it_is(document: dict[str, JSON]) -> dict[str, JSON]:
 
 UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     1: (lambda document: {**document, "schema": 2}, _as_it_is),
+    2: (lambda document: {**document, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
 }
 """Schema n → how its run.json and one line of its samples become those of n + 1. Schema 1 is the first."""
 

@@ -36,7 +36,8 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
     for old, row in zip(raw, stored.rows, strict=True):
         _hold(old, msgspec.to_builtins(row), added)
     launch = {"empty_call_ns": (), "empty_loop_ns": (), "clocks": (), "resumes": None}
-    block = {"buffer_sets": 1, "clock_error_ns": None, "conditions": ()}
+    launch |= {"compiled_call_ns": (), "compiled_loop_ns": ()}
+    block = {"buffer_sets": 1, "loop": "python", "clock_error_ns": None, "conditions": ()}
     group = {
         "exit_skew_ns": None,
         "disturbed": (),
@@ -77,7 +78,7 @@ def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - 
 def test_the_run_file_of_schema_1_keeps_all_but_the_number_of_its_schema() -> None:
     old = msgspec.json.decode((OLD / store.RUN_FILE).read_bytes())
     new = msgspec.to_builtins(store.read(OLD).run)
-    assert (old.pop("schema"), new.pop("schema")) == (1, 2)
+    assert (old.pop("schema"), new.pop("schema")) == (1, SCHEMA)
     assert old.pop("cases") == [
         {key: value for key, value in case.items() if key not in {"sync", "cache", "held"}} for case in new.pop("cases")
     ]
@@ -108,3 +109,23 @@ def test_the_run_of_schema_2_has_what_schema_2_is_for() -> None:
             assert (group.overlap is not None) == (row.case.mode == "overlap")
             assert group.exit_skew_ns is not None
             assert all(len(rank.entries_ns or ()) == 20 for rank in group.per_rank)
+
+
+def test_a_run_of_schema_2_was_timed_by_python() -> None:
+    stored = store.read(NEW)
+    assert store.written_schema(NEW) == 2
+    assert stored.run.schema == SCHEMA
+    raw = [msgspec.json.decode(line) for line in (NEW / store.SAMPLES_FILE).read_bytes().splitlines()]
+    added: dict[str, Any] = {}
+    for old, row in zip(raw, stored.rows, strict=True):
+        _hold(old, msgspec.to_builtins(row), added)
+    assert added == {"loop": ["python"], "compiled_call_ns": [()], "compiled_loop_ns": [()]}
+
+
+def test_the_run_of_schema_3_has_what_schema_3_is_for() -> None:
+    stored = store.read(OLD.with_name("schema-3"))
+    loops = {row.case.mode: row.loop for row in stored.measurements}
+    assert loops == {"isolated": "compiled", "persistent": "compiled", "overlap": "python"}
+    assert [(row.case.op, row.case.mode) for row in stored.skipped] == [("memory_copy", "persistent")]
+    for launch in stored.launches:
+        assert len(launch.compiled_call_ns) == len(launch.compiled_loop_ns) == 2

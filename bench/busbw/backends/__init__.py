@@ -3,7 +3,10 @@
 import importlib.util
 import os
 import re
+import subprocess
+import sys
 from contextlib import suppress
+from functools import cache
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
@@ -35,7 +38,13 @@ def _open_nccl(world: World) -> Backend:
 
 
 def _nccl_missing() -> str | None:
-    """What can be told without importing torch, which would start CUDA in a process that is to fork its ranks."""
+    return _cuda_missing("NCCL")
+
+
+def _cuda_missing(what: str) -> str | None:
+    """Why ``what`` cannot be had: as far as it can be told without importing torch, which would start CUDA in a process
+    that is to fork its ranks.
+    """
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:
         return "torch is not installed"
@@ -45,7 +54,7 @@ def _nccl_missing() -> str | None:
     elif not _gpus():
         reasons.append("CUDA_VISIBLE_DEVICES hides every GPU")
     if not _built_with_cuda(Path(spec.origin).with_name("version.py")):
-        reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without NCCL")
+        reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
 
@@ -98,9 +107,57 @@ def _mpi_missing() -> str | None:
 
 
 def _mpi_facts() -> dict[str, JSON]:
-    from busbw.backends import mpi  # noqa: PLC0415 - as above
+    from busbw.backends import mpi_facts  # noqa: PLC0415 - as above
 
-    return {"mpi": mpi.facts()}
+    return {"mpi": mpi_facts.facts()}
+
+
+def _open_mpi_cuda(world: World) -> Backend:
+    from busbw.backends.mpi_cuda import MpiCudaBackend  # noqa: PLC0415 - as above
+
+    return MpiCudaBackend(world)
+
+
+def _mpi_cuda_missing() -> str | None:
+    missing = _mpi_missing()
+    if missing is not None:
+        return missing
+    reasons = [reason for reason in (_cuda_missing("the GPU's memory"), _unaware()) if reason]
+    return "; ".join(reasons) or None
+
+
+_IS_IT_AWARE = """\
+import mpi4py
+mpi4py.rc.thread_level = "single"
+from mpi4py import MPI
+from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
+print(unaware(first_words(library()), aware=cuda_aware()) or "")
+"""
+_ASKS_SECONDS = 60.0
+_OF_LAUNCHERS = ("PMI_", "PMIX_", "PMI2_", "OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")
+
+
+@cache
+def _unaware() -> str | None:
+    """Why the MPI library cannot have addresses of GPU memory: asked in a process of its own, a world of one rank,
+    because only ranks should load MPI, and Open MPI knows it only once it is initialised.
+    """
+    alone = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _IS_IT_AWARE],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=_ASKS_SECONDS,
+            env=alone,
+        )
+    except subprocess.TimeoutExpired:
+        return f"MPI did not say within {_ASKS_SECONDS:.0f} s whether it takes CUDA memory"
+    if asked.returncode != 0:
+        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
+        return f"MPI could not be asked whether it takes CUDA memory: {reason}"
+    return asked.stdout.strip() or None
 
 
 def _mpi_versions() -> dict[str, str]:
@@ -140,6 +197,19 @@ BACKENDS: dict[str, BackendRow] = {
             versions=_mpi_versions,
             started_by="mpiexec",
             facts=_mpi_facts,
+            native=True,
+        ),
+        BackendRow(
+            name="mpi-cuda",
+            device="cuda",
+            summary="MPI through mpi4py: one NVIDIA GPU a rank, whose memory the library takes",
+            missing=_mpi_cuda_missing,
+            open=_open_mpi_cuda,
+            versions=_mpi_versions,
+            places=_gpus,
+            started_by="mpiexec",
+            facts=_mpi_facts,
+            native=True,
         ),
     )
 }

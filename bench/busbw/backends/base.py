@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from busbw.compiled import Native
 from busbw.devices import Device
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -25,15 +26,24 @@ Post = Callable[[], Wait]
 """Starts an operation and returns what waits for it; there is no other way to start one without finishing it."""
 
 
+def _nothing() -> None:
+    """There is nothing to give back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """An operation bound to its buffers: ``call`` returns when this rank has finished it, ``post`` starts it and
     returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``. On a
     device, finished means that nothing which is handed over later runs before it has.
+
+    ``native`` is what ``call`` does, for a compiled loop that makes rows of it (None: only Python can call it).
+    ``free`` gives back what the library holds for this operation, once it will not be called any more.
     """
 
     call: Call
     post: Post | None = None
+    native: Native | None = None
+    free: Call = _nothing
 
 
 def _end_here(error: Exception) -> None:
@@ -136,6 +146,7 @@ class BackendRow:
     """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
     many ranks have a device of their own here (None: any number). ``started_by`` is what has to start its ranks: any
     launcher, or one that speaks to the library. ``facts`` is what the library says of itself once it is open.
+    ``native``: what it binds can be called by a compiled loop.
 
     ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
     """
@@ -149,3 +160,4 @@ class BackendRow:
     places: Callable[[], int | None] = lambda: None
     started_by: Literal["anybody", "mpiexec"] = "anybody"
     facts: Callable[[], dict[str, JSON]] = dict
+    native: bool = False

@@ -25,14 +25,23 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import JSON, Case
+from busbw.records import Case
 
 mpi4py.rc.initialize = False  # not by an import, which is too early to be watched
 mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
 
 from mpi4py import MPI  # noqa: E402 - it reads what was set above
 
-from busbw.backends.mpi_calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, REDUCTIONS, Bound  # noqa: E402 - as above
+from busbw.backends.mpi_calls import (  # noqa: E402 - as above
+    CALLS,
+    IN_ONE_PIECE,
+    MOVED_ONLY,
+    PREPARED,
+    REDUCTIONS,
+    Bound,
+)
+from busbw.backends.mpi_facts import THREADS, first_words, library  # noqa: E402 - as above
+from busbw.backends.mpi_native import address  # noqa: E402 - as above
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
@@ -42,13 +51,6 @@ _POLLING_SHARE = 0.02
 """MPI waits by polling. A rank that has used less of a processor than this is not waiting in MPI: it is the one that
 the others wait for.
 """
-
-_THREADS = {
-    "single": MPI.THREAD_SINGLE,
-    "funneled": MPI.THREAD_FUNNELED,
-    "serialized": MPI.THREAD_SERIALIZED,
-    "multiple": MPI.THREAD_MULTIPLE,
-}
 
 _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 
@@ -83,19 +85,31 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
-        if op.name not in CALLS:
-            return f"MPI has no {op.name}"
-        if case.mode == "overlap" and op.name in IN_ONE_PIECE:
-            return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
-        if op.reduces and case.redop not in REDUCTIONS:
-            return f"MPI has no reduction {case.redop}; it has {', '.join(REDUCTIONS)}"
-        if op.reduces and case.dtype in MOVED_ONLY:
-            return f"MPI has no {case.dtype}: floats of 16 bits can be moved and not be reduced"
-        if op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)):
-            return (
-                "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place"
-            )
-        return None
+        prepares = PREPARED.get(op.name)
+        obstacles = (
+            (op.name not in CALLS, f"MPI has no {op.name}"),
+            (
+                case.mode == "overlap" and op.name in IN_ONE_PIECE,
+                f"{op.name} is several blocking steps, which cannot be posted first and waited for later",
+            ),
+            (
+                case.mode == "persistent" and prepares is not None and address(prepares) is None,
+                f"{first_words(library())} has no {prepares}: persistent collectives came with MPI 4.0",
+            ),
+            (
+                op.reduces and case.redop not in REDUCTIONS,
+                f"MPI has no reduction {case.redop}; it has {', '.join(REDUCTIONS)}",
+            ),
+            (
+                op.reduces and case.dtype in MOVED_ONLY,
+                f"MPI has no {case.dtype}: floats of 16 bits can be moved and not be reduced",
+            ),
+            (
+                op.name == "reduce_scatter" and case.in_place and any(len(one) > 1 for one in _groups(case)),
+                "MPI's reduce_scatter in place leaves every rank's block at the start of the buffer, not at its place",
+            ),
+        )
+        return next((reason for applies, reason in obstacles if applies), None)
 
     def allocate(self, count: int, dtype: str) -> torch.Tensor:
         """A zeroed tensor: writing the zeros is this rank's first touch of its pages."""
@@ -250,30 +264,11 @@ class _Watch:
                 return
 
 
-def library() -> str:
-    """Name and version of the MPI library, as it calls itself."""
-    return MPI.Get_library_version().replace("\0", "").strip()
-
-
-def first_words(version: str) -> str:
-    """``library``'s first line up to a comma, tabs and blanks made one: enough to tell one from another."""
-    return " ".join(version.splitlines()[0].partition(",")[0].split()) if version else "unknown"
-
-
-def facts() -> dict[str, JSON]:
-    """What decides whether two runs over MPI may be compared: library, version of the standard, level of threads."""
-    return {
-        "library": first_words(library()),
-        "standard": list(MPI.Get_version()),
-        "threads": next(name for name, level in _THREADS.items() if level == MPI.Query_thread()),
-    }
-
-
 def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
     """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
     if not MPI.Is_initialized():
         refuse_another_manager(launcher, os.environ, library())
-        MPI.Init_thread(_THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
+        MPI.Init_thread(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
     everyone = MPI.COMM_WORLD
     refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
 
@@ -347,8 +342,8 @@ def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
     LaunchError when MPI has no such level.
     """
     level = asked or ("multiple" if local_ranks > cores else "funneled")
-    if level not in _THREADS:
-        message = f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(_THREADS)}"
+    if level not in THREADS:
+        message = f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}"
         raise LaunchError(message)
     return level
 

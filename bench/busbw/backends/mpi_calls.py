@@ -1,7 +1,8 @@
 """The calls of MPI: every operation bound to its buffers, as mpi4py's uppercase calls on their memory.
 
 Buffer specifications (memory, count, type) are made once. What is timed is one bound method of a communicator: nothing
-is pickled, looked up or wrapped in Python on the way. Blocking calls are timed as such, not as a post and a wait.
+is pickled, looked up or wrapped in Python on the way; and the same as a function of C, for a compiled loop. Blocking
+calls are timed as such, not as a post and a wait. In mode persistent the library itself prepares the call, once.
 """
 
 from collections.abc import Callable
@@ -13,6 +14,7 @@ import torch
 from mpi4py import MPI
 
 from busbw.backends.base import Operation, Wait
+from busbw.backends.mpi_native import Spec, Steps
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.records import Case
@@ -37,10 +39,21 @@ MOVED_ONLY = {"float16", "bfloat16"}
 IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
 """Calls that are several steps in a row: there is nothing to be posted and waited for later."""
 
-_TAG = 0
+PREPARED = {
+    "all_reduce": "MPI_Allreduce_init",
+    "all_gather": "MPI_Allgather_init",
+    "reduce_scatter": "MPI_Reduce_scatter_block_init",
+    "all_to_all": "MPI_Alltoall_init",
+    "all_to_all_v": "MPI_Alltoallv_init",
+    "broadcast": "MPI_Bcast_init",
+    "reduce": "MPI_Reduce_init",
+    "gather": "MPI_Gather_init",
+    "scatter": "MPI_Scatter_init",
+    "barrier": "MPI_Barrier_init",
+}
+"""What prepares a collective, from MPI 4 on. Messages between two ranks can be prepared in every version."""
 
-Counts = tuple[list[int], list[int]]
-Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]
+_TAG = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,68 +117,99 @@ class Bound:
         return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
 
     def _spec(self, buffer: torch.Tensor, blocks: int = 1) -> Spec:
-        # As bytes: numpy has no bfloat16.
-        memory = MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())
+        memory = (
+            MPI.buffer.fromaddress(buffer.data_ptr(), buffer.nbytes)
+            if buffer.is_cuda
+            else MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())  # as bytes: numpy has no bfloat16
+        )
         return memory, len(buffer) // blocks, TYPES[self.case.dtype or "uint8"]
 
 
-def _both(blocking: Callable[..., None], posting: Callable[..., MPI.Request], *arguments: object) -> Operation:
-    """A collective, at once or posted."""
-    start = partial(posting, *arguments)
+def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
+    """A collective by the name of its method, at once, posted, or prepared."""
+    comm = bound.comm
+    if bound.case.mode == "persistent":
+        return _prepared([getattr(comm, f"{name}_init")(*arguments)])
+    start = partial(getattr(comm, f"I{name.lower()}"), *arguments)
 
     def post() -> Wait:
-        return start().Wait
+        wait: Wait = start().Wait
+        return wait
 
-    return Operation(partial(blocking, *arguments), post)
+    steps = Steps()
+    steps.collective(name, comm, arguments)
+    return Operation(partial(getattr(comm, name), *arguments), post, steps.native())
+
+
+def _prepared(*turns: list[MPI.Prequest]) -> Operation:
+    """Requests that the library has prepared, turn by turn: those of a turn are started, then waited for."""
+    steps = Steps()
+    for requests in turns:
+        steps.turn(requests)
+
+    def call() -> None:
+        for requests in turns:
+            MPI.Prequest.Startall(requests)
+            MPI.Request.Waitall(requests)
+
+    def call_one() -> None:
+        start()
+        wait()
+
+    def free() -> None:
+        for requests in turns:
+            for request in requests:
+                request.Free()
+
+    start, wait = turns[0][0].Start, turns[0][0].Wait
+    alone = len(turns) == len(turns[0]) == 1
+    return Operation(call_one if alone else call, None, steps.native(), free)
 
 
 def _all_reduce(bound: Bound) -> Operation:
-    comm = bound.comm
-    return _both(comm.Allreduce, comm.Iallreduce, MPI.IN_PLACE, bound.receiving, bound.redop)
+    return _collective(bound, "Allreduce", MPI.IN_PLACE, bound.receiving, bound.redop)
 
 
 def _all_gather(bound: Bound) -> Operation:
-    return _both(bound.comm.Allgather, bound.comm.Iallgather, bound.source, bound.receiving_blocks)
+    return _collective(bound, "Allgather", bound.source, bound.receiving_blocks)
 
 
 def _reduce_scatter(bound: Bound) -> Operation:
-    comm, source = bound.comm, bound.sending_blocks
-    return _both(comm.Reduce_scatter_block, comm.Ireduce_scatter_block, source, bound.receiving, bound.redop)
+    return _collective(bound, "Reduce_scatter_block", bound.sending_blocks, bound.receiving, bound.redop)
 
 
 def _all_to_all(bound: Bound) -> Operation:
-    return _both(bound.comm.Alltoall, bound.comm.Ialltoall, bound.sending_blocks, bound.receiving_blocks)
+    return _collective(bound, "Alltoall", bound.sending_blocks, bound.receiving_blocks)
 
 
 def _all_to_all_v(bound: Bound) -> Operation:
     outgoing = bound.spread(bound.send, list(bound.traffic[bound.me]))
     incoming = bound.spread(bound.receive, [row[bound.me] for row in bound.traffic])
-    return _both(bound.comm.Alltoallv, bound.comm.Ialltoallv, outgoing, incoming)
+    return _collective(bound, "Alltoallv", outgoing, incoming)
 
 
 def _broadcast(bound: Bound) -> Operation:
-    return _both(bound.comm.Bcast, bound.comm.Ibcast, bound.receiving, bound.root)
+    return _collective(bound, "Bcast", bound.receiving, bound.root)
 
 
 def _reduce(bound: Bound) -> Operation:
-    comm = bound.comm
     buffers = (MPI.IN_PLACE, bound.receiving) if bound.is_root else (bound.sending, None)
-    return _both(comm.Reduce, comm.Ireduce, *buffers, bound.redop, bound.root)
+    return _collective(bound, "Reduce", *buffers, bound.redop, bound.root)
 
 
 def _gather(bound: Bound) -> Operation:
     buffers = (bound.source, bound.receiving_blocks) if bound.is_root else (bound.sending, None)
-    return _both(bound.comm.Gather, bound.comm.Igather, *buffers, bound.root)
+    return _collective(bound, "Gather", *buffers, bound.root)
 
 
 def _scatter(bound: Bound) -> Operation:
     source = bound.sending_blocks if bound.is_root else None
     target = MPI.IN_PLACE if bound.is_root and bound.case.in_place else bound.receiving
-    return _both(bound.comm.Scatter, bound.comm.Iscatter, source, target, bound.root)
+    return _collective(bound, "Scatter", source, target, bound.root)
 
 
 def _barrier(bound: Bound) -> Operation:
-    return _both(bound.comm.Barrier, bound.comm.Ibarrier)
+    return _collective(bound, "Barrier")
 
 
 def _send_recv(bound: Bound) -> Operation:
@@ -180,13 +224,18 @@ def _pair_bidir(bound: Bound) -> Operation:
 
 def _exchange(bound: Bound, to: int, source: int) -> Operation:
     world, outgoing, incoming = bound.world, bound.sending, bound.receiving
+    if bound.case.mode == "persistent":
+        return _prepared([world.Recv_init(incoming, source, _TAG), world.Send_init(outgoing, to, _TAG)])
     receive = partial(world.Irecv, incoming, source, _TAG)
     send = partial(world.Isend, outgoing, to, _TAG)
 
     def post() -> Wait:
         return partial(MPI.Request.Waitall, [receive(), send()])
 
-    return Operation(partial(world.Sendrecv, outgoing, to, _TAG, incoming, source, _TAG), post)
+    steps = Steps()
+    steps.exchange(world, outgoing, to, incoming, source, _TAG)
+    call = partial(world.Sendrecv, outgoing, to, _TAG, incoming, source, _TAG)
+    return Operation(call, post, steps.native())
 
 
 def _ping_pong(bound: Bound) -> Operation:
@@ -200,16 +249,27 @@ def _pair_uni(bound: Bound) -> Operation:
 
 def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
     """The first of the two sends and then receives, the other one the other way round."""
-    other = bound.group[1 - bound.me]
-    send = partial(bound.world.Send, outgoing, other, _TAG)
-    receive = partial(bound.world.Recv, incoming, other, _TAG)
+    world, other = bound.world, bound.group[1 - bound.me]
+    if bound.case.mode == "persistent":
+        sends = [world.Send_init(outgoing, other, _TAG)]
+        receives = [world.Recv_init(incoming, other, _TAG)]
+        return _prepared(receives, sends) if bound.me else _prepared(sends, receives)
+    send = partial(world.Send, outgoing, other, _TAG)
+    receive = partial(world.Recv, incoming, other, _TAG)
+    steps = Steps()
+    if bound.me:
+        steps.receive(world, incoming, other, _TAG)
+        steps.send(world, outgoing, other, _TAG)
+    else:
+        steps.send(world, outgoing, other, _TAG)
+        steps.receive(world, incoming, other, _TAG)
     first, second = (receive, send) if bound.me else (send, receive)
 
     def both() -> None:
         first()
         second()
 
-    return Operation(both)
+    return Operation(both, native=steps.native())
 
 
 def _memory_copy(bound: Bound) -> Operation:

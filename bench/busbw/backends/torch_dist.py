@@ -70,6 +70,8 @@ class TorchBackend:
             return f"torch.distributed has no {op.name}"
         if case.mode == "overlap" and op.name in IN_ONE_PIECE:
             return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
+        if case.mode == "persistent":
+            return "torch.distributed prepares no calls; MPI does"
         groups = split_world(case.group, case.ranks)
         if op.name == "send_recv" and any(len(group) == 1 for group in groups):
             return "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"

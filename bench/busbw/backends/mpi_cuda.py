@@ -1,0 +1,72 @@
+"""MPI over the memory of GPUs, where the library takes its addresses: calls that block the host, timed by its clock.
+
+Never run on a GPU yet.
+"""
+
+import torch
+
+from busbw.backends.base import World
+from busbw.backends.mpi import MpiBackend
+from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
+from busbw.backends.side_channel import first_line
+from busbw.errors import BackendError, LaunchError
+from busbw.ops.base import Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.records import Case
+
+
+class MpiCudaBackend(MpiBackend):
+    """CUDA tensors over MPI. Raises LaunchError when this rank has no GPU, or the library does not take its memory.
+
+    The calls return when the host may go on, as they do over host memory, so the host's clock times them and there are
+    no marks of a device; ``barrier`` waits for what the GPU still has to do, filling buffers above all.
+    """
+
+    def __init__(self, world: World) -> None:
+        count = torch.cuda.device_count()
+        if not count:
+            message = f"rank {world.rank} cannot use a GPU: torch sees no CUDA device"
+            raise LaunchError(message)
+        # A launcher may show each rank its own GPU alone: then all of them call it number 0.
+        self._where = f"cuda:{0 if count == 1 else world.local_rank % count}"
+        try:
+            torch.cuda.set_device(self._where)  # before MPI_Init, which takes the GPU that is current
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            message = f"rank {world.rank} cannot use its GPU: {first_line(error)}"
+            raise LaunchError(message) from error
+        super().__init__(world)
+        problem = unaware(first_words(library()), aware=cuda_aware())
+        if problem is not None:
+            raise LaunchError(problem)
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        """Why MPI cannot run ``case`` on GPUs."""
+        return why_not(op, case) or super().refuse(op, case)
+
+    def allocate(self, count: int, dtype: str) -> torch.Tensor:
+        """A zeroed tensor on this rank's GPU."""
+        try:
+            return torch.zeros(count, dtype=TORCH_DTYPES[dtype], device=self._where)
+        except RuntimeError as error:
+            raise BackendError(first_line(error)) from error
+
+    def barrier(self) -> None:
+        """As on the host, once this rank's GPU has nothing left to do: MPI knows nothing of its streams."""
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as error:
+            raise BackendError(first_line(error)) from error
+        super().barrier()
+
+
+def why_not(op: Op, case: Case) -> str | None:
+    """What a call that blocks the host cannot be timed as."""
+    obstacles = (
+        (case.mode == "graph", "MPI's calls block the host, so they cannot be captured in a graph"),
+        (case.held, "MPI's calls block the host, so no stream can be held while they are handed over"),
+        (case.mode == "overlap", "the computation is the host's and the data are on a GPU: neither disturbs the other"),
+        (case.cache != "warm", f"{case.cache} buffers are sized by the caches of the host, and the data are on a GPU"),
+        (op.name == "memory_copy", "a copy on a GPU does not block the host as MPI's calls do; backend nccl times it"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
