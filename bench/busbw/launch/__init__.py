@@ -80,11 +80,11 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
     given; it may also do neither and return None, which then every rank does. ``timeout_seconds`` bounds the wait for
     rank 0. Raises as ``execute``; in the others, not what rank 0 says itself.
     """
+    # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     row = launcher_here(os.environ)
     if row.meets is None:
         return begin(settings)
-    # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     seat = _seat(row)
     where = row.meets(seat, os.environ, timeout_seconds)
     if not seat.lead:
