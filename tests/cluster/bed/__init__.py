@@ -11,6 +11,7 @@ README.md in the folder above says more.
 from bed.hosts import BedError
 from bed.network import Cable, Network, Path, both_ways
 from bed.prerequisites import missing
+from bed.ranks import RankEnd, Ranks
 from bed.whole import HEAD, Bed, Job
 
-__all__ = ["HEAD", "Bed", "BedError", "Cable", "Job", "Network", "Path", "both_ways", "missing"]
+__all__ = ["HEAD", "Bed", "BedError", "Cable", "Job", "Network", "Path", "RankEnd", "Ranks", "both_ways", "missing"]

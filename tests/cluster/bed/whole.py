@@ -163,6 +163,10 @@ class Bed:
         """The IPv4 address of a host."""
         return self._host(host).address
 
+    def pid(self, host: str) -> int:
+        """The process, as this one sees it, whose namespaces are those of a host."""
+        return self._host(host).pid
+
     def processes(self, host: str) -> Mapping[int, str]:
         """What runs on a host: process number, as this process sees it, and command line."""
         return self._host(host).processes()

@@ -1,0 +1,76 @@
+"""Ranks of busbw on virtual hosts, forked from a process that has torch in memory already: a world in a second.
+
+Reads orders from its standard input, one JSON object a line, and answers each with the exit codes of its ranks:
+``arguments`` of ``busbw``, ``folder`` to work in, and for every rank the process that is its ``host``, its
+``environment``, and the files for ``output`` and ``error``. What runs in a rank is the command as it is, from its first
+line on; but it goes before other processes, for a rank that waits for a processor measures who else is there.
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed  # noqa: F401 - so that no rank has to
+
+from busbw.cli import main
+
+_C = ctypes.CDLL(None, use_errno=True)
+_DIE_WITH_PARENT = 1
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent dies."""
+    _C.prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+
+
+def enter(host: int) -> None:
+    """Go over into the namespaces of a host, but for that of its processes: the next fork does. Raises OSError."""
+    spaces = [os.open(f"/proc/{host}/ns/{kind}", os.O_RDONLY) for kind in ("net", "uts", "ipc", "pid", "mnt")]
+    for space in spaces:
+        if _C.setns(space, 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter a namespace of process {host}")
+        os.close(space)
+
+
+def be_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
+    """Be a rank, and end with its exit code."""
+    die_with_parent()
+    os.environ.clear()
+    os.environ.update(rank["environment"])
+    os.chdir(order["folder"])
+    for number, name in ((0, os.devnull), (1, rank["output"]), (2, rank["error"])):
+        os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), number)
+    main(order["arguments"], prog_name="busbw")
+
+
+def fork_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> int:
+    """Start a rank; the process that ends with its exit code."""
+    outside = os.fork()
+    if outside != 0:
+        return outside
+    die_with_parent()
+    enter(rank["host"])
+    inside = os.fork()
+    if inside == 0:
+        be_rank(order, rank)
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 0xFF)
+
+
+def serve() -> None:
+    """Do what comes, until nothing comes any more."""
+    os.nice(-10)
+    answers = os.fdopen(os.dup(1), "w")
+    for line in sys.stdin:
+        order = json.loads(line)
+        processes = [fork_rank(order, rank) for rank in order["ranks"]]
+        codes = [os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) for process in processes]
+        answers.write(json.dumps(codes) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve()
