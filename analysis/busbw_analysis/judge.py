@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from busbw_analysis.distances import PairSplit, splits_of
 from busbw_analysis.fit import fit_series
 from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
@@ -28,6 +29,7 @@ class Judgement:
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
+    splits: tuple[PairSplit, ...]
     lateness: tuple[GroupLateness, ...]
     cases: tuple[CaseSummary, ...]
     selftest: SelfTest | None
@@ -40,7 +42,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None) -> Judgement:
     """
     crowded = oversubscribed_hosts(dataset)
     summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
-    matrices = matrices_of(summaries, dataset.runs[0].run.hosts)
+    seats = dataset.seats
+    matrices = matrices_of(summaries, seats)
     lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
@@ -57,6 +60,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None) -> Judgement:
         ),
         curves=curves,
         matrices=matrices,
+        splits=splits_of(summaries, seats),
         lateness=lateness,
         cases=summaries,
         selftest=selftest,

@@ -14,7 +14,7 @@ import pandas as pd
 
 from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns
-from busbw.placement import binding, seats_of, variables_of
+from busbw.placement import Seat, binding, seats_of, variables_of
 from busbw.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.outside import plain_run
@@ -77,6 +77,12 @@ class Dataset:
         hosts = self.runs[0].run.hosts
         return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
 
+    @property
+    def seats(self) -> tuple[Seat, ...]:
+        """Where every rank sits (in the first run)."""
+        run = self.runs[0].run
+        return seats_of(run.hosts, run.environments)
+
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty when there are none."""
         return self.runs[0].run.environments.get(host, {})
@@ -135,12 +141,8 @@ def _placement(run: Run) -> JSON:
 def _binding(run: Run) -> JSON:
     """How ranks are bound to cores, in words: not to which, for another job may get others of the same kind."""
     seats = seats_of(run.hosts, run.environments)
-    known = {
-        words
-        for host in dict.fromkeys(run.hosts)
-        if (words := binding([seat for seat in seats if seat.host == host])) is not None
-    }
-    return ", ".join(sorted(known)) or None
+    told = {binding([seat for seat in seats if seat.host == host]) for host in run.hosts}
+    return ", ".join(sorted(words for words in told if words is not None)) or None
 
 
 def _of_cases(field: str) -> Callable[[Run], JSON]:
@@ -247,7 +249,9 @@ def _other_loops(first: store.StoredRun, second: store.StoredRun) -> Iterator[Di
     unlike = [case for case, loops in one.items() if case in two and two[case] != loops]
     if unlike:
         case = unlike[0]
-        said = [f"{' and '.join(sorted(loops[case]))} in run {run.run.id}" for loops, run in ((one, first), (two, second))]
+        said = [
+            f"{' and '.join(sorted(loops[case]))} in run {run.run.id}" for loops, run in ((one, first), (two, second))
+        ]
         where = f"{case.op} at {format_size(case.size_bytes)} and {len(unlike) - 1} more of the cases of both"
         yield Difference("loop", f"'loop', which made the calls, is {said[0]} and {said[1]}, for {where}")
 

@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t
 
+from busbw.placement import Seat
 from busbw.units import format_rate, format_size
+from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
 from busbw_analysis.load import rank_list
 from busbw_analysis.summary import CaseSummary
 
@@ -59,11 +61,14 @@ class Odd:
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
     """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
-    NaN on the diagonal and where nothing was measured. ``variant`` is ``together`` or ``alone``. ``untold`` says what
-    could not be told from it and why, None where everything could.
+    NaN on the diagonal and where nothing was measured. ``steps[s][d]`` is how far apart they are, as
+    ``placement.distance`` has it. ``variant`` is ``together`` or ``alone``. ``untold`` says what could not be told from
+    it and why, None where everything could.
     """
 
     ranks: tuple[int, ...]
+    hosts: tuple[str, ...]
+    steps: Steps
     size_bytes: int
     dtype: str | None
     variant: str | None
@@ -73,16 +78,16 @@ class PairMatrix:
     untold: str | None = None
 
 
-def matrices_of(summaries: Iterable[CaseSummary], hosts: Sequence[str]) -> tuple[PairMatrix, ...]:
-    """The pair matrices of the measured cases, in the order of the plan; ``hosts[r]`` is the host of rank r."""
+def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[PairMatrix, ...]:
+    """The pair matrices of the measured cases, in the order of the plan; ``seats[r]`` is the place of rank r."""
     return tuple(
-        _matrix(summary, hosts)
+        _matrix(summary, seats)
         for summary in summaries
         if summary.case.op == "pair_matrix" and summary.state == "measured"
     )
 
 
-def _matrix(summary: CaseSummary, hosts: Sequence[str]) -> PairMatrix:
+def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
     ranks = tuple(sorted({rank for group in summary.groups for rank in group.ranks}))
     place = {rank: index for index, rank in enumerate(ranks)}
     # Launches can be told apart only where every pair has them all.
@@ -95,23 +100,26 @@ def _matrix(summary: CaseSummary, hosts: Sequence[str]) -> PairMatrix:
         several = len(launches) == len(group.launch_medians_ns)
         launches[:, source, destination] = group.launch_medians_ns if several else group.time_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
-    hosts_here = tuple(hosts[rank] if rank < len(hosts) else "?" for rank in ranks)
+    hosts = tuple(seats[rank].host if rank < len(seats) else "?" for rank in ranks)
+    steps = steps_between(seats, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
     jumpy = 2 * sum(group.modes is not None for group in summary.groups) > len(summary.groups)
     return PairMatrix(
         ranks=ranks,
+        hosts=hosts,
+        steps=steps,
         size_bytes=summary.case.size_bytes,
         dtype=summary.case.dtype,
         variant=summary.case.variant,
         rate=rate,
         time_ns=time_ns,
-        odd=odd_ones(ranks, hosts_here, launches, summary.case.size_bytes, pairs=not jumpy) if may_name else (),
-        untold=_untold(len(ranks), len(launches), holes=holes, jumpy=jumpy),
+        odd=odd_ones(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy) if may_name else (),
+        untold=_untold(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
     )
 
 
-def _untold(count: int, launches: int, *, holes: bool, jumpy: bool) -> str | None:
+def _untold(count: int, launches: int, indistinct: str | None, *, holes: bool, jumpy: bool) -> str | None:
     if count == 2:
         return "two ranks have one pair: whether one of them or the way between them is slow cannot be told"
     if count < LEAST_RANKS:
@@ -121,17 +129,16 @@ def _untold(count: int, launches: int, *, holes: bool, jumpy: bool) -> str | Non
         )
     if holes:
         return "some pairs were not measured, so that the others have nothing to be held against"
-    if launches < LAUNCHES_FOR_A_PAIR:
-        return (
-            f"single pairs are not judged: in fewer than {LAUNCHES_FOR_A_PAIR} launches a slow pair cannot be told "
-            "from a slow moment; slow ranks and hosts can"
-        )
-    if jumpy:
-        return (
-            "single pairs are not judged: most have two modes, and which of them the median of a launch falls into is "
-            "chance; slow ranks and hosts are"
-        )
-    return None
+    few = (
+        f"single pairs are not judged: in fewer than {LAUNCHES_FOR_A_PAIR} launches a slow pair cannot be told from a "
+        "slow moment; slow ranks and hosts can"
+    )
+    two = (
+        "single pairs are not judged: most have two modes, and which of them the median of a launch falls into is "
+        "chance; slow ranks and hosts are"
+    )
+    reasons = (indistinct, few if launches < LAUNCHES_FOR_A_PAIR else two if jumpy else None)
+    return "; ".join(reason for reason in reasons if reason) or None
 
 
 # --- taking a matrix apart -------------------------------------------------------------------------------------
@@ -159,22 +166,29 @@ Lines: TypeAlias = dict[int, float]
 
 
 def odd_ones(
-    ranks: Sequence[int], hosts: Sequence[str], times_ns: Floats, size_bytes: int, *, pairs: bool = True
+    ranks: Sequence[int],
+    hosts: Sequence[str],
+    times_ns: Floats,
+    size_bytes: int,
+    steps: Steps | None = None,
+    *,
+    pairs: bool = True,
 ) -> tuple[Odd, ...]:
     """What is slow in ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
-    Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (within a host and between
-    hosts apart), an effect of the sender, one of the receiver and the rest of the pair. An effect counts when it makes
-    the rate less than 85 % of the usual, stands out from the other effects of its kind by 4 σ (pairs: 6 σ), is there
-    in at least three quarters of the launches, and is beyond what the scatter of launches explains (t-test with the
-    scatter pooled over the kind, p < 0.01 over all lines or cells). One launch has no scatter: there, 70 %. Single
-    pairs are judged from four launches on, and only where ``pairs``.
+    Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (apart for every distance
+    in ``steps``; without them within a host and between hosts), an effect of the sender, one of the receiver and the
+    rest of the pair. An effect counts when it makes the rate less than 85 % of the usual, stands out from the other
+    effects of its kind by 4 σ (pairs: 6 σ), is there in at least three quarters of the launches, and is beyond what the
+    scatter of launches explains (t-test with the scatter pooled over the kind, p < 0.01 over all lines or cells). One
+    launch has no scatter: there, 70 %. Single pairs are judged from four launches on, and only where ``pairs``.
     """
     logs = np.log(times_ns)
     near = np.asarray([[one == other for other in hosts] for one in hosts])
+    alike = kinds(steps or tuple(tuple(0 if one == other else None for other in hosts) for one in hosts))
     pace = _over_all(logs)
     even = logs - pace[:, None, None] + np.median(pace)
-    effects = _polished(np.median(even, axis=0), near)
+    effects = _polished(np.median(even, axis=0), alike)
     pace = _over_all(even - effects.explained)
     even -= pace[:, None, None]
     lines, effects = _slow_lines(even, effects, near)
@@ -199,14 +213,12 @@ def _over_all(logs: Floats) -> Floats:
     return np.median(logs[..., ~np.eye(logs.shape[-1], dtype=np.bool_)], axis=-1)
 
 
-def _polished(logs: Floats, near: Truths) -> _Effects:
-    """``logs`` (n × n) taken apart; cells within a host (``near``) and between hosts have levels of their own."""
-    off = ~np.eye(len(logs), dtype=np.bool_)
-    kinds = [kind for kind in (near & off, ~near & off) if kind.any()]
+def _polished(logs: Floats, alike: Sequence[Truths]) -> _Effects:
+    """``logs`` (n × n) taken apart; cells that are ``alike`` (masks of them) have a level of their own."""
     rest, usual = logs.copy(), np.zeros_like(logs)
     rows, columns = np.zeros(len(logs)), np.zeros(len(logs))
     for _ in range(_ROUNDS):
-        for kind in kinds:
+        for kind in alike:
             level = np.median(rest[kind])
             usual[kind] += level
             rest[kind] -= level

@@ -7,6 +7,7 @@ which ``plots`` has drawn.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, TypeAlias
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet"]
@@ -30,16 +31,20 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column's name and, where every cell has the same, its unit. Words are set left, numbers right."""
+    """A column's name and, where every cell has the same, its unit. Words are set left, numbers right. Columns of one
+    ``group`` stand side by side below its name.
+    """
 
     name: str
     unit: str = ""
     numeric: bool = True
+    group: str = ""
 
     @property
     def heading(self) -> str:
-        """Name and unit as one text."""
-        return f"{self.name} ({self.unit})" if self.unit else self.name
+        """Group, name and unit as one text."""
+        name = f"{self.group}: {self.name}" if self.group else self.name
+        return f"{name} ({self.unit})" if self.unit else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +57,13 @@ class Table:
     row_headers: int = 1
     folded: bool = False
     note: str = ""
+
+    @property
+    def groups(self) -> tuple[tuple[str, int], ...]:
+        """The groups of columns with how many they have, from the left; empty where there are none."""
+        if not any(column.group for column in self.columns):
+            return ()
+        return tuple((name, len(list(members))) for name, members in groupby(column.group for column in self.columns))
 
     def __post_init__(self) -> None:
         widths = {len(row) for row in self.rows} - {len(self.columns)}

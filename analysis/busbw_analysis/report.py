@@ -32,7 +32,8 @@ from busbw_analysis.page import (
 )
 from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
-from busbw_analysis.report_ranks import pair_matrices, rank_views
+from busbw_analysis.report_pairs import pairs
+from busbw_analysis.report_ranks import rank_views
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report_trust import overlaps, trust
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
@@ -120,7 +121,7 @@ def page_of(judgement: Judgement) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
-    pairs, beside = pair_matrices(judgement.matrices), overlaps(judgement)
+    of_pairs, beside = pairs(judgement.matrices, judgement.splits, dataset.seats), overlaps(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
@@ -131,7 +132,7 @@ def page_of(judgement: Judgement) -> Page:
         sections=(
             _verdicts(judgement.verdicts),
             operations(judgement),
-            *((pairs,) if pairs else ()),
+            *((of_pairs,) if of_pairs else ()),
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
             fits(judgement),

@@ -1,20 +1,15 @@
-"""The part of a report about single ranks: how fast each pair talks, and who keeps the others waiting."""
+"""The part of a report about single ranks: who keeps the others waiting."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from statistics import fmean, median
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_time
 from busbw_analysis.arrivals import RELEASE_NS, TIMES_USUAL
-from busbw_analysis.judge import PairMatrix
 from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
-    HEAT_STEPS,
     MISSING,
     Block,
     Cell,
@@ -22,9 +17,8 @@ from busbw_analysis.page import (
     Paragraph,
     Section,
     Table,
-    sentence,
-    three_digits,
 )
+from busbw_analysis.report_pairs import shades
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary, GroupSummary
 
 _MOST_RANK_COLUMNS = 32
@@ -37,115 +31,6 @@ _NO_ENTRY: Final = (
 _NO_INTERVAL: Final = (
     "Without an interval are what is taken over cases: they differ by far more than launches of one do."
 )
-_NARROW = 0.5
-"""A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
-
-
-def pair_matrices(matrices: Sequence[PairMatrix]) -> Section | None:
-    """Every pair of ranks as a heatmap with its numbers; None when no pair was measured.
-
-    The largest size is shown as rates and the smallest as times; the sizes between are folded.
-    """
-    blocks: list[Block] = []
-    series: dict[str, list[PairMatrix]] = {}
-    for matrix in matrices:
-        if matrix.ranks:
-            label = " · ".join(text for text in (matrix.dtype, matrix.variant) if text)
-            series.setdefault(label, []).append(matrix)
-    for label, members in series.items():
-        ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
-        blocks.append(_rates(ordered[-1], label, folded=False))
-        blocks += _slow(ordered[-1])
-        blocks.append(_times(ordered[0], label, folded=False))
-        if len(ordered) > 1:
-            blocks += _slow(ordered[0])
-        blocks += _untold(ordered)
-        blocks += [_rates(matrix, label, folded=True) for matrix in reversed(ordered[1:-1])]
-    if not blocks:
-        return None
-    how = (
-        "Rows send, columns receive. Each number is the median over launches; its interval or range has no room in the "
-        "cell and is in report.json. A darker shade is a larger number."
-    )
-    return Section("pairs", "Pairs of ranks", (Paragraph(how), *blocks))
-
-
-def _slow(matrix: PairMatrix) -> list[Block]:
-    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
-
-
-def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
-    sizes: dict[str, list[str]] = {}
-    for matrix in matrices:
-        if matrix.untold is not None:
-            sizes.setdefault(matrix.untold, []).append(format_size(matrix.size_bytes))
-    return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
-
-
-def _rates(matrix: PairMatrix, label: str, *, folded: bool) -> Table:
-    rates = _known(matrix, matrix.rate)
-    what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
-    if not rates:
-        return _heatmap(f"{what}: none was measured", matrix.ranks, {}, "GB/s", folded=folded)
-    slowest, fastest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
-    finding = (
-        f"{what}: the slowest pair is {slowest[0]} → {slowest[1]} with {format_rate(rates[slowest])}, "
-        f"the fastest {fastest[0]} → {fastest[1]} with {format_rate(rates[fastest])}, "
-        f"the median {format_rate(median(rates.values()))}"
-    )
-    unit, factor = ("GB/s", 1e9) if rates[fastest] >= 1e9 else ("MB/s", 1e6)
-    return _heatmap(finding, matrix.ranks, {pair: rate / factor for pair, rate in rates.items()}, unit, folded=folded)
-
-
-def _times(matrix: PairMatrix, label: str, *, folded: bool) -> Table:
-    times = _known(matrix, matrix.time_ns)
-    what = f"Time of a message of {format_size(matrix.size_bytes)} with its answer · {label}"
-    if not times:
-        return _heatmap(f"{what}: none was measured", matrix.ranks, {}, "µs", folded=folded)
-    slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
-    finding = (
-        f"{what}: from {format_time(times[fastest])} ({fastest[0]} → {fastest[1]}) "
-        f"to {format_time(times[slowest])} ({slowest[0]} → {slowest[1]})"
-    )
-    return _heatmap(finding, matrix.ranks, {pair: time / 1e3 for pair, time in times.items()}, "µs", folded=folded)
-
-
-def _known(matrix: PairMatrix, values: npt.NDArray[np.float64]) -> dict[tuple[int, int], float]:
-    """The numbers of a matrix by pair of ranks, without those that were not measured."""
-    return {
-        (source, target): float(values[row, column])
-        for row, source in enumerate(matrix.ranks)
-        for column, target in enumerate(matrix.ranks)
-        if math.isfinite(values[row, column])
-    }
-
-
-def _heatmap(
-    caption: str, ranks: Sequence[int], values: Mapping[tuple[int, int], float], unit: str, *, folded: bool
-) -> Table:
-    shade = shades(list(values.values()))
-    rows = tuple(
-        (
-            Cell(f"{source}"),
-            *(
-                Cell(three_digits(value), heat=shade(value))
-                if (value := values.get((source, target))) is not None
-                else Cell(MISSING, tone="quiet")
-                for target in ranks
-            ),
-        )
-        for source in ranks
-    )
-    columns = (Column("from \\ to", unit, numeric=False), *(Column(str(rank)) for rank in ranks))
-    return Table(caption, columns, rows, folded=folded)
-
-
-def shades(values: Sequence[float]) -> Callable[[float], int]:
-    """From a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is smaller."""
-    high = max(values, default=1.0)
-    low = min([*values, high * _NARROW])
-    span = high - low
-    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
 
 
 def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Sequence[GroupLateness]) -> Section:

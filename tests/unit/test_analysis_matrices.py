@@ -7,6 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from busbw.placement import Seat
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool
@@ -219,6 +220,6 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     judgement = judged(4)
     cut = judgement.cases[0]
     cut = replace(cut, groups=cut.groups[:-1])
-    (matrix,) = matrices_of([cut], ("n0",) * 4)
+    (matrix,) = matrices_of([cut], [Seat(rank, "n0") for rank in range(4)])
     assert matrix.odd == ()
     assert "not measured" in (matrix.untold or "")

@@ -1,0 +1,181 @@
+"""Pairs of ranks by how far apart they are: within a host or between hosts, below one leaf switch or not.
+
+What one pair needs is held against pairs of its own kind alone: a pair between hosts is no slow pair because memory is
+faster than a network.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
+from busbw_analysis.launches import median_over_launches
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, GroupSummary, Interval
+
+Floats = npt.NDArray[np.float64]
+Truths = npt.NDArray[np.bool_]
+Steps: TypeAlias = tuple[tuple[int | None, ...], ...]
+"""How far rank by rank is from rank by rank, as ``placement.distance`` has it."""
+
+PAIR_OPS: Final = frozenset({"pair_matrix", "ping_pong", "pair_uni", "pair_bidir"})
+_MOST_NAMED = 3
+BETWEEN_HOSTS: Final = distance_in_words(None)
+
+
+@dataclass(frozen=True, slots=True)
+class PairClass:
+    """Pairs of one kind in one case: ``pairs`` of them. ``time_ns`` is the median over launches of the median over
+    pairs, as is ``rate`` (B/s; None where the op has no size); ``slowest`` is the pair with the longest time.
+    ``times_within`` is how many times as long as within a host that is, between ``times_low`` and ``times_high`` over
+    launches as ``interval`` is; None where no pair was measured within a host in the same launches. ``part``: of the
+    pairs between hosts.
+    """
+
+    name: str
+    pairs: int
+    part: bool
+    time_ns: float
+    interval: Interval
+    rate: float | None
+    slowest: tuple[int, int]
+    times_within: float | None = None
+    times_low: float | None = None
+    times_high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairSplit:
+    """One case of a pair op, its pairs taken apart: those within a host, those between hosts and, where Slurm knows
+    more than one distance between these hosts, the parts of them. ``case`` is the index of the case, or of the first
+    one where several cases differ in their groups only.
+    """
+
+    case: int
+    op: str
+    label: str
+    size_bytes: int
+    classes: tuple[PairClass, ...]
+
+
+def steps_between(seats: Sequence[Seat], ranks: Sequence[int]) -> Steps:
+    """The distances of ``ranks`` from each other; a rank that has no seat is as far from all as is not known."""
+    there: list[Seat | None] = [seats[rank] if rank < len(seats) else None for rank in ranks]
+    return tuple(
+        tuple(None if one is None or other is None else distance(one, other) for other in there) for one in there
+    )
+
+
+def kinds(steps: Steps) -> list[Truths]:
+    """The pairs of different ranks, one mask for every distance that there is, the nearest first."""
+    grid = np.asarray([[-1 if step is None else step for step in row] for row in steps])
+    off = ~np.eye(len(grid), dtype=np.bool_)
+    return [(grid == step) & off for step in sorted(set(grid[off].tolist()), key=lambda step: (step < 0, step))]
+
+
+def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
+    """Why a slow host cannot be told from a slow way, and which: it is at an end of every pair of each kind between
+    hosts that it has a part in. None where every host can be held against others.
+    """
+    ends = [[{hosts[one], hosts[to]} for one, to in np.argwhere(kind)] for kind in kinds(steps)]
+    away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
+    mine = {host: [pairs for pairs in away if any(host in pair for pair in pairs)] for host in dict.fromkeys(hosts)}
+    found = [host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)]
+    if not found:
+        return None
+    names = ", ".join(found[:_MOST_NAMED]) + (" and others" if len(found) > _MOST_NAMED else "")
+    return (
+        f"whether {names} or the way there is slow cannot be told: every pair of hosts that is so far apart has "
+        f"{'it' if len(found) == 1 else 'one of them'} at an end, so that there is nothing to hold it against"
+    )
+
+
+def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[PairSplit, ...]:
+    """The measured cases of pair ops, in the order of the plan; nothing where all ranks are on one host."""
+    if len({seat.host for seat in seats}) < 2:
+        return ()
+    together: dict[object, list[CaseSummary]] = {}
+    for summary in summaries:
+        if summary.case.op in PAIR_OPS and summary.state == "measured" and summary.groups:
+            case = summary.case
+            fields = {name: getattr(case, name) for name in case.__struct_fields__ if name != "group"}
+            together.setdefault(tuple(fields.items()), []).append(summary)
+    return tuple(_split(members, seats) for members in together.values())
+
+
+def _split(summaries: Sequence[CaseSummary], seats: Sequence[Seat]) -> PairSplit:
+    case = summaries[0].case
+    by_steps: dict[int | None, list[GroupSummary]] = {}
+    for group in (group for summary in summaries for group in summary.groups):
+        source, to = (seats[rank] for rank in group.ranks)
+        by_steps.setdefault(distance(source, to), []).append(group)
+    parts = (case.op, case.dtype, case.variant, None if case.mode == "isolated" else case.mode)
+    return PairSplit(
+        case=summaries[0].index,
+        op=case.op,
+        label=" · ".join(part for part in parts if part),
+        size_bytes=case.size_bytes,
+        classes=tuple(_classes(by_steps, case.size_bytes)),
+    )
+
+
+def _classes(by_steps: Mapping[int | None, Sequence[GroupSummary]], size_bytes: int) -> Iterator[PairClass]:
+    within = by_steps.get(WITHIN_A_HOST, ())
+    away = {steps: groups for steps, groups in by_steps.items() if steps != WITHIN_A_HOST}
+    if within:
+        yield _class(distance_in_words(WITHIN_A_HOST), within, size_bytes, ())
+    if away:
+        yield _class(BETWEEN_HOSTS, [group for groups in away.values() for group in groups], size_bytes, within)
+    if len(away) > 1:
+        for steps in sorted(away, key=lambda steps: (steps is None, steps or 0)):
+            name = distance_in_words(steps) if steps is not None else "between hosts that Slurm does not place"
+            yield _class(name, away[steps], size_bytes, within, part=True)
+
+
+def _class(
+    name: str, groups: Sequence[GroupSummary], size_bytes: int, within: Sequence[GroupSummary], *, part: bool = False
+) -> PairClass:
+    mine = _by_launch(groups)
+    ratios = _over_the_same_launches(groups, within)
+    time_ns = median(group.time_ns for group in groups) if mine is None else float(np.median(mine))
+    ends = _interval(ratios)
+    slowest = max(groups, key=lambda group: group.time_ns)
+    return PairClass(
+        name=name,
+        pairs=len(groups),
+        part=part,
+        time_ns=time_ns,
+        interval=_interval(mine),
+        rate=size_bytes / time_ns * 1e9 if size_bytes else None,
+        slowest=(slowest.ranks[0], slowest.ranks[1]),
+        times_within=None if ratios is None else float(np.median(ratios)),
+        times_low=ends.low_ns,
+        times_high=ends.high_ns,
+    )
+
+
+def _over_the_same_launches(groups: Sequence[GroupSummary], within: Sequence[GroupSummary]) -> Floats | None:
+    """How many times as long as ``within``, launch by launch; None where the two were not measured in the same."""
+    if _by_launch([*groups, *within]) is None:
+        return None
+    mine, theirs = _by_launch(groups), _by_launch(within)
+    return None if mine is None or theirs is None else np.asarray(mine / theirs)
+
+
+def _by_launch(groups: Sequence[GroupSummary]) -> Floats | None:
+    """The median over pairs in every launch; None where the pairs do not have the same launches."""
+    if len({group.launch_keys for group in groups}) != 1:
+        return None
+    return np.asarray(np.median([group.launch_medians_ns for group in groups], axis=0))
+
+
+def _interval(by_launch: Floats | None) -> Interval:
+    if by_launch is None or len(by_launch) < 2:
+        return Interval(None, None, "none")
+    over = median_over_launches(by_launch)
+    if len(by_launch) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
+        return Interval(over.low, over.high, "95 % over launches")
+    return Interval(float(by_launch.min()), float(by_launch.max()), "range of launch medians")

@@ -1,0 +1,270 @@
+"""The part of a report about pairs of ranks: those within a host against those between hosts, and every single one."""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from statistics import median
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.placement import Seat
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.distances import BETWEEN_HOSTS, PairClass, PairSplit
+from busbw_analysis.judge import PairMatrix
+from busbw_analysis.page import (
+    HEAT_STEPS,
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    sentence,
+    three_digits,
+)
+from busbw_analysis.report_curves import ends_in_words
+
+_NARROW = 0.5
+"""A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
+_FAR_APART = 4
+"""From this ratio on, shades follow the logarithm of the numbers."""
+_MOST_ROWS = 24
+"""Rows of a table that need not be folded."""
+
+
+def pairs(matrices: Sequence[PairMatrix], splits: Sequence[PairSplit], seats: Sequence[Seat]) -> Section | None:
+    """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
+    was measured.
+
+    The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
+    """
+    blocks: list[Block] = _split_by_distance(splits) if splits else []
+    series: dict[str, list[PairMatrix]] = {}
+    for matrix in matrices:
+        if matrix.ranks:
+            label = " · ".join(text for text in (matrix.dtype, matrix.variant) if text)
+            series.setdefault(label, []).append(matrix)
+    if series:
+        how = (
+            "Rows send, columns receive. Each number is the median over launches; its interval or range has no room in "
+            "the cell and is in report.json. A darker shade is a larger number; by their logarithms where they are "
+            f"more than {_FAR_APART} times apart."
+        )
+        blocks.append(Paragraph(how))
+    for label, members in series.items():
+        ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
+        blocks.append(_rates(ordered[-1], label, seats, folded=False))
+        blocks += _slow(ordered[-1])
+        blocks.append(_times(ordered[0], label, seats, folded=False))
+        if len(ordered) > 1:
+            blocks += _slow(ordered[0])
+        blocks += _untold(ordered)
+        blocks += [_rates(matrix, label, seats, folded=True) for matrix in reversed(ordered[1:-1])]
+    return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
+
+
+# --- within a host and between hosts -------------------------------------------------------------------------------
+
+
+def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
+    """For every operation what it comes to, and a table of its sizes."""
+    blocks: list[Block] = []
+    by_label: dict[str, list[PairSplit]] = {}
+    for split in splits:
+        by_label.setdefault(split.label, []).append(split)
+    columns = (
+        Column("Size"),
+        Column("Pairs", numeric=False),
+        Column("Number"),
+        Column("Time of a call"),
+        Column("low"),
+        Column("high"),
+        Column("Rate"),
+        Column("Times as long as within a host"),
+        Column("low"),
+        Column("high"),
+        Column("Slowest pair"),
+    )
+    for label, members in by_label.items():
+        ordered = sorted(members, key=lambda split: split.size_bytes)
+        rows = tuple(_split_row(split, kind) for split in ordered for kind in split.classes)
+        ends = ends_in_words(kind.interval for split in members for kind in split.classes)
+        note = (
+            f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
+            "time count as so many pairs."
+        )
+        blocks += [Paragraph(text) for text in _finding(label, ordered)]
+        caption, folded = f"{label}: pairs by how far apart they are", len(rows) > _MOST_ROWS
+        blocks.append(Table(caption, columns, rows, row_headers=2, folded=folded, note=note))
+    return blocks
+
+
+def _split_row(split: PairSplit, kind: PairClass) -> tuple[Cell, ...]:
+    def number(value: float | None, words: Callable[[float], str]) -> Cell:
+        return Cell(MISSING, tone="quiet") if value is None else Cell(words(value))
+
+    return (
+        Cell(format_size(split.size_bytes)),
+        Cell(f"of these: {kind.name}" if kind.part else kind.name),
+        Cell(str(kind.pairs)),
+        Cell(format_time(kind.time_ns)),
+        number(kind.interval.low_ns, format_time),
+        number(kind.interval.high_ns, format_time),
+        number(kind.rate, format_rate),
+        number(kind.times_within, three_digits),
+        number(kind.times_low, three_digits),
+        number(kind.times_high, three_digits),
+        Cell(f"{kind.slowest[0]} → {kind.slowest[1]}"),
+    )
+
+
+def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
+    """One sentence where there are pairs of both kinds: the smallest size in time, the largest in rate."""
+    both = [split for split in splits if split.classes[-1].times_within is not None]
+    if both:
+        small, large = both[0], both[-1]
+        parts = [f"{format_size(small.size_bytes)} take {_against(small, _time)}"]
+        if large.size_bytes:
+            parts.append(f"{format_size(large.size_bytes)} move at {_against(large, _rate)}")
+        yield f"{label}: {'; '.join(parts)}."
+
+
+def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
+    within, between = split.classes[0], next(kind for kind in split.classes if kind.name == BETWEEN_HOSTS)
+    times = three_digits(between.times_within or math.nan)
+    parts = [f"{words(kind)} {kind.name}" for kind in split.classes if kind.part]
+    more = f": {', '.join(parts)}" if parts else ""
+    return f"{words(within)} within a host and {words(between)} between hosts ({times} times as long){more}"
+
+
+def _time(kind: PairClass) -> str:
+    return format_time(kind.time_ns)
+
+
+def _rate(kind: PairClass) -> str:
+    return format_rate(kind.rate)
+
+
+# --- heatmaps ------------------------------------------------------------------------------------------------------
+
+
+def _slow(matrix: PairMatrix) -> list[Block]:
+    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
+
+
+def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
+    sizes: dict[str, list[str]] = {}
+    for matrix in matrices:
+        if matrix.untold is not None:
+            sizes.setdefault(matrix.untold, []).append(format_size(matrix.size_bytes))
+    return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
+
+
+def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> Table:
+    rates = _known(matrix, matrix.rate)
+    what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
+    if not rates:
+        return _heatmap(f"{what}: none was measured", matrix, seats, {}, "GB/s", folded=folded)
+    slowest, fastest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    finding = (
+        f"{what}: the slowest pair is {slowest[0]} → {slowest[1]} with {format_rate(rates[slowest])}, "
+        f"the fastest {fastest[0]} → {fastest[1]} with {format_rate(rates[fastest])}, "
+        f"the median {format_rate(median(rates.values()))}"
+    )
+    unit, factor = ("GB/s", 1e9) if rates[fastest] >= 1e9 else ("MB/s", 1e6)
+    return _heatmap(finding, matrix, seats, {pair: rate / factor for pair, rate in rates.items()}, unit, folded=folded)
+
+
+def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> Table:
+    times = _known(matrix, matrix.time_ns)
+    what = f"Time of a message of {format_size(matrix.size_bytes)} with its answer · {label}"
+    if not times:
+        return _heatmap(f"{what}: none was measured", matrix, seats, {}, "µs", folded=folded)
+    slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    finding = (
+        f"{what}: from {format_time(times[fastest])} ({fastest[0]} → {fastest[1]}) "
+        f"to {format_time(times[slowest])} ({slowest[0]} → {slowest[1]})"
+    )
+    return _heatmap(finding, matrix, seats, {pair: time / 1e3 for pair, time in times.items()}, "µs", folded=folded)
+
+
+def _known(matrix: PairMatrix, values: npt.NDArray[np.float64]) -> dict[tuple[int, int], float]:
+    """The numbers of a matrix by pair of ranks, without those that were not measured."""
+    return {
+        (source, target): float(values[row, column])
+        for row, source in enumerate(matrix.ranks)
+        for column, target in enumerate(matrix.ranks)
+        if math.isfinite(values[row, column])
+    }
+
+
+def _heatmap(
+    caption: str,
+    matrix: PairMatrix,
+    seats: Sequence[Seat],
+    values: Mapping[tuple[int, int], float],
+    unit: str,
+    *,
+    folded: bool,
+) -> Table:
+    """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
+    shade = _shades_by_ratio(list(values.values()))
+    places = _places(matrix, seats)
+    several = len(set(places.values())) > 1
+    ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, seats, rank), rank))
+    rows = []
+    last = None
+    for source in ranks:
+        name = places[source]
+        first = [Cell("" if name == last else name)] if several else []
+        last = name
+        cells = (
+            Cell(three_digits(value), heat=shade(value))
+            if (value := values.get((source, target))) is not None
+            else Cell(MISSING, tone="quiet")
+            for target in ranks
+        )
+        rows.append((*first, Cell(f"{source}"), *cells))
+    columns = (
+        *([Column("host", numeric=False)] if several else []),
+        Column("from \\ to", unit, numeric=False),
+        *(Column(str(rank), group=places[rank] if several else "") for rank in ranks),
+    )
+    return Table(caption, columns, tuple(rows), row_headers=2 if several else 1, folded=folded)
+
+
+def _places(matrix: PairMatrix, seats: Sequence[Seat]) -> dict[int, str]:
+    """What stands above a rank: its host, with its leaf switch where there are several."""
+    leaves = {rank: _leaf(seats, rank) for rank in matrix.ranks}
+    several = len(set(leaves.values())) > 1
+    return {
+        rank: f"{leaves[rank]} · {host}" if several and leaves[rank] else host
+        for rank, host in zip(matrix.ranks, matrix.hosts, strict=True)
+    }
+
+
+def _leaf(seats: Sequence[Seat], rank: int) -> str:
+    switches = seats[rank].switches if rank < len(seats) else None
+    return switches[-1] if switches else ""
+
+
+def _order(matrix: PairMatrix, seats: Sequence[Seat], rank: int) -> tuple[tuple[str, ...], int]:
+    switches = seats[rank].switches if rank < len(seats) else None
+    return switches or (), matrix.hosts.index(matrix.hosts[matrix.ranks.index(rank)])
+
+
+def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
+    """As ``shades``; by logarithms where the values are far apart, or all between hosts would look alike."""
+    if not values or max(values) <= _FAR_APART * min(values):
+        return shades(values)
+    low, high = math.log(min(values)), math.log(max(values))
+    return lambda value: round((HEAT_STEPS - 1) * (math.log(value) - low) / (high - low))
+
+
+def shades(values: Sequence[float]) -> Callable[[float], int]:
+    """From a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is smaller."""
+    high = max(values, default=1.0)
+    low = min([*values, high * _NARROW])
+    span = high - low
+    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0
