@@ -8,7 +8,8 @@ from pathlib import Path
 from busbw.errors import LaunchError, StoreError
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns, standing_of
+from busbw.slurm.runs import JobRuns, Standing, standing_of
+from busbw.store import SAMPLES_FILE
 
 INTERVAL_SECONDS = 2.0
 """Between two questions: sbatch --wait asks ever less often, and tells of a job of 11 s after 42."""
@@ -43,7 +44,7 @@ class Follower:
     now: Callable[[], float] = time.monotonic
     _runs: JobRuns = field(init=False)
     _said: dict[str, str] = field(default_factory=dict)
-    _read: dict[Path, tuple[int, str]] = field(default_factory=dict)
+    _read: dict[Path, tuple[int, Standing]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._runs = JobRuns(self.results_dir)
@@ -72,7 +73,7 @@ class Follower:
     def _tell_of(self, task: QueuedJob) -> None:
         self._tell(task.shown, f"job {task.shown}: {task.in_words()}")
         for folder in self._folders(task.id):
-            self._tell(str(folder), f"run {folder.name}: {self._standing(folder)}")
+            self._tell(str(folder), f"run {folder.name}: {self._standing(folder, lambda standing: standing.blocks)}")
 
     def _tell(self, about: str, text: str) -> None:
         if self._said.get(about) != text:
@@ -82,20 +83,20 @@ class Follower:
     def _folders(self, number: str) -> Sequence[Path]:
         return [self.resumed] if self.resumed else list(self._runs.of(number))[:1]
 
-    def _standing(self, folder: Path) -> str:
-        """How far the run is; read again only when it has grown."""
+    def _standing(self, folder: Path, words: Callable[[Standing], str] = Standing.in_words) -> str:
+        """How far the run is, in these words; read again only when it has grown."""
         try:
-            size = (folder / "samples.jsonl").stat().st_size
+            size = (folder / SAMPLES_FILE).stat().st_size
         except OSError:
             size = -1
         known = self._read.get(folder)
         if known is None or known[0] != size:
             try:
-                known = (size, standing_of(folder).in_words())
+                known = (size, standing_of(folder))
             except StoreError as error:
-                known = (size, f"cannot be read: {error}")
+                return f"cannot be read: {error}"
             self._read[folder] = known
-        return known[1]
+        return words(known[1])
 
     def _verdict(self, tasks: tuple[QueuedJob, ...]) -> Verdict:
         if not tasks:

@@ -38,10 +38,15 @@ class Standing:
         """Whether nothing is missing."""
         return self.done == self.planned
 
+    @property
+    def blocks(self) -> str:
+        """How far it is, in short."""
+        return f"{self.done} of {self.planned} blocks"
+
     def in_words(self) -> str:
-        """For people: blocks, launches, and how it ended."""
+        """Blocks, launches, and how it ended."""
         end = f"; {self.ended}" if self.ended else ""
-        return f"{self.done} of {self.planned} blocks, {self.launches}{end}"
+        return f"{self.blocks}, {self.launches}{end}"
 
 
 def standing_of(folder: Path) -> Standing:

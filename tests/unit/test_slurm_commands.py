@@ -1,0 +1,299 @@
+"""busbw submit and busbw status: what is refused before anything is submitted, what is handed over, what is listed."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from busbw import launch, store
+from busbw.cli import main
+from busbw.errors import LaunchError
+from busbw.launch.mpiexec import FLAVOURS
+from busbw.plan import read_suite
+from busbw.records import JSON
+from busbw.slurm import planned
+from busbw.slurm.follow import Follower, Verdict
+from busbw.store import StoredRun
+from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
+
+JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
+WORLD = ("--nodes", "2", "--ranks-per-node", "4")
+
+
+@pytest.fixture(autouse=True)
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm of two programs: sbatch keeps the script and says 77, squeue says what is in a file."""
+    monkeypatch.delenv("BUSBW_RESULTS_DIR", raising=False)
+    monkeypatch.setattr(planned, "this_busbw", lambda: "/shared/venv/bin/busbw")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, shell in (
+        ("sbatch", f"cat > {tmp_path}/script; echo 77"),
+        ("squeue", f"cat {tmp_path}/queue 2>/dev/null; exit 0"),
+    ):
+        (programs / name).write_text(f"#!/bin/sh\n{shell}\n", encoding="utf-8")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def busbw(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+def refused(*arguments: str) -> str:
+    result = busbw(*arguments)
+    assert result.exit_code == 2, result.output
+    assert not Path("script").exists(), "nothing may be submitted"
+    return result.stderr
+
+
+# --- submit ----------------------------------------------------------------------------------------------------
+
+
+def test_a_dry_run_prints_the_very_text_and_submits_nothing() -> None:
+    shown = busbw("submit", "quick", *WORLD, "--dry-run", "--partition", "gpu", "--gpus-per-node", "8")
+    assert shown.exit_code == 0
+    assert not Path("script").exists()
+    submitted = busbw("submit", "quick", *WORLD, "--partition", "gpu", "--gpus-per-node", "8")
+    assert submitted.exit_code == 0
+    assert Path("script").read_text() == shown.stdout
+    assert "#SBATCH --partition=gpu\n" in shown.stdout
+    assert "#SBATCH --gpus-per-node=8\n" in shown.stdout
+    assert shown.stderr.startswith("2 node(s) × 4 rank(s), backend gloo, 3 launch(es): about ")
+
+
+def test_the_number_of_the_job_is_data_and_where_its_results_will_be_is_talk(slurm: Path) -> None:
+    result = busbw("submit", "quick", *WORLD, "--results-dir", "my results")
+    assert result.stdout == "77\n"
+    assert f"results: '{slurm}/my results'\n" in result.stderr
+    assert f"log:     {slurm}/busbw-77.out\n" in result.stderr
+    assert Path("my results").is_dir()
+    as_json = busbw("submit", "quick", *WORLD, "--json")
+    assert json.loads(as_json.stdout) == {
+        "job": "77",
+        "results": f"{slurm}/results",
+        "log": f"{slurm}/busbw-77.out",
+    }
+
+
+def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> None:
+    Path("my plan.toml").write_text('name = "mine"\nlaunches = 2\n[[sweep]]\nops = ["barrier"]\n')
+    text = busbw("submit", "my plan.toml", *WORLD, "--launches", "6", "--dry-run").stdout
+    assert f"run --plan '{slurm}/my plan.toml' --launches 6\n" in text
+    assert "#SBATCH --job-name=busbw-mine\n" in text
+
+
+def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
+    options = ("--exclude", "n9", "--exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
+    lines = ("--before", "module load a", "--before", "module load b", "--srun=--cpu-bind=cores", "--busbw", "bb")
+    text = busbw("submit", "quick", *WORLD, *options, *lines, "--dry-run").stdout
+    for line in ("#SBATCH --exclude=n9", "#SBATCH --exclusive", "#SBATCH --no-requeue", "module load a\nmodule load b"):
+        assert f"{line}\n" in text
+    assert "--signal" not in text
+    assert "--cpu-bind=cores" in text
+    assert "BUSBW=bb\n" in text
+
+
+@pytest.mark.parametrize(("vendor", "mpi"), [("MPICH", "pmi2"), ("Intel MPI", "pmi2"), ("Open MPI", "pmix")])
+def test_the_library_decides_how_srun_starts_ranks_of_mpi(
+    monkeypatch: pytest.MonkeyPatch, vendor: str, mpi: str
+) -> None:
+    monkeypatch.setattr(planned, "vendor_of_library", lambda: vendor)
+    assert f" --mpi={mpi} " in busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run").stdout
+    assert " --mpi=none " in busbw("submit", "quick", *WORLD, "--backend", "mpi", "--mpi=none", "--dry-run").stdout
+    assert "--mpi" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout, "Gloo needs none"
+
+
+def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(planned, "vendor_of_library", lambda: "MVAPICH")
+    result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
+    assert result.exit_code == 1
+    assert "how srun starts ranks of MVAPICH is not known; say it with --mpi" in result.stderr
+
+    def none() -> str:
+        message = "mpi4py cannot load an MPI library"
+        raise LaunchError(message)
+
+    monkeypatch.setattr(planned, "vendor_of_library", none)
+    result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
+    assert "or is it another one on the nodes? Then say so: --mpi pmi2" in result.stderr
+
+
+def test_several_numbers_of_nodes_make_an_array() -> None:
+    text = busbw("submit", "quick", "--nodes", "1,2,4", "--ranks-per-node", "2", "--dry-run").stdout
+    assert "#SBATCH --nodes=4\n" in text
+    assert "#SBATCH --array=1,2,4%1\n" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ((), "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"),
+        (("quick", "--nodes", "2"), "give a plan with --nodes N and --ranks-per-node R"),
+        (("nosuch", *WORLD), "plan 'nosuch' is neither a file nor a shipped suite (full, quick, standard)"),
+        (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
+        (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
+        (("quick", *WORLD, "--backend", "ucx"), "ucx"),
+        (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': a batch script cannot hold line breaks"),
+        (("quick", *WORLD, "--resume", "latest"), "a run that is resumed keeps its plan"),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_submitted(arguments: tuple[str, ...], words: str) -> None:
+    assert words in refused("submit", *arguments)
+
+
+def test_a_plan_is_checked_before_it_is_submitted() -> None:
+    Path("bad.toml").write_text('[[sweep]]\nops = ["all_reduse"]\n')
+    assert "op 'all_reduse' is unknown" in refused("submit", "bad.toml", *WORLD)
+    Path("ranks.toml").write_text('ranks = 6\n[[sweep]]\nops = ["barrier"]\n')
+    assert "for 6 ranks, but 2 node(s) with 4 on each are 8" in refused("submit", "ranks.toml", *WORLD)
+    Path("groups.toml").write_text('[[sweep]]\nops = ["barrier"]\ngroups = "0,1;2,30"\n')
+    assert "30" in refused("submit", "groups.toml", *WORLD)
+
+
+def test_what_slurm_refuses_ends_with_its_words(slurm: Path) -> None:
+    (slurm / "programs/sbatch").write_text("#!/bin/sh\necho 'sbatch: error: no such partition' >&2; exit 1\n")
+    result = busbw("submit", "quick", *WORLD)
+    assert result.exit_code == 1
+    assert result.stderr == "busbw: sbatch refused: sbatch: error: no such partition\n"
+
+
+@pytest.mark.parametrize(("status", "sentence"), [(0, "job 77 ended well"), (1, "job 77 ended TIMEOUT")])
+def test_waiting_ends_with_the_verdict_of_the_job(monkeypatch: pytest.MonkeyPatch, status: int, sentence: str) -> None:
+    monkeypatch.setattr(Follower, "follow", lambda _: Verdict(status, (sentence,)))
+    result = busbw("submit", "quick", *WORLD, "--wait")
+    assert result.exit_code == status
+    assert result.stderr.endswith(f"{sentence}\n")
+
+
+def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ctrl_c(_: Follower) -> Verdict:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Follower, "follow", ctrl_c)
+    result = busbw("submit", "quick", *WORLD, "--wait")
+    assert result.exit_code == 1
+    assert "job 77 goes on (busbw status), scancel 77 ends it" in result.stderr
+
+
+# --- submit --resume -------------------------------------------------------------------------------------------
+
+
+def broken_off(results: Path, hosts: tuple[str, ...] = ("n1.example.org", "n2.example.org"), **facts: JSON) -> Path:
+    """A run of two launches, of which one was measured."""
+    stored = synthetic_run(
+        [case("all_reduce", 64)],
+        machine=Machine(hosts=hosts, facts={"variables": JOB, **facts}),
+        launches=2,
+        samples=3,
+    )
+    wanted = msgspec.structs.replace(read_suite("quick"), launches=2, ranks=None)
+    run = msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(wanted.as_json())))
+    return write_synthetic(results, StoredRun(stored.path, run, stored.rows[:2], ()))
+
+
+def test_a_run_that_is_resumed_goes_to_the_nodes_it_began_on(slurm: Path) -> None:
+    folder = broken_off(slurm / "results", node={"name": "cn-01"})
+    text = busbw("submit", "--resume", "latest", "--dry-run").stdout
+    assert f"run --resume {folder}\n" in text
+    assert f"#SBATCH --comment={_quoted(f'resumes {folder.name}')}\n" in text
+    assert "#SBATCH --nodes=2\n#SBATCH --ntasks-per-node=2\n" in text
+    assert "#SBATCH --nodelist=cn-01\n" in text, "the names that Slurm has for the nodes"
+    assert "#SBATCH --nodelist=n7\n" in busbw("submit", "--resume", "latest", "--nodelist=n7", "--dry-run").stdout
+
+
+def _quoted(text: str) -> str:
+    return f'"{text}"'
+
+
+def test_nodes_that_were_not_recorded_are_taken_from_the_names_of_the_hosts(slurm: Path) -> None:
+    broken_off(slurm / "results")
+    assert "#SBATCH --nodelist=n1,n2\n" in busbw("submit", "--resume", "latest", "--dry-run").stdout
+
+
+def test_a_run_is_resumed_in_a_world_like_its_own_alone(slurm: Path) -> None:
+    broken_off(slurm / "results")
+    words = "began on 2 node(s) with 2 rank(s) on each, and goes on in such a world alone"
+    assert words in refused("submit", "--resume", "latest", "--nodes", "4")
+    assert words in refused("submit", "--resume", "latest", "--ranks-per-node", "3")
+    same = ("--nodes", "2", "--ranks-per-node", "2")
+    assert busbw("submit", "--resume", "latest", *same, "--dry-run").exit_code == 0
+
+
+def test_a_whole_run_is_not_submitted_again_but_for_more_launches(slurm: Path) -> None:
+    stored = store.read(broken_off(slurm / "results"))
+    whole = synthetic_run([case("all_reduce", 64)], machine=Machine(hosts=("n1", "n2")), launches=1, samples=3)
+    run = msgspec.structs.replace(whole.run, plan={**stored.run.plan, "launches": 1, "timing": {"blocks": 1}})
+    folder = write_synthetic(slurm / "other", StoredRun(whole.path, run, whole.rows, ()))
+    assert "nothing is missing in run" in refused("submit", "--resume", str(folder))
+    more = busbw("submit", "--resume", str(folder), "--launches", "4", "--dry-run")
+    assert more.exit_code == 0
+    assert f"run --resume {folder} --launches 4\n" in more.stdout
+
+
+# --- status ----------------------------------------------------------------------------------------------------
+
+
+def listed(*arguments: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads(busbw("status", "--json", *arguments).stdout)
+    return rows
+
+
+def test_jobs_and_runs_stand_side_by_side(slurm: Path) -> None:
+    folder = broken_off(slurm / "results")
+    (slurm / "queue").write_text(
+        "12|12|RUNNING|None|n[1-2]|(null)|busbw-quick\n"
+        "13|13|PENDING|Resources||(null)|busbw-full\n"
+        "14|14|RUNNING|None|n3|(null)|something else\n"
+    )
+    mine = {"job": "12", "state": "RUNNING", "reason": None, "run": str(folder.relative_to(slurm)), "ended": None}
+    waiting = {"job": "13", "state": "PENDING", "reason": "Resources", "run": None, "blocks": None, "ended": None}
+    assert listed() == [{**mine, "blocks": "1 of 2"}, waiting]
+    table = busbw("status").stdout
+    assert [line.split()[:2] for line in table.splitlines()] == [["job", "state"], ["12", "RUNNING"], ["13", "PENDING"]]
+
+
+def test_a_job_that_has_yet_to_resume_a_run_is_shown_beside_it(slurm: Path) -> None:
+    folder = broken_off(slurm / "results")
+    (slurm / "queue").write_text(
+        f"12|12|TIMEOUT|None||(null)|busbw-quick\n15|15|PENDING|Priority||resumes {folder.name}|busbw-quick\n"
+    )
+    (row,) = listed()
+    assert (row["job"], row["state"], row["reason"]) == ("15", "PENDING", "Priority")
+
+
+def test_runs_are_listed_when_slurm_has_forgotten_their_jobs_or_is_not_there(
+    slurm: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken_off(slurm / "results")
+    (row,) = listed()
+    assert (row["job"], row["state"]) == ("12", None)
+    (slurm / "programs/squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2; exit 1\n")
+    result = busbw("status")
+    assert result.exit_code == 0
+    assert result.stderr == "busbw: runs only: squeue refused: Unable to contact slurm controller\n"
+    monkeypatch.setattr("busbw.slurm.queue.shutil.which", lambda _: None)
+    assert "runs only: there is no sbatch and no squeue in PATH" in busbw("status").stderr
+
+
+def test_a_run_that_cannot_be_read_is_listed_with_the_reason(slurm: Path) -> None:
+    folder = broken_off(slurm / "results")
+    (folder / store.SAMPLES_FILE).write_text("nonsense\nnonsense\n")
+    assert listed()[0]["ended"].startswith("unreadable: ")
+
+
+def test_nothing_to_list_is_said() -> None:
+    result = busbw("status")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", "no jobs, and no runs in results\n")
+
+
+def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
+    assert set(planned.MPI_OF) == set(FLAVOURS)
+    assert "srun" in launch.LAUNCHERS

@@ -1,0 +1,170 @@
+"""Following a job: what is said and when, and the verdict; Slurm's answers are told in turns."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw import store
+from busbw.errors import LaunchError
+from busbw.records import Row
+from busbw.slurm import queue
+from busbw.slurm.follow import Follower
+from busbw.slurm.queue import QueuedJob
+from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
+
+VARIABLES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
+STORED = synthetic_run(
+    [case("all_reduce", 64)],
+    machine=Machine(facts={"variables": VARIABLES}),
+    launches=2,
+    samples=3,
+    fate=Fate(ended="complete"),
+)
+
+
+def job(state: str, reason: str | None = None, number: str = "12", shown: str = "12") -> QueuedJob:
+    return QueuedJob(number, shown, state, reason, "n[1-2]" if state == "RUNNING" else "", "", "busbw-quick")
+
+
+class Cluster:
+    """Answers one after the other, an error where that is one; the run grows by a row at each."""
+
+    def __init__(self, folder: Path | None, *answers: Sequence[QueuedJob] | LaunchError) -> None:
+        self.answers = list(answers)
+        self.rows: list[Row] = list(STORED.rows)
+        self.folder = folder
+        self.clock = 0.0
+
+    def __call__(self, number: str) -> tuple[QueuedJob, ...]:
+        assert number == "12"
+        answer = self.answers.pop(0)
+        if isinstance(answer, LaunchError):
+            raise answer
+        if self.folder is not None and answer and answer[0].state == "RUNNING" and self.rows:
+            with store.Appender(self.folder) as appender:
+                appender.append(self.rows.pop(0))
+        return tuple(answer)
+
+    def pause(self, seconds: float) -> None:
+        self.clock += seconds
+
+    def now(self) -> float:
+        return self.clock
+
+
+def followed(
+    cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch, log: Path | None = None
+) -> tuple[int, list[str], list[str]]:
+    """Exit status, what was said on the way, and the sentences of the verdict."""
+    monkeypatch.setattr(queue, "job", cluster)
+    said: list[str] = []
+    verdict = Follower("12", results, said.append, log, None, cluster.pause, cluster.now).follow()
+    return verdict.status, said, list(verdict.sentences)
+
+
+def begun(results: Path) -> Path:
+    folder = store.create(results, "bed")
+    store.write_run(folder, STORED.run)
+    return folder
+
+
+def test_what_changes_is_said_once_and_the_end_is_a_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path)
+    running = [job("RUNNING")]
+    cluster = Cluster(folder, [job("PENDING", "Resources")], *[running] * 7, [job("COMPLETED")])
+    status, said, verdict = followed(cluster, tmp_path, monkeypatch)
+    assert status == 0
+    run = f"run {folder.name}"
+    assert said == [
+        "job 12: PENDING (Resources)",
+        f"{run}: 0 of 2 blocks",
+        "job 12: RUNNING on n[1-2]",
+        f"{run}: 1 of 2 blocks",
+        f"{run}: 2 of 2 blocks",
+        "job 12: COMPLETED",
+    ]
+    assert verdict == ["job 12 ended well", f"{run}: 2 of 2 blocks, 2 of 2 launches are complete; complete"]
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        ("TIMEOUT", "ended TIMEOUT: it reached its time limit"),
+        ("NODE_FAIL", "ended NODE_FAIL: a node went down"),
+        ("CANCELLED", "ended CANCELLED: it was cancelled"),
+        ("FAILED", "ended FAILED: its script ended with an error"),
+    ],
+)
+def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, words: str
+) -> None:
+    log = tmp_path / "busbw-12.out"
+    log.write_text("\n".join(f"line {number}" for number in range(40)) + "\nbusbw: rank 1 died\n")
+    status, _, verdict = followed(Cluster(None, [job(state)]), tmp_path, monkeypatch, log)
+    assert status == 1
+    assert verdict[0] == f"job 12 {words}"
+    assert verdict[1] == f"no run of job 12 can be seen in {tmp_path}"
+    assert verdict[2] == f"the end of {log}:"
+    assert verdict[-1] == "  busbw: rank 1 died"
+    assert len(verdict) == 15
+
+
+def test_a_log_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, _, verdict = followed(Cluster(None, [job("FAILED")]), tmp_path, monkeypatch, tmp_path / "none")
+    assert verdict[-1] == f"its log {tmp_path}/none cannot be read: No such file or directory"
+
+
+def test_a_job_that_is_requeued_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(None, [job("RUNNING")], [job("PENDING", "BeginTime")], [job("RUNNING")], [job("COMPLETED")])
+    status, said, _ = followed(cluster, tmp_path, monkeypatch)
+    assert status == 0
+    assert said[:3] == ["job 12: RUNNING on n[1-2]", "job 12: PENDING (BeginTime)", "job 12: RUNNING on n[1-2]"]
+
+
+def test_the_worst_task_of_an_array_decides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = job("COMPLETED", number="13", shown="12_1"), job("PENDING", "Resources", shown="12_[2,4%1]")
+    done = [first, job("TIMEOUT", number="14", shown="12_2"), job("COMPLETED", number="12", shown="12_4")]
+    status, said, verdict = followed(Cluster(None, [first, second], done), tmp_path, monkeypatch)
+    assert status == 1
+    assert "job 12_[2,4%1]: PENDING (Resources)" in said
+    assert [sentence for sentence in verdict if sentence.startswith("job")] == [
+        "job 12_1 ended well",
+        "job 12_2 ended TIMEOUT: it reached its time limit",
+        "job 12_4 ended well",
+    ]
+
+
+def test_a_controller_that_is_away_for_a_while_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    away = LaunchError("squeue refused: Unable to contact slurm controller")
+    cluster = Cluster(None, [job("RUNNING")], away, away, [job("COMPLETED")])
+    status, said, _ = followed(cluster, tmp_path, monkeypatch)
+    assert status == 0
+    assert said.count("squeue refused: Unable to contact slurm controller; the job goes on, and so does asking") == 1
+    with pytest.raises(LaunchError, match="Unable to contact"):
+        followed(Cluster(None, [job("RUNNING")], *[away] * 400), tmp_path, monkeypatch)
+
+
+def test_a_job_that_slurm_has_forgotten_is_not_called_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    status, _, verdict = followed(Cluster(None, [job("RUNNING")], []), tmp_path, monkeypatch)
+    assert (status, verdict[0]) == (1, "Slurm has forgotten job 12; it was last seen RUNNING on n[1-2]")
+    status, _, verdict = followed(Cluster(None, []), tmp_path, monkeypatch)
+    assert (status, verdict) == (1, ["Slurm does not know job 12, so how it ended cannot be said"])
+
+
+def test_the_run_that_a_job_resumes_is_the_one_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = msgspec.structs.replace(STORED.run, environments={})
+    folder = write_synthetic(tmp_path, store.StoredRun(STORED.path, other, STORED.rows, ()))
+    cluster = Cluster(None, [job("COMPLETED")])
+    monkeypatch.setattr(queue, "job", cluster)
+    verdict = Follower("12", tmp_path, lambda _: None, None, folder, cluster.pause, cluster.now).follow()
+    assert verdict.sentences[1].startswith(f"run {folder.name}: 2 of 2 blocks")
+
+
+def test_a_run_that_cannot_be_read_does_not_end_the_following(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = begun(tmp_path)
+    (folder / store.SAMPLES_FILE).write_text("nonsense\nnonsense\n")
+    status, said, _ = followed(Cluster(None, [job("RUNNING")], [job("COMPLETED")]), tmp_path, monkeypatch)
+    assert status == 0
+    assert any(sentence.startswith(f"run {folder.name}: cannot be read:") for sentence in said)
