@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from busbw.placement import crowded_hosts, taken_twice
 from busbw.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
@@ -48,6 +49,7 @@ def remarks_on(
         *_unmeasured(summaries),
         *(Remark("caution", "store", f"{notice}.") for notice in dataset.notices),
         *_oversubscribed(dataset),
+        *_taken_twice(dataset),
         *_busy(dataset),
         *_late(lateness, summaries),
         *_odd(matrices),
@@ -66,15 +68,8 @@ def remarks_on(
 
 def oversubscribed_hosts(dataset: Dataset) -> dict[str, tuple[int, int]]:
     """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
-    found: dict[str, tuple[int, int]] = {}
-    hosts = dataset.runs[0].run.hosts
-    for host in dict.fromkeys(hosts):
-        environment = dataset.environment(host)
-        cores = fact(environment, "cpu.usable_cores") or fact(environment, "cpu.logical_cores")
-        ranks = hosts.count(host)
-        if isinstance(cores, int | float) and ranks > cores:
-            found[host] = (ranks, int(cores))
-    return found
+    run = dataset.runs[0].run
+    return crowded_hosts(run.hosts, run.environments)
 
 
 def case_name(summary: CaseSummary) -> str:
@@ -131,6 +126,21 @@ def _oversubscribed(dataset: Dataset) -> Iterator[Remark]:
             f"{ranks} ranks share {cores} usable cores on {host}. Ranks wait for a core as well as for each other, so "
             "times are longer and scatter more than on a machine with a core for each.",
         )
+
+
+def _taken_twice(dataset: Dataset) -> Iterator[Remark]:
+    """Hosts and GPUs that more ranks have than should, and hosts that are one machine after all."""
+    run = dataset.runs[0].run
+    for text in taken_twice(dataset.seats, run.environments):
+        yield Remark("caution", "taken twice", f"{text[:1].upper()}{text[1:]}.")
+    kernels = {host: dataset.environment(host).get("boot_id") for host in dict.fromkeys(run.hosts)}
+    for kernel in dict.fromkeys(kernels.values()):
+        hosts = [host for host, mine in kernels.items() if mine == kernel]
+        if kernel is not None and len(hosts) > 1:
+            text = (
+                f"{_some(hosts)} are one machine, with one kernel: what goes between them goes through no real network"
+            )
+            yield Remark("note", "one machine", f"{text} unless it was made to.")
 
 
 def _busy(dataset: Dataset) -> Iterator[Remark]:

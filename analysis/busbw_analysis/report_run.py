@@ -1,7 +1,7 @@
 """The part of a report that needs no judgement: cases without a number, how it was timed, on what, and the words."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from busbw.records import JSON, Case
@@ -9,6 +9,7 @@ from busbw.store import StoredRun
 from busbw.units import format_size, format_span, format_time
 from busbw_analysis.load import CaseRow, CaseState, Dataset
 from busbw_analysis.page import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, clock_time, words
+from busbw_analysis.report_places import SHOWN_HERE, places
 
 GLOSSARY: Final = (
     (
@@ -273,12 +274,12 @@ def _launches(dataset: Dataset) -> Table:
 
 def environment(dataset: Dataset) -> Section:
     """The facts of every host. What is the same on all of them is said once."""
-    blocks = [_hosts(dataset.runs)]
+    blocks = places(dataset.runs)
     names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
     values: dict[str, dict[str, list[str]]] = {}
     for stored in dataset.runs:
         for host, facts in stored.run.environments.items():
-            for fact, value in flatten(facts):
+            for fact, value in flatten({name: told for name, told in facts.items() if name not in SHOWN_HERE}):
                 hosts = values.setdefault(fact, {}).setdefault(value, [])
                 if host not in hosts:
                     hosts.append(host)
@@ -297,16 +298,6 @@ def environment(dataset: Dataset) -> Section:
     caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
     blocks.append(Table(caption, columns, rows, folded=True))
     return Section("environment", "Machine and software", tuple(blocks))
-
-
-def _hosts(runs: Sequence[StoredRun]) -> Table:
-    rows: dict[tuple[str, str], None] = {}
-    for stored in runs:
-        for host in dict.fromkeys(stored.run.hosts):
-            ranks = ", ".join(str(rank) for rank, name in enumerate(stored.run.hosts) if name == host)
-            rows[host, ranks] = None
-    columns = (Column("Host", numeric=False), Column("Ranks", numeric=False))
-    return Table("Where the ranks ran", columns, tuple(words(row) for row in rows))
 
 
 def glossary() -> Section:

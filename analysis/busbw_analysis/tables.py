@@ -5,6 +5,7 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import Roof
@@ -49,15 +50,19 @@ def show_rows(judgement: Judgement) -> list[Row]:
     """One row per case and group of ranks, in the order of the plan: bytes, ns per call, B/s; None where there is none.
 
     ``row`` is ``group``, ``total`` (all groups of a split), ``median pair`` and ``slowest pair`` (of a pair matrix),
-    or ``none`` for a case that has no numbers; its ``reason`` says why.
+    ``pairs within a host``, ``pairs between hosts`` and so on (of a pair op on several hosts: medians over them), or
+    ``none`` for a case that has no numbers; its ``reason`` says why.
     """
     curves = {
         (point.case, curve.series.key.ranks): curve for curve in judgement.curves for point in curve.series.points
     }
-    return [row for summary in judgement.cases for row in _case_rows(summary, curves)]
+    splits = {split.case: split for split in judgement.splits}
+    return [row for summary in judgement.cases for row in _case_rows(summary, curves, splits.get(summary.index))]
 
 
-def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], Curve]) -> Iterator[Row]:
+def _case_rows(
+    summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], Curve], split: PairSplit | None
+) -> Iterator[Row]:
     case = summary.case
     common: Row = {
         "op": case.op,
@@ -86,6 +91,7 @@ def _case_rows(summary: CaseSummary, curves: dict[tuple[int, tuple[int, ...]], C
         ordered = sorted(summary.groups, key=lambda group: group.time_ns)
         for name, group in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
             yield {**common, "row": name, **_numbers(group, None)}
+        yield from ({**common, **_pairs(kind, summary)} for kind in (split.classes if split else ()))
         return
     roofs: list[float | None] = []
     for group in summary.groups:
@@ -111,7 +117,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
     if group is None:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
         more = ("busbw", "spread", "skew_share", "roof_share", "denominator", "overlap", "overlap_low", "overlap_high")
-        return dict.fromkeys((*names, *more))
+        return dict.fromkeys((*names, *more, "pairs", "times_within"))
     share = (
         group.busbw / roof.busbw if roof is not None and roof.busbw is not None and group.busbw is not None else None
     )
@@ -133,6 +139,24 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "overlap": None if group.overlap is None else group.overlap.share,
         "overlap_low": None if group.overlap is None else group.overlap.low,
         "overlap_high": None if group.overlap is None else group.overlap.high,
+        "pairs": None,
+        "times_within": None,
+    }
+
+
+def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
+    return {
+        **_numbers(None, None),
+        "row": f"pairs {kind.name}",
+        "pairs": kind.pairs,
+        "launches": max(group.launches for group in summary.groups),
+        "time_ns": kind.time_ns,
+        "low_ns": kind.interval.low_ns,
+        "high_ns": kind.interval.high_ns,
+        "interval": kind.interval.kind,
+        "algbw": kind.rate,
+        "busbw": kind.rate,
+        "times_within": kind.times_within,
     }
 
 
@@ -191,6 +215,10 @@ def _flag_words(row: Row) -> str:
     parts += [] if row["overlap"] is None else [_hidden(row)]
     if row["row"] in {"total", "median pair", "slowest pair"}:
         parts.append(row["row"])
+    if row["pairs"]:
+        times = row["times_within"]
+        ratio = "" if times is None else f", {significant(times, 0, _RATE_WIDTH)} × as long as within a host"
+        parts.append(f"{row['pairs']} {row['row']}{ratio}")
     if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):
         parts.append("ranks " + ("→" if row["row"] == "slowest pair" else ",").join(map(str, row["ranks"])))
     return " · ".join([*parts, *row["flags"]])

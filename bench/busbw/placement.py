@@ -38,7 +38,7 @@ def seats_of(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]
 
 def _seat(rank: int, host: str, environment: Mapping[str, JSON]) -> Seat:
     ranks = environment.get("ranks")
-    told = next((one for one in _mappings(ranks) if one.get("rank") == rank), {})
+    told = next((one for one in mappings(ranks) if one.get("rank") == rank), {})
     node = environment.get("node")
     switches = node.get("switches") if isinstance(node, Mapping) else None
     cores = told.get("cores")
@@ -60,14 +60,15 @@ def variables_of(environment: Mapping[str, JSON]) -> dict[str, str]:
     """
     alike = environment.get("variables")
     found = {str(name): str(value) for name, value in alike.items()} if isinstance(alike, Mapping) else {}
-    for place, told in enumerate(_mappings(environment.get("ranks"))):
+    for place, told in enumerate(mappings(environment.get("ranks"))):
         own = told.get("variables")
         if isinstance(own, Mapping):
             found |= {f"{name} of rank {place} of its host": str(value) for name, value in own.items()}
     return found
 
 
-def _mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
+def mappings(value: JSON) -> Iterator[Mapping[str, JSON]]:
+    """The mappings in ``value`` where it is a list; nothing else."""
     if isinstance(value, list):
         yield from (one for one in value if isinstance(one, Mapping))
 

@@ -1,0 +1,145 @@
+"""Where the ranks ran, as a report shows it, and what it warns of: doubled hosts and hosts that are one machine."""
+
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from busbw.records import JSON
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis import commands
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.page import Table
+from busbw_analysis.report import compose
+from busbw_analysis.report_places import places
+
+HOSTS = ("n1", "n2")
+TREE = dict.fromkeys(HOSTS, ("spine", "leaf1"))
+
+
+def judged(machine: Machine) -> Judgement:
+    return judge(pool((synthetic_run([case("all_reduce", 8, 4, nodes=2)], machine=machine),)))
+
+
+def tables(machine: Machine) -> dict[str, Table]:
+    return {table.caption: table for table in places(judged(machine).dataset.runs)}
+
+
+def cells(table: Table) -> list[tuple[str, ...]]:
+    return [tuple(cell.text for cell in row) for row in table.rows]
+
+
+def test_hosts_stand_with_their_nodes_switches_and_bindings() -> None:
+    shown = tables(Machine(hosts=HOSTS, switches=TREE, usable_cores=2))["Where the ranks ran"]
+    assert [column.name for column in shown.columns] == [
+        *("Host", "Ranks", "Node of Slurm", "Switches above it", "Cores of its ranks"),
+    ]
+    assert cells(shown) == [
+        ("n1", "0,1", "n1", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
+        ("n2", "2,3", "n2", "spine / leaf1", "not bound: every rank may use the same 2 cores"),
+    ]
+
+
+def test_what_was_not_recorded_is_no_column() -> None:
+    found = tables(Machine(hosts=HOSTS, facts={"ranks": None, "node": None}))
+    assert list(found) == ["Where the ranks ran"]
+    assert cells(found["Where the ranks ran"]) == [("n1", "0,1"), ("n2", "2,3")]
+
+
+def test_every_rank_stands_with_what_is_its_own() -> None:
+    own: list[JSON] = [
+        {
+            "rank": rank,
+            "local_rank": rank % 2,
+            "cores": f"{2 * rank}-{2 * rank + 1}",
+            "numa_nodes": [0],
+            "gpu": rank % 2,
+            "variables": {"NCCL_IB_HCA": f"mlx5_{rank % 2}"},
+        }
+        for rank in range(4)
+    ]
+    shown = tables(Machine(hosts=HOSTS, facts={"ranks": own}))["Every rank"]
+    assert cells(shown)[3] == ("3", "n2", "1", "6-7", "0", "1", "NCCL_IB_HCA=mlx5_1")
+    assert shown.folded
+
+
+def gpu(index: int, nics: list[str], by: str | None) -> dict[str, JSON]:
+    return {
+        "address": f"0000:{index:02x}:00.0",
+        "path": [],
+        "numa_node": 0 if by else None,
+        "index": index,
+        "name": "Fast 9000",
+        "closest_nics": nics,
+        "closest_by": by,
+    }
+
+
+def test_gpus_stand_with_the_cards_next_to_them_once_for_hosts_that_are_alike() -> None:
+    gpus = [gpu(0, ["mlx5_0", "ib0"], "PCI switch"), gpu(1, [], None)]
+    shown = tables(Machine(hosts=HOSTS, facts={"pci": {"gpus": gpus, "nics": [], "untold": []}}))
+    assert cells(shown["GPUs and the network cards next to them"]) == [
+        ("0", "Fast 9000", "0000:00:00.0", "0", "mlx5_0, ib0", "PCI switch", "n1, n2"),
+        ("1", "Fast 9000", "0000:01:00.0", "–", "–", "–", "n1, n2"),
+    ]
+
+
+def test_hostile_facts_are_shown_as_text_or_not_at_all() -> None:
+    facts: dict[str, JSON] = {
+        "pci": {"gpus": [{"address": "<script>", "closest_nics": "all"}, 7]},
+        "node": {"name": "<b>x</b>", "switches": "none"},
+        "ranks": [{"rank": 0, "variables": {"A": "<i>"}}],
+    }
+    report = compose(judged(Machine(hosts=HOSTS, facts=facts)))
+    assert "<script>" not in report.html
+    assert "<b>x</b>" not in report.html
+    assert "<i>" not in report.html
+    assert "&lt;script&gt;" in report.html
+
+
+# --- warnings --------------------------------------------------------------------------------------------------
+
+
+def remarks(machine: Machine) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for remark in judged(machine).remarks:
+        found.setdefault(remark.subject, []).append(remark.text)
+    return found
+
+
+def test_a_host_that_is_named_twice_is_a_caution() -> None:
+    twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
+    (text,) = remarks(Machine(hosts=("n1",), facts={"ranks": twice}))["taken twice"]
+    assert text.startswith("Host n1 is there twice: ranks 0,2 have number 0, ranks 1,3 have number 1 on it;")
+    assert "taken twice" not in remarks(Machine(hosts=HOSTS))
+
+
+def test_hosts_with_one_kernel_are_one_machine() -> None:
+    (text,) = remarks(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one machine"]
+    assert text.startswith("n1, n2 are one machine")
+    assert "one machine" not in remarks(Machine(hosts=HOSTS))
+    assert "one machine" not in remarks(Machine(hosts=("n1",), facts={"boot_id": "a"}))
+
+
+# --- show ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    near, far = (Piece(2e-6, 1e-10),), (Piece(50e-6, 1e-9),)
+    world = World(by_distance={0: near, None: far})
+    cases = [case("pair_matrix", 1 << 20, 4, nodes=2, variant="together")]
+    write_synthetic(tmp_path, synthetic_run(cases, world, machine=Machine(hosts=HOSTS)))
+    return tmp_path
+
+
+def test_show_has_rows_of_pairs_within_a_host_and_between_hosts(results: Path) -> None:
+    shown = CliRunner().invoke(commands.show, ["latest", "--results-dir", str(results)])
+    assert shown.exit_code == 0, shown.output
+    lines = [line for line in shown.stdout.splitlines() if " pairs " in line]
+    assert [line.partition("together · ")[2].partition(",")[0] for line in lines] == [
+        "4 pairs within a host",
+        "8 pairs between hosts",
+    ]
+    assert lines[1].endswith("× as long as within a host")
