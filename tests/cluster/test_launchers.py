@@ -1,0 +1,128 @@
+"""One command below every launcher, over two hosts: the plan and the results are on the host of rank 0 alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from bed import Bed
+
+from busbw import store
+from busbw.launch.hostlist import expand
+
+_PLAN = """\
+name = "private"
+
+[timing]
+blocks = 1
+min_samples = 4
+least_samples = 2
+min_seconds = 0.0
+max_seconds = 0.05
+launch_warmup_seconds = 0.0
+warmup_seconds = 0.0
+warmup_calls = 1
+
+[[sweep]]
+ops = ["all_reduce", "pair_matrix"]
+sizes = "1KiB"
+"""
+
+# /tmp is each host's own; the script runs on the first host of the job, and so does rank 0.
+_SCRIPT = """\
+#!/bin/bash
+#SBATCH --nodes=2 --ntasks-per-node=2 --output={folder}/told
+cat > /tmp/plan.toml <<'PLAN'
+{plan}PLAN
+run="busbw run --plan /tmp/plan.toml --results-dir /tmp/results"
+{command}
+status=$?
+cp -r /tmp/results {folder}/results
+rm -r /tmp/results /tmp/plan.toml
+exit $status
+"""
+
+_A_NODE = "srun --ntasks=2 --ntasks-per-node=1"
+_AGENT = f"{_A_NODE} torchrun --nnodes=2 --nproc-per-node=2"
+
+COMMANDS = {
+    "srun": ("srun", "gloo", "srun $run"),
+    "srun, MPI": ("srun", "mpi", "srun --mpi=pmi2 $run --backend mpi"),
+    "mpirun": ("mpirun", "mpi", "mpirun -n 4 $run --backend mpi"),
+    "torchrun, elastic": (
+        "torchrun",
+        "gloo",
+        f"{_AGENT} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(hostname):29500 --no-python $run",
+    ),
+    "torchrun, static": (
+        "torchrun",
+        "gloo",
+        f"{_A_NODE} bash -c 'torchrun --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID --master-addr='"
+        "$(hostname)' --master-port=29501 --no-python '\"$run\"",
+    ),
+    "variables alone": (
+        "torchrun",
+        "gloo",
+        "export MASTER_ADDR=$(hostname) MASTER_PORT=29502\nsrun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS "
+        'LOCAL_RANK=$SLURM_LOCALID exec \'"$run"',
+    ),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
+    cluster: Bed, tmp_path: Path, name: str
+) -> None:
+    launcher, backend, command = COMMANDS[name]
+    if backend == "mpi":
+        pytest.importorskip("mpi4py")
+    script = tmp_path / "job.sh"
+    script.write_text(_SCRIPT.format(folder=tmp_path, plan=_PLAN, command=command), encoding="utf-8")
+    job = cluster.ended_job(cluster.sbatch([script]))
+    told = (tmp_path / "told").read_text(encoding="utf-8")
+    assert job.exit_code == 0, told
+    (folder,) = store.folders(tmp_path / "results")
+    run = store.read(folder)
+    assert (run.run.launcher, run.run.plan["backend"]) == (launcher, backend)
+    assert Counter(run.run.hosts) == dict.fromkeys(expand(job.facts["NodeList"]), 2)
+    assert run.end is not None
+    assert run.end.status == "complete"
+    assert not run.not_reached
+    assert told.count("# op ") == 1, "one rank prints the table"
+    assert {case.nodes for case in run.run.cases} == {2}
+
+
+def test_names_of_hosts_are_taken_apart_as_slurm_does(cluster: Bed) -> None:
+    for text in ("n1", "n[1-3]", "gpu[08-10,3],login", "rack[1-2]node[1-2]"):
+        assert expand(text) == tuple(cluster.ask("scontrol", "show", "hostnames", text).split())
+
+
+def test_a_rank_0_that_cannot_be_reached_is_an_error_in_words(cluster: Bed, tmp_path: Path) -> None:
+    told = tmp_path / "told"
+    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={told}"]
+    command = f"srun --kill-on-bad-exit=0 busbw run --op barrier --timeout 3 --results-dir {tmp_path}/results"
+    job = cluster.ended_job(
+        cluster.sbatch([*argv, f"--wrap={command}"], environment={"MASTER_ADDR": "192.0.2.1", "MASTER_PORT": "1"})
+    )
+    text = told.read_text(encoding="utf-8")
+    assert job.exit_code != 0, text
+    assert "rank 1 of 2 (host n2) cannot reach rank 0 at 192.0.2.1 port 1: " in text
+    assert not list(store.folders(tmp_path / "results"))
+
+
+def test_the_bed_ends_with_no_process_of_a_run(cluster: Bed, tmp_path: Path) -> None:
+    """A job that is cancelled in the middle of a block leaves a run that can be gone on with, and nobody behind."""
+    told = tmp_path / "told"
+    argv = ["--nodes=2", "--ntasks-per-node=1", f"--output={told}"]
+    command = f"srun busbw run --op all_reduce --sizes 8..64KiB+512 --results-dir {tmp_path}/results"
+    number = cluster.sbatch([*argv, f"--wrap={command}"])
+    while not any(store.read(one).measurements for one in store.folders(tmp_path / "results")):
+        assert not cluster.job(number).ended, told.read_text(encoding="utf-8")
+    cluster.ask("scancel", str(number))
+    cluster.ended_job(number)
+    (folder,) = store.folders(tmp_path / "results")
+    run = store.read(folder)
+    assert run.end is not None
+    assert (run.end.status, run.end.reason) == ("interrupted", "ended at the end of a block by SIGTERM")
+    assert not [line for host in cluster.names for line in cluster.processes(host).values() if "busbw run" in line]
