@@ -137,10 +137,8 @@ def _taken_twice(dataset: Dataset) -> Iterator[Remark]:
     for kernel in dict.fromkeys(kernels.values()):
         hosts = [host for host, mine in kernels.items() if mine == kernel]
         if kernel is not None and len(hosts) > 1:
-            text = (
-                f"{_some(hosts)} are one machine, with one kernel: what goes between them goes through no real network"
-            )
-            yield Remark("note", "one machine", f"{text} unless it was made to.")
+            text = f"{_some(hosts)} are one machine, with one kernel: its cores are those of all, and so is its memory"
+            yield Remark("note", "one machine", f"{text}. No network is between them but one that was made.")
 
 
 def _busy(dataset: Dataset) -> Iterator[Remark]:

@@ -74,8 +74,8 @@ def _variables(fact: Mapping[str, JSON]) -> dict[str, str]:
 def _node(host: str, names: Mapping[str, str | None], variables: Mapping[str, str]) -> dict[str, JSON] | None:
     """What Slurm calls this host, its number in the job and the switches above it; None where it does not say.
 
-    mpiexec hands the variables of the host that it was started on to all others. So a name that several hosts have
-    is the name of none of them but of the one that is called so.
+    An mpiexec that starts its ranks over ssh hands them the variables of the host that it was started on. So a name
+    that several hosts have is the name of none of them but of the one that is called so.
     """
     name = names[host]
     shared = sum(other == name for other in names.values()) > 1

@@ -151,8 +151,8 @@ def taken_twice(seats: Sequence[Seat], environments: Mapping[str, Mapping[str, J
             )
         elif numbers := list(_shared(here, lambda seat: seat.local_rank)):
             found.append(
-                f"host {host} is there twice: {_ranks_with(numbers, 'number')} on it; a list of hosts names it more "
-                "than once, so that its ranks share what others have for themselves"
+                f"host {host} is there twice: on it {_ranks_with(numbers, 'number')}; it was named or started on more "
+                "than once, so that its ranks share what those of others have for themselves"
             )
         if gpus := list(_shared(here, lambda seat: seat.gpu)):
             found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")

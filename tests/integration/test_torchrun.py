@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -43,6 +44,30 @@ def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, aske
     assert finished.code != 0
     assert f"--ranks {asked}, but torchrun started 2; leave --ranks out or make them agree" in finished.err
     assert not list(commands.results.glob("*/*"))
+
+
+def test_a_host_that_is_started_on_twice_is_said_and_ranks_have_their_places(commands: Commands) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    plan = commands.sweep("all_reduce")
+    agents = [
+        commands.start(
+            *("run", "--plan", plan),
+            program=(
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(agent)),
+                *("--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", str(port), "-m", "busbw"),
+            ),
+        )
+        for agent in range(2)
+    ]
+    first, *_ = finished = [agent.wait() for agent in agents]
+    assert [one.code for one in finished] == [0, 0], [one.told for one in finished]
+    host = socket.gethostname()
+    assert f"# caution: host {host} is there twice: on it ranks 0,2 have number 0, ranks 1,3 have" in first.out
+    ranks = commands.read().run.environments[host]["ranks"]
+    assert [(one["rank"], one["local_rank"]) for one in ranks] == [(0, 0), (1, 1), (2, 0), (3, 1)]
+    assert all(one["cores"] for one in ranks)
 
 
 def _under_way(commands: Commands, ranks: Sequence[int]) -> list[Started]:

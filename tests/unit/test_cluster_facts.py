@@ -61,7 +61,7 @@ def test_what_differs_between_the_ranks_of_a_host_is_each_rank_s_own() -> None:
 
 
 def test_variables_that_mpiexec_carried_to_another_host_name_no_node_there() -> None:
-    """Hydra gives every rank the environment of the mpiexec that was called, in the batch step on the first node."""
+    """Over ssh every rank has the environment of the mpiexec that was called, in the batch step on the first node."""
     carried = variables("n1", 0, 0)
     tasks = [{"boot_id": "a", "rank": {}, "variables": carried} for _ in range(2)]
     found = of_hosts(("n1.cluster", "n2.cluster"), tasks)

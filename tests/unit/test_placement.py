@@ -75,7 +75,7 @@ def test_a_host_that_is_there_twice_is_named_with_its_ranks() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks)}
     (said,) = taken_twice(seats_of(("a",) * 4, environments), environments)
-    assert said.startswith("host a is there twice: ranks 0,2 have number 0, ranks 1,3 have number 1 on it")
+    assert said.startswith("host a is there twice: on it ranks 0,2 have number 0, ranks 1,3 have number 1;")
 
 
 def test_machines_of_one_name_are_told_from_a_host_that_is_named_twice() -> None:
