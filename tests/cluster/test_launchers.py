@@ -36,6 +36,7 @@ _SCRIPT = """\
 cat > /tmp/plan.toml <<'PLAN'
 {plan}PLAN
 run="busbw run --plan /tmp/plan.toml --results-dir /tmp/results"
+export MASTER_ADDR=$(hostname)
 {command}
 status=$?
 cp -r /tmp/results {folder}/results
@@ -44,7 +45,9 @@ exit $status
 """
 
 _A_NODE = "srun --ntasks=2 --ntasks-per-node=1"
-_AGENT = f"{_A_NODE} torchrun --nnodes=2 --nproc-per-node=2"
+_ELASTIC = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(hostname):29500"
+_STATIC = "--node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR --master-port=29501"
+_SLURMS = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID MASTER_PORT=29502"
 
 COMMANDS = {
     "srun": ("srun", "gloo", "srun $run"),
@@ -53,20 +56,14 @@ COMMANDS = {
     "torchrun, elastic": (
         "torchrun",
         "gloo",
-        f"{_AGENT} --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(hostname):29500 --no-python $run",
+        f"{_A_NODE} torchrun --nnodes=2 --nproc-per-node=2 {_ELASTIC} --no-python $run",
     ),
     "torchrun, static": (
         "torchrun",
         "gloo",
-        f"{_A_NODE} bash -c 'torchrun --nnodes=2 --nproc-per-node=2 --node-rank=$SLURM_NODEID --master-addr='"
-        "$(hostname)' --master-port=29501 --no-python '\"$run\"",
+        f"{_A_NODE} bash -c 'torchrun --nnodes=2 --nproc-per-node=2 {_STATIC} --no-python '\"$run\"",
     ),
-    "variables alone": (
-        "torchrun",
-        "gloo",
-        "export MASTER_ADDR=$(hostname) MASTER_PORT=29502\nsrun bash -c 'RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS "
-        'LOCAL_RANK=$SLURM_LOCALID exec \'"$run"',
-    ),
+    "variables alone": ("torchrun", "gloo", f"srun bash -c '{_SLURMS} exec '\"$run\""),
 }
 
 
