@@ -86,7 +86,7 @@ def test_the_number_of_the_job_is_data_and_where_its_results_will_be_is_talk(slu
 def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> None:
     Path("my plan.toml").write_text('name = "mine"\nlaunches = 2\n[[sweep]]\nops = ["barrier"]\n')
     text = busbw("submit", "my plan.toml", *WORLD, "--launches", "6", "--dry-run").stdout
-    assert f"run --plan '{slurm}/my plan.toml' --launches 6\n" in text
+    assert f"run --plan '{slurm}/my plan.toml' --launches 6 --ranks 8\n" in text
     assert "#SBATCH --job-name=busbw-mine\n" in text
 
 

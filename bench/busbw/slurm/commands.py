@@ -207,7 +207,10 @@ def _rows(results_dir: Path) -> list[listing.Row]:
         job = max(theirs, key=lambda one: int(one.id), default=None)
         told |= {one.id for one in theirs}
         rows.append({**_job_part(next(reversed(there), None), job), **_run_part(folder)})
-    waiting = [job for job in queued if job.id not in told and job.name.startswith("busbw")]
+    # Those that went well and have no run here have it in another folder.
+    waiting = [
+        job for job in queued if job.id not in told and job.name.startswith("busbw") and job.state != queue.ENDED_WELL
+    ]
     return [*rows, *({**_job_part(job.id, job), **_run_part(None)} for job in waiting)]
 
 

@@ -79,6 +79,9 @@ def new_order(selector: str, shape: Shape, *, backend: str | None, launches: int
         options += ["--backend", backend]
     if launches is not None:
         options += ["--launches", str(launches)]
+    if not shape.node_counts:
+        # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
+        options += ["--ranks", str(shape.worlds[0][1])]
     return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}")
 
 

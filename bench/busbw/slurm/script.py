@@ -183,15 +183,17 @@ def _assignments(job: Job) -> Iterator[str]:
 def _command(job: Job) -> Iterator[str]:
     srun: list[Word] = ["srun", *_SRUN]
     tasks: tuple[Word, ...] = ()
+    run = job.run
     if job.mpi is not None:
         srun.append(Shell(f"--mpi={job.mpi.text}") if isinstance(job.mpi, Shell) else f"--mpi={job.mpi}")
     if job.node_counts:
         ranks = "$((SLURM_ARRAY_TASK_ID * SLURM_NTASKS_PER_NODE))"
         tasks = (Shell("--nodes=$SLURM_ARRAY_TASK_ID"), Shell(f"--ntasks={ranks}"))
+        run = (Shell(f"--ranks={ranks}"), *run)  # a step of one task would start a rank for each core
     lines = (
         f'"$BUSBW" launches {_words(srun)}',
         *(_words(options) for options in (tasks, job.srun) if options),
-        f'"$BUSBW" run {_words(job.run)}',
+        f'"$BUSBW" run {_words(run)}',
     )
     yield "# One srun is one launch. As many are started as the run lacks; a job that is requeued goes on with its run."
     command = " \\\n    ".join(lines)
