@@ -13,7 +13,7 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"records", "store", "progress", "units", "errors", "statistics"}
+SHARED = {"records", "store", "placement", "progress", "units", "errors", "statistics"}
 """The rooms of busbw that the analysis may use."""
 
 PROBE = """
@@ -48,7 +48,7 @@ def test_what_measures_nothing_loads_no_torch(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint({"torch", "pandas", "matplotlib"})
 
 
-@pytest.mark.parametrize("room", ["errors", "units", "records", "store", "plan", "ops", "backends"])
+@pytest.mark.parametrize("room", ["errors", "units", "records", "store", "placement", "plan", "ops", "backends"])
 def test_the_light_rooms_load_nothing_heavy(room: str) -> None:
     unwanted = set(HEAVY) - ({"numpy"} if room == "backends" else set())
     assert loaded_by(f"import busbw.{room}").isdisjoint(unwanted)
