@@ -55,6 +55,7 @@ format: $(installed) ## rewrite the sources in the project's style
 
 bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
+	$(venv)/bin/python tests/bench/mpi_against_c.py
 	$(venv)/bin/python tests/bench/control_time.py
 
 bench-metrology: $(installed) ## how often the statistics are right when the truth is known, and what this machine tells apart

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from busbw import compiled
 from busbw.backends import BACKENDS
 from busbw.ops import OPS
 from busbw.records import DTYPE_BYTES, REDOPS, Failed
@@ -23,6 +24,7 @@ _MISSING = BACKENDS["mpi"].missing()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 
 _HOST = socket.gethostname()
+_NO_COMPILER = compiled.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 _MPI = ("--backend", "mpi")
 
@@ -38,7 +40,8 @@ def _verified(run: StoredRun) -> None:
 
 
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
-    plan = commands.sweep(",".join(OPS), "1KiB", modes=str(["isolated", "pipelined", "overlap"]), placement='"both"')
+    modes = ["isolated", "pipelined", "persistent", "overlap"]
+    plan = commands.sweep(",".join(OPS), "1KiB", modes=str(modes), placement='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
     assert finished.code == 0, finished.told
     run = commands.read()
@@ -46,9 +49,12 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     skipped = {(row.case.op, row.case.mode, row.case.in_place) for row in run.skipped}
     assert skipped == {
         *((op, "overlap", False) for op in (*_ONE_PIECE, "memory_copy")),
-        *(("reduce_scatter", mode, True) for mode in ("isolated", "pipelined", "overlap")),
+        ("memory_copy", "persistent", False),
+        *(("reduce_scatter", mode, True) for mode in modes),
     }
     for row in run.measurements:
+        by_python = row.case.mode == "overlap" or row.case.op == "memory_copy" or _NO_COMPILER is not None
+        assert row.loop == ("python" if by_python else "compiled"), row.case
         assert all((group.overlap is not None) == (row.case.mode == "overlap") for group in row.groups)
     judged = commands.run("report", "latest", "--results-dir", commands.results)
     assert judged.code == 0, judged.told
@@ -67,6 +73,47 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
     facts = run.run.environments[_HOST]["mpi"]
     assert facts["library"]
     assert facts["threads"] in {"single", "funneled", "serialized", "multiple"}
+    assert facts["loop"] == ("compiled" if _NO_COMPILER is None else "python")
+    assert facts["cuda_aware"] in {True, False, "unknown"}
+    assert all(facts["transport"].values())
+
+
+def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(commands: Commands) -> None:
+    ops = "all_reduce,broadcast,all_to_all_v,ping_pong"
+    plan = commands.sweep(ops, "64", modes=str(["isolated", "pipelined", "persistent"]))
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI, program=commands.program("no_compiler.py"))
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    assert {row.loop for row in run.measurements} == {"python"}
+    facts = run.run.environments[_HOST]["mpi"]
+    assert facts["loop"] == "python"
+    assert "llvmlite is not there" in facts["loop_missing"]
+    assert run.launches[0].compiled_call_ns == ()
+    if _NO_COMPILER is None:
+        again = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
+        assert again.code == 0, again.told
+        compared = commands.run("compare", run.path, "latest", "--results-dir", commands.results)
+        assert compared.code != 0
+        assert "'loop', which made the calls, is python" in compared.err, compared.told
+
+
+def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified(commands: Commands) -> None:
+    ops = sorted(set(OPS) - {"memory_copy"})
+    sweeps = [
+        f'[[sweep]]\nops = {ops}\nsizes = "1200"\ngroups = "3,0,1"\nmodes = ["persistent"]\n',
+        (
+            '[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n'
+            'modes = ["persistent"]\nplacement = "both"\n'
+        ),
+        '[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "64"\nmodes = ["persistent"]\ncache = "rotating"\n',
+    ]
+    finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    assert not run.skipped
+    assert {row.case.mode for row in run.measurements} == {"persistent"}
 
 
 def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
@@ -149,6 +196,7 @@ def _assert_failed(commands: Commands, finished: Finished, words: str) -> Stored
     ("number", "fate"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "is stopped and does not answer")]
 )
 def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: signal.Signals, fate: str) -> None:
+    """Also while the others wait within a compiled loop, where Python has no say."""
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "5", *_MPI)
     before = started.rows(atleast=2)
     pid = started.pids()[1]
@@ -156,6 +204,7 @@ def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: s
     finished = started.wait()
     run = _assert_failed(commands, finished, f"rank 1 (host {_HOST}, pid {pid}) {fate} during ")
     assert run.rows[: len(before)] == before
+    assert {row.loop for row in run.measurements} == {"compiled" if _NO_COMPILER is None else "python"}
     assert finished.err.count("(host ") == 1, finished.told
 
 
@@ -171,11 +220,13 @@ def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands)
 
 
 def test_wrong_data_fail_their_case_alone(commands: Commands) -> None:
+    """The fault is in what a compiled loop calls as in what Python does."""
     finished = _with_fault(commands, "corrupt")
     assert finished.code == 1, finished.told
     run = commands.read()
     assert {row.error for row in run.failed} == {"wrong data before timing: 3 elements differ"}
     assert {row.case.op for row in run.measurements} == {"all_reduce"}
+    assert {row.loop for row in run.measurements} == {"compiled" if _NO_COMPILER is None else "python"}
 
 
 def _with_fault(commands: Commands, fault: str) -> Finished:

@@ -1,5 +1,6 @@
 """Faults on demand: wrong data and late ranks, put into any backend, real ones included."""
 
+import ctypes
 import dataclasses
 import itertools
 import math
@@ -10,7 +11,8 @@ from typing import Literal
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Operation, Vector, Wait, World
+from busbw.backends.base import Backend, BackendRow, Call, Operation, Vector, Wait, World
+from busbw.compiled import Native
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -94,6 +96,20 @@ def _posted(operation: Operation) -> Wait:
     return operation.post()
 
 
+def as_native(call: Call, error: Callable[[int], Exception]) -> Native:
+    """``call``, a function of Python, as a function of C: what it raises is the code 1."""
+
+    def to_its_end() -> int:
+        try:
+            call()
+        except Exception:  # noqa: BLE001 - C has no exceptions
+            return 1
+        return 0
+
+    made = ctypes.CFUNCTYPE(ctypes.c_int)(to_its_end)
+    return Native(((ctypes.cast(made, ctypes.c_void_p).value or 0,),), error, (made,))
+
+
 def _always(_case: Case, _index: int) -> bool:
     return True
 
@@ -134,7 +150,11 @@ class CorruptingBackend(WrappingBackend):
 
             return finish
 
-        return Operation(corrupted, post if inner.post is not None else None)
+        native = inner.native
+        if native is not None:
+            after = as_native(corrupt, native.error)
+            native = Native((*native.steps, *after.steps), native.error, (native, after))
+        return Operation(corrupted, post if inner.post is not None else None, native, inner.free)
 
 
 class DelayingBackend(WrappingBackend):
