@@ -36,6 +36,7 @@ def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tm
     assert {row["launcher"]: row["here"] for row in listing.rows("launchers", tmp_path)} == {
         "torchrun": "no",
         "mpirun": "no",
+        "srun": "no",
         "local": "yes",
     }
 
