@@ -1,14 +1,15 @@
 """What a user sees while it measures: a live table on stdout and, on a terminal, a progress bar on stderr."""
 
 import os
-import statistics
 import sys
 import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TextIO
 
 import numpy as np
+import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
@@ -165,6 +166,14 @@ def header() -> str:
     return f"# {names}\n# {units}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A group in one of the blocks, whose samples have so many calls: as many as that block found right."""
+
+    samples: GroupSamples
+    calls: int
+
+
 def lines(blocks: list[Measurement], launches: int) -> list[str]:
     """The lines of one case in one launch: one; for split groups one a group and the total; for the pair matrix the
     median and the slowest pair.
@@ -173,14 +182,10 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
     if len(groups) == 1:
         return [_line(blocks, next(iter(groups.values())), "", launches)]
     if blocks[0].case.op == "pair_matrix":
-        ordered = sorted(
-            groups.values(), key=lambda parts: statistics.median(sample for part in parts for sample in part.slowest_ns)
-        )
+        ordered = sorted(groups.values(), key=lambda parts: float(np.median(_per_call(parts))))
         return [
             _line(blocks, ordered[len(ordered) // 2], f"  median of {len(ordered)} pairs", launches),
-            _line(
-                blocks, ordered[-1], f"  slowest pair {ordered[-1][0].ranks[0]} → {ordered[-1][0].ranks[1]}", launches
-            ),
+            _line(blocks, ordered[-1], "  slowest pair {} → {}".format(*ordered[-1][0].samples.ranks), launches),
         ]
     shown = [_line(blocks, parts, f"  group {','.join(map(str, ranks))}", launches) for ranks, parts in groups.items()]
     rates = [rate for parts in groups.values() if (rate := _busbw(blocks[0], parts)) is not None]
@@ -190,28 +195,35 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
     return [*shown, f"{_first_columns(blocks[0].case)}  {total}{_timing(blocks[0].case)}"]
 
 
-def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[GroupSamples]]:
-    groups: defaultdict[tuple[int, ...], list[GroupSamples]] = defaultdict(list)
+def _by_group(blocks: list[Measurement]) -> dict[tuple[int, ...], list[_Part]]:
+    groups: defaultdict[tuple[int, ...], list[_Part]] = defaultdict(list)
     for block in blocks:
         for group in block.groups:
-            groups[group.ranks].append(group)
+            groups[group.ranks].append(_Part(group, block.calls))
     return dict(groups)
 
 
-def _busbw(block: Measurement, parts: list[GroupSamples]) -> float | None:
-    factor = parts[0].bus_factor
+def _per_call(parts: list[_Part]) -> npt.NDArray[np.float64]:
+    """What a call took in each sample, ns of the slowest rank."""
+    return np.concatenate([np.asarray(part.samples.slowest_ns) / part.calls for part in parts])
+
+
+def _busbw(block: Measurement, parts: list[_Part]) -> float | None:
+    factor = parts[0].samples.bus_factor
     if factor is None or block.case.mode == "overlap":
         return None
-    median_ns = statistics.median(sample for part in parts for sample in part.slowest_ns) / block.calls
-    return factor * block.case.size_bytes / (median_ns / 1e9)
+    return factor * block.case.size_bytes / (float(np.median(_per_call(parts))) / 1e9)
 
 
-def _line(blocks: list[Measurement], parts: list[GroupSamples], remark: str, launches: int) -> str:
+def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: int) -> str:
     block = blocks[0]
-    slowest = np.concatenate([part.slowest_ns for part in parts]) / block.calls
-    low, median, high = np.quantile(slowest, (0.05, 0.5, 0.95))
-    skews = [part.arrival_skew_ns for part in parts if part.arrival_skew_ns is not None]
-    skew = f"{float(np.median(np.concatenate(skews))) / (median * block.calls) * 100:.1f}" if skews else "–"
+    low, median, high = np.quantile(_per_call(parts), (0.05, 0.5, 0.95))
+    skews = [
+        np.asarray(part.samples.arrival_skew_ns) / part.calls
+        for part in parts
+        if part.samples.arrival_skew_ns is not None
+    ]
+    skew = f"{float(np.median(np.concatenate(skews))) / median * 100:.1f}" if skews else "–"
     # Part of an overlapped sample is computation: its time is no rate of anything.
     rate = block.case.size_bytes / (median / 1e9) / 1e9 if block.case.mode != "overlap" else 0.0
     busbw = _busbw(block, parts)

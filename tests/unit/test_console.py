@@ -164,6 +164,21 @@ def test_blocks_that_stopped_for_different_reasons_show_the_cap() -> None:
     assert cells(console.lines(blocks, 1)[0])[11] == "cap_time"
 
 
+def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:
+    blocks = [measurement(BARE, case("all_reduce", 64, mode="pipelined"), block) for block in range(2)]
+    as_they_are = console.lines(blocks, 1)
+    (group,) = blocks[1].groups
+    double = {
+        name: tuple(2 * value for value in getattr(group, name))
+        for name in ("slowest_ns", "fastest_ns", "arrival_skew_ns")
+    }
+    longer = msgspec.structs.replace(
+        blocks[1], calls=2 * blocks[1].calls, groups=(msgspec.structs.replace(group, **double),)
+    )
+    assert console.lines([blocks[0], longer], 1) == as_they_are
+    assert console.lines([longer, blocks[0]], 1) == as_they_are
+
+
 def run_through(live: console.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
     live.world_formed(
         Cases((rows[0].case,), adjusted, {}),
