@@ -99,7 +99,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
 @click.option(
     "--mode",
-    help="How calls are timed, separated by commas: isolated, pipelined, graph, overlap.  [default: isolated]",
+    help="How calls are timed, separated by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
 )
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
 @click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
