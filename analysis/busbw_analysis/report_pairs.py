@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +30,7 @@ _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
 _FAR_APART = 4
 """From this ratio on, shades follow the logarithm of the numbers."""
+_LEAF_AND_HOST = " · "
 _MOST_ROWS = 24
 """Rows of a table that need not be folded."""
 
@@ -67,28 +69,34 @@ def pairs(matrices: Sequence[PairMatrix], splits: Sequence[PairSplit], seats: Se
 # --- within a host and between hosts -------------------------------------------------------------------------------
 
 
+_SPLIT_COLUMNS: Final = (
+    Column("Size"),
+    Column("Pairs", numeric=False),
+    Column("Number"),
+    Column("Time of a call"),
+    Column("low"),
+    Column("high"),
+    Column("Rate"),
+    Column("Slowest pair"),
+    Column("Times as long as within a host"),
+    Column("low"),
+    Column("high"),
+)
+_TIMES_COLUMNS: Final = 3
+
+
 def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
     """For every operation what it comes to, and a table of its sizes."""
     blocks: list[Block] = []
     by_label: dict[str, list[PairSplit]] = {}
     for split in splits:
         by_label.setdefault(split.label, []).append(split)
-    columns = (
-        Column("Size"),
-        Column("Pairs", numeric=False),
-        Column("Number"),
-        Column("Time of a call"),
-        Column("low"),
-        Column("high"),
-        Column("Rate"),
-        Column("Times as long as within a host"),
-        Column("low"),
-        Column("high"),
-        Column("Slowest pair"),
-    )
     for label, members in by_label.items():
         ordered = sorted(members, key=lambda split: split.size_bytes)
-        rows = tuple(_split_row(split, kind) for split in ordered for kind in split.classes)
+        # Without a pair within a host there is nothing to be times as long as.
+        both = any(kind.times_within is not None for split in ordered for kind in split.classes)
+        columns = _SPLIT_COLUMNS if both else _SPLIT_COLUMNS[:-_TIMES_COLUMNS]
+        rows = tuple(_split_row(split, kind)[: len(columns)] for split in ordered for kind in split.classes)
         ends = ends_in_words(kind.interval for split in members for kind in split.classes)
         note = (
             f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
@@ -112,10 +120,10 @@ def _split_row(split: PairSplit, kind: PairClass) -> tuple[Cell, ...]:
         number(kind.interval.low_ns, format_time),
         number(kind.interval.high_ns, format_time),
         number(kind.rate, format_rate),
+        Cell(f"{kind.slowest[0]} → {kind.slowest[1]}"),
         number(kind.times_within, three_digits),
         number(kind.times_low, three_digits),
         number(kind.times_high, three_digits),
-        Cell(f"{kind.slowest[0]} → {kind.slowest[1]}"),
     )
 
 
@@ -226,10 +234,13 @@ def _heatmap(
             for target in ranks
         )
         rows.append((*first, Cell(f"{source}"), *cells))
+    # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
+    single = len(set(places.values())) == len(places)
+    above = {rank: place.rpartition(_LEAF_AND_HOST)[0] if single else place for rank, place in places.items()}
     columns = (
         *([Column("host", numeric=False)] if several else []),
         Column("from \\ to", unit, numeric=False),
-        *(Column(str(rank), group=places[rank] if several else "") for rank in ranks),
+        *(Column(str(rank), group=(above[rank] or places[rank]) if several else "") for rank in ranks),
     )
     return Table(caption, columns, tuple(rows), row_headers=2 if several else 1, folded=folded)
 
@@ -239,7 +250,7 @@ def _places(matrix: PairMatrix, seats: Sequence[Seat]) -> dict[int, str]:
     leaves = {rank: _leaf(seats, rank) for rank in matrix.ranks}
     several = len(set(leaves.values())) > 1
     return {
-        rank: f"{leaves[rank]} · {host}" if several and leaves[rank] else host
+        rank: f"{leaves[rank]}{_LEAF_AND_HOST}{host}" if several and leaves[rank] else host
         for rank, host in zip(matrix.ranks, matrix.hosts, strict=True)
     }
 
