@@ -174,6 +174,7 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("torch", _over_hosts("torch")),
     ("mpi.library", _over_hosts("mpi.library")),
     ("mpi.threads", _over_hosts("mpi.threads")),
+    ("mpi.transport", _over_hosts("mpi.transport")),
     ("virtualization", _over_hosts("virtualization")),
     ("thp", _over_hosts("thp")),
     ("variables", _variables),

@@ -27,6 +27,8 @@ _SAME_FACTS = (
     "torch",
     "mpi.library",
     "mpi.threads",
+    "mpi.transport",
+    "mpi.loop",
     "virtualization",
     "thp",
 )

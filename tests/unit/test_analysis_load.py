@@ -5,7 +5,7 @@ import msgspec
 import pytest
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
-from busbw.records import JSON
+from busbw.records import JSON, Measurement
 from busbw.store import SAMPLES_FILE, StoredRun
 from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.load import CHECKED, load, pool, rank_list
@@ -80,7 +80,20 @@ def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing()
         key: value_of(small(7).run) for key, value_of in CHECKED
     }
     missing = [key for key, value_of in CHECKED if value_of(run) is None]
-    assert missing == ["mpi.library", "mpi.threads", "virtualization"]
+    assert missing == ["mpi.library", "mpi.threads", "mpi.transport", "virtualization"]
+
+
+def test_cases_that_another_loop_has_timed_are_not_pooled() -> None:
+    one, two = small(1), small(2)
+    rows = tuple(
+        msgspec.structs.replace(row, loop="compiled") if isinstance(row, Measurement) else row for row in two.rows
+    )
+    other = replace(two, rows=rows)
+    said = f"'loop', which made the calls, is python in run {one.run.id} and compiled in run {two.run.id}, for "
+    with pytest.raises(UnlikeRuns, match=said):
+        pool((one, other))
+    assert any(said in notice for notice in pool((one, other), force=True).notices)
+    assert pool((other, replace(other, run=small(3).run))).notices == ()
 
 
 def test_a_fact_that_one_run_lacks_is_a_notice_and_no_refusal() -> None:

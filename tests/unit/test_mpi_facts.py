@@ -1,0 +1,142 @@
+"""What is known of an MPI library without ranks: what it says of itself, and calls of its functions in the making."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from busbw import backends
+from busbw.backends import BACKENDS
+from busbw.backends.base import World
+from busbw.errors import LaunchError
+from busbw.ops import OPS
+from busbw.records import JSON
+from busbw.testing.synthetic import case
+
+mpi = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+
+from mpi4py import MPI  # noqa: E402 - busbw's settings come first
+
+from busbw.backends import mpi_cuda, mpi_facts, mpi_native  # noqa: E402 - as above
+from busbw.backends.mpi_native import Steps  # noqa: E402 - as above
+
+_MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
+
+
+def test_the_device_of_mpich_is_in_its_version() -> None:
+    assert mpi_facts.device_in(_MPICH) == "ch4:ucx ofi"
+    assert mpi_facts.device_in("Open MPI v5.0.11, package: Open MPI") is None
+
+
+@pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])
+def test_whether_gpu_memory_is_taken_is_what_the_library_says(
+    answer: object, *, aware: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_facts, "function", lambda name: answer if name == "MPIX_Query_cuda_support" else None)
+    assert mpi_facts.cuda_aware() is aware
+
+
+@pytest.mark.parametrize(
+    ("aware", "said"), [(True, None), (False, "does not take CUDA memory"), (None, "it is not tried")]
+)
+def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
+    told = mpi_facts.unaware("Some MPI 1.0", aware=aware)
+    assert told is None if said is None else told is not None and "Some MPI 1.0" in told and said in told
+
+
+def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also below a launcher, whose promise is another process's."""
+    monkeypatch.setenv("PMI_RANK", "1")
+    monkeypatch.setenv("PMI_FD", "77")
+    backends._unaware.cache_clear()
+    told = backends._unaware()
+    assert told is None or "CUDA memory" in told
+    assert "could not be asked" not in str(told)
+    monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
+    backends._unaware.cache_clear()
+    assert "MPI could not be asked whether it takes CUDA memory" in str(backends._unaware())
+    backends._unaware.cache_clear()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_the_backend_says_what_is_missing_and_does_not_open() -> None:
+    assert BACKENDS["mpi-cuda"].missing() is not None
+    with pytest.raises(LaunchError, match="rank 0 cannot use a GPU: torch sees no CUDA device"):
+        mpi_cuda.MpiCudaBackend(World(0, 1, 0, "local", 60.0))
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "said"),
+    [
+        ("all_reduce", {"mode": "graph"}, "captured"),
+        ("all_reduce", {"held": True}, "held"),
+        ("all_reduce", {"mode": "overlap"}, "the computation is the host's"),
+        ("all_reduce", {"cache": "flushed"}, "caches of the host"),
+        ("memory_copy", {}, "does not block the host"),
+    ],
+)
+def test_what_calls_that_block_the_host_cannot_be_timed_as(op: str, changes: dict[str, JSON], said: str) -> None:
+    assert said in str(mpi_cuda.why_not(OPS[op], case(op, 64, 2, device="cuda", **changes)))
+    assert mpi_cuda.why_not(OPS["all_reduce"], case("all_reduce", 64, 2, mode="persistent")) is None
+
+
+# --- calls of C ------------------------------------------------------------------------------------------------
+
+
+def _buffer(count: int, pretended: int | None = None) -> tuple[MPI.buffer, int, MPI.Datatype]:
+    return MPI.buffer.allocate(4 * count), pretended or count, MPI.FLOAT
+
+
+def _steps(name: str, *arguments: object) -> tuple[int, ...]:
+    steps = Steps()
+    steps.collective(name, MPI.COMM_SELF, arguments)
+    made = steps.native()
+    assert made is not None
+    (step,) = made.steps
+    assert step[0] == mpi_native.address(f"MPI_{name}")
+    assert step[-1] == MPI._handleof(MPI.COMM_SELF)
+    return step[1:-1]
+
+
+def test_arguments_are_those_of_c() -> None:
+    send, receive = _buffer(2), _buffer(4)
+    real, total, in_place = MPI._handleof(MPI.FLOAT), MPI._handleof(MPI.SUM), int(MPI.IN_PLACE)
+    assert _steps("Allreduce", MPI.IN_PLACE, receive, MPI.SUM) == (in_place, receive[0].address, 4, real, total)
+    assert _steps("Reduce", send, None, MPI.SUM, 1) == (send[0].address, 0, 2, real, total, 1)
+    assert _steps("Bcast", receive, 1) == (receive[0].address, 4, real, 1)
+    assert _steps("Gather", send, None, 1) == (send[0].address, 2, real, 0, 2, real, 1)
+    assert _steps("Scatter", None, receive, 0) == (0, 4, real, receive[0].address, 4, real, 0)
+    assert _steps("Allgather", MPI.IN_PLACE, receive) == (in_place, 4, real, receive[0].address, 4, real)
+    assert _steps("Barrier") == ()
+
+
+def test_what_is_no_int_of_c_is_left_to_python() -> None:
+    steps = Steps()
+    steps.collective("Bcast", MPI.COMM_SELF, (_buffer(1, 1 << 31), 0))
+    assert steps.native() is None
+    memory, _, datatype = _buffer(4)
+    steps = Steps()
+    steps.collective("Alltoallv", MPI.COMM_SELF, ((memory, ([1, 1 << 31], [0, 1]), datatype),) * 2)
+    assert steps.native() is None
+
+
+def test_a_function_that_the_library_lacks_has_no_address() -> None:
+    assert mpi_native.address("MPI_Allreduce_tomorrow") is None
+    steps = Steps()
+    steps._add("MPI_Allreduce_tomorrow", 1)
+    assert steps.native() is None
+
+
+def test_prepared_collectives_are_refused_where_the_library_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi, "address", lambda name: None if name.endswith("_init") else 1)
+    backend = mpi.MpiBackend.__new__(mpi.MpiBackend)
+    prepared = case("all_reduce", 64, 2, mode="persistent")
+    assert "has no MPI_Allreduce_init: persistent collectives came with MPI 4.0" in backend.refuse(
+        OPS["all_reduce"], prepared
+    )
+    assert backend.refuse(OPS["send_recv"], case("send_recv", 64, 2, mode="persistent")) is None
+    assert backend.refuse(OPS["all_reduce"], case("all_reduce", 64, 2)) is None
