@@ -38,7 +38,10 @@ def set_up(name: str, run: Path, shared: list[Path]) -> None:
             mount("--bind", folder, inside)
     mount("--move", staged, own)
     # Else TCP forgets in a pause what it knew of the way, and the first bytes after it measure its slow start.
-    Path("/proc/sys/net/ipv4/tcp_slow_start_after_idle").write_text("0")
+    tcp = Path("/proc/sys/net/ipv4")
+    (tcp / "tcp_slow_start_after_idle").write_text("0")
+    # Every kernel has it, and where nothing is lost it does nothing but open its window.
+    (tcp / "tcp_congestion_control").write_text("reno")
 
 
 def main() -> None:

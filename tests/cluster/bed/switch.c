@@ -191,8 +191,8 @@ int main(int arguments, char **argument) {
     struct pollfd ready[MOST_HOSTS + 1];
     if (arguments != 2) fail("usage: switch", "CONFIGURATION");
     prctl(PR_SET_TIMERSLACK, 1UL);
-    /* What the network does must not depend on who computes: before all others, or at least before most. */
-    if (sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 1})) setpriority(PRIO_PROCESS, 0, -15);
+    /* What the network does must not depend on who computes: before all others, ranks too, or at least before most. */
+    if (sched_setscheduler(0, SCHED_FIFO, &(struct sched_param){.sched_priority = 2})) setpriority(PRIO_PROCESS, 0, -15);
     signal(SIGHUP, on_hangup);
     sigset_t hangup, none;
     sigemptyset(&none);

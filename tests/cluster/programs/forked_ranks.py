@@ -3,7 +3,7 @@
 Reads orders from its standard input, one JSON object a line, and answers each with the exit codes of its ranks:
 ``arguments`` of ``busbw``, ``folder`` to work in, and for every rank the process that is its ``host``, its
 ``environment``, and the files for ``output`` and ``error``. What runs in a rank is the command as it is, from its first
-line on; but it goes before other processes, for a rank that waits for a processor measures who else is there.
+line on.
 """
 
 import ctypes
@@ -14,9 +14,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-import torch.distributed  # noqa: F401 - so that no rank has to
+# What every rank needs is here before they fork.
+import torch.distributed  # noqa: F401
 
+from busbw import compiled, worker  # noqa: F401
+from busbw.backends import torch_dist  # noqa: F401
 from busbw.cli import main
+from busbw.launch import joined, meeting, opening  # noqa: F401
 
 _C = ctypes.CDLL(None, use_errno=True)
 _DIE_WITH_PARENT = 1
@@ -54,15 +58,23 @@ def fork_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> int:
         return outside
     die_with_parent()
     enter(rank["host"])
+    first_in_line()
     inside = os.fork()
     if inside == 0:
         be_rank(order, rank)
     os._exit(os.waitstatus_to_exitcode(os.waitpid(inside, 0)[1]) & 0xFF)
 
 
+def first_in_line() -> None:
+    """Go before other processes of the machine, as a rank on a host of its own does. Its threads inherit it."""
+    try:
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    except PermissionError:
+        os.nice(-10)
+
+
 def serve() -> None:
     """Do what comes, until nothing comes any more."""
-    os.nice(-10)
     answers = os.fdopen(os.dup(1), "w")
     for line in sys.stdin:
         order = json.loads(line)
