@@ -22,6 +22,13 @@ GLOSSARY: Final = (
         ),
     ),
     (
+        "Compiled loop",
+        (
+            "What made the calls of a sample one after the other without Python between them, as a program in C does. "
+            "A Python call takes longer than a short message. Where nothing is said, Python made the calls."
+        ),
+    ),
+    (
         "Time",
         (
             "How long the slowest rank of the group took for one call: the collective is over when the last "
