@@ -32,6 +32,7 @@ ENDED_BADLY = {
 
 _PENDING_FOR_EVER = {
     "PartitionNodeLimit": "the partition has fewer nodes than were asked for, or allows fewer",
+    "PartitionConfig": "the partition has fewer nodes than were asked for, or allows less",  # from 22.05 on
     "PartitionTimeLimit": "the partition does not allow that much time",
     "AssocGrpNodeLimit": "the account may not use that many nodes",
     "QOSMaxNodePerUserLimit": "the QOS does not allow that many nodes",
