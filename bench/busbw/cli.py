@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. Analysis and Slurm are loaded by name, with their commands."""
+"""The command line: parse, call one function, print. Whole rooms of commands are loaded by name."""
 
 import importlib
 import json
@@ -25,6 +25,8 @@ _LAZY = {
     "submit": "busbw.slurm.commands",
     "status": "busbw.slurm.commands",
     "launches": "busbw.slurm.commands",
+    "doctor": "busbw.machine_commands",
+    "peaks": "busbw.machine_commands",
 }
 """Commands → the module that has them; pandas and matplotlib are loaded with those of the analysis alone."""
 
@@ -36,6 +38,8 @@ _LAZY_HELP = {
     "submit": "Submit a job to Slurm that measures a plan, or what a run lacks.",
     "status": "List jobs and runs together: how each stands, and which belongs to which.",
     "launches": "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
+    "doctor": "Say what this machine is, what can run on it, and what cannot and why.",
+    "peaks": "List what hardware can do at most, or with --here what this machine can, and by what it was found.",
 }
 
 
@@ -99,7 +103,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
 @click.option(
     "--mode",
-    help="How calls are timed, separated by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
+    help="How calls are timed, by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
 )
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
 @click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
@@ -378,16 +382,6 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
     click.echo(f"kept in {shlex.quote(str(kept))}", err=True)
     if judged.failures:
         click.get_current_context().exit(1)
-
-
-@main.command()
-@_as_json
-def doctor(*, as_json: bool) -> None:
-    """Say what this machine is, what can run on it, and what cannot and why."""
-    from busbw import listing  # noqa: PLC0415
-
-    findings = listing.examine()
-    click.echo(json.dumps(findings, indent=2) if as_json else listing.in_words(findings))
 
 
 if __name__ == "__main__":

@@ -15,7 +15,9 @@ import psutil
 
 import busbw
 from busbw.cluster_facts import allowed_cores, numa_nodes, of_hosts
+from busbw.memory_modules import memory_facts
 from busbw.pci import affinity
+from busbw.rdma import ports
 from busbw.records import JSON
 from busbw.variables import recorded
 
@@ -56,6 +58,8 @@ def host_facts() -> dict[str, JSON]:
         "nics": nics(),
         "numa_nodes": numa_nodes(),
         "pci": affinity(),
+        "rdma": ports(),
+        "memory_modules": memory_facts(),
         "thp": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
         "clock": {
             "implementation": time.get_clock_info("perf_counter").implementation,

@@ -1,17 +1,20 @@
 """What there is and what this machine can do: the rows behind ``busbw list`` and ``busbw doctor``."""
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 from busbw import cases, environment, plan, store
 from busbw.backends import BACKENDS, backend_named
+from busbw.catalogue import Catalogue, catalogue
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.launch import LAUNCHERS, launcher_here
+from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
 from busbw.progress import progress_of
 from busbw.records import JSON
-from busbw.units import format_rate
+from busbw.units import format_rate, number_list
 
 Row = dict[str, JSON]
 
@@ -129,9 +132,12 @@ def _run_row(folder: Path) -> Row:
 # --- doctor ----------------------------------------------------------------------------------------------------
 
 
-def examine() -> Row:
-    """Facts of this machine, what can run on it, and findings in words, the ones that matter most first."""
+def examine(rows_of_peaks: Catalogue | None = None) -> Row:
+    """Facts of this machine, its levels with their peaks, what can run on it, and findings in words, the ones that
+    matter most first.
+    """
     facts = environment.host_facts()
+    seen = picture(facts, catalogue() if rows_of_peaks is None else rows_of_peaks)
     try:
         timer_ns: int | None = read_cost_ns(HostClock())
         clock_problem = None
@@ -142,8 +148,37 @@ def examine() -> Row:
         "timer_ns": timer_ns,
         "backends": _backends(),
         "launchers": _launchers(),
-        "findings": [*([clock_problem] if clock_problem else []), *_findings(facts)],
+        "levels": level_rows(seen),
+        "untold": list(seen.untold),
+        "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *_findings(facts)],
     }
+
+
+def level_rows(seen: Picture) -> list[Row]:
+    """The levels of a machine as rows; holders of which the same is known are one row."""
+    alike: dict[Level, list[str]] = {}
+    for level in seen.levels:
+        alike.setdefault(replace(level, holder=""), []).append(level.holder)
+    return [
+        {
+            "level": level.name,
+            "of": _holders(holders),
+            "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
+            "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
+            "direction": None if level.peak is None else level.peak.direction,
+            "why": level.why,
+            "source": None if level.peak is None else level.peak.source,
+        }
+        for level, holders in alike.items()
+    ]
+
+
+def _holders(names: list[str]) -> str:
+    """``GPU 0``, ``GPU 1`` … → ``GPU 0-7``."""
+    numbers = [name.removeprefix("GPU ") for name in names]
+    if all(number.isdigit() and name.startswith("GPU ") for number, name in zip(numbers, names, strict=True)):
+        return f"GPU {number_list(map(int, numbers))}"
+    return ", ".join(names)
 
 
 def _findings(facts: Row) -> list[str]:
@@ -190,6 +225,9 @@ def in_words(examined: Row) -> str:
         "network",
         *map(_nic_in_words, facts["nics"]),
         f"variables     {variables or 'none that matter are set'}",
+        "levels",
+        *map(_level_in_words, examined["levels"]),
+        *(f"  not told: {untold}" for untold in examined["untold"]),
         "can run",
         *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
         *(
@@ -200,6 +238,17 @@ def in_words(examined: Row) -> str:
         *(f"  - {finding}" for finding in examined["findings"]),
     ]
     return "\n".join(lines)
+
+
+def _level_in_words(level: Row) -> str:
+    head = f"  {level['level']:8}{level['of']}: "
+    if level["nominal_bytes_per_second"] is None:
+        return f"{head}not known: {level['why']}"
+    practical = level["practical_bytes_per_second"]
+    reached = "" if practical is None else f", {format_rate(practical)} in practice"
+    return (
+        f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"
+    )
 
 
 def _nic_in_words(nic: Row) -> str:

@@ -1,16 +1,18 @@
-"""What NVIDIA's management library tells of a GPU: its place, clock and why it is held back. Without it, nothing.
+"""What NVIDIA's management library tells of a GPU: its place, links, clock, why it is held back. Without it, nothing.
 
 It is read through ``pynvml`` of the package nvidia-ml-py, which need not be there. Reading costs some tens of
 microseconds and runs beside the GPU's work: it is done before and after a block, never in between.
 """
 
 import importlib
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
 from busbw.devices import DeviceConditions
+from busbw.records import JSON
 
 _UUID_PREFIX = "GPU-"
 
@@ -25,10 +27,13 @@ def uuid_of(given: object) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """A GPU as people call it: its number on the host and what it is."""
+    """A GPU as people call it: its number on the host and what it is. ``nvlink``: its links as ``_nvlink`` tells them,
+    None where it has none or the driver does not say.
+    """
 
     index: int
     name: str
+    nvlink: dict[str, JSON] | None = None
 
 
 class Nvml:
@@ -72,8 +77,52 @@ def gpus_by_address() -> dict[str, Gpu]:
         with suppress(library.NVMLError):
             handle = library.nvmlDeviceGetHandleByIndex(index)
             address = _as_the_kernel(_plain(library.nvmlDeviceGetPciInfo(handle).busId))
-            found[address] = Gpu(index, _plain(library.nvmlDeviceGetName(handle)))
+            found[address] = Gpu(index, _plain(library.nvmlDeviceGetName(handle)), _nvlink(library, handle))
     return found
+
+
+_NVLINK_VERSIONS = {1: 1, 2: 2, 3: 2, 4: 3, 5: 3, 6: 4, 7: 5, 8: 6}
+"""What nvmlDeviceGetNvLinkVersion returns (nvmlNvlinkVersion_t, which numbers 2.2 and 3.1 as well) → the generation."""
+_MOST_LINKS = 36
+
+
+def _nvlink(library: ModuleType, handle: object) -> dict[str, JSON] | None:
+    """The NVLinks of a GPU: the ``generation``, how many are ``up`` and ``down``, how many of those up end at a
+    ``switch`` or at each of its ``peers`` by their addresses; ``untold`` are those of which the other end is not told.
+    None without links.
+    """
+    ends: Counter[str] = Counter()
+    generations: set[int] = set()
+    down = switched = untold = 0
+    for link in range(getattr(library, "NVML_NVLINK_MAX_LINKS", _MOST_LINKS)):
+        try:
+            up = bool(library.nvmlDeviceGetNvLinkState(handle, link))
+        except library.NVMLError:
+            break  # this GPU has no link of this number, and so none after it
+        if not up:
+            down += 1
+            continue
+        with suppress(library.NVMLError):
+            generations.add(_NVLINK_VERSIONS.get(int(library.nvmlDeviceGetNvLinkVersion(handle, link)), 0))
+        try:
+            if int(library.nvmlDeviceGetNvLinkRemoteDeviceType(handle, link)) == library.NVML_NVLINK_DEVICE_TYPE_SWITCH:
+                switched += 1
+            else:
+                remote = library.nvmlDeviceGetNvLinkRemotePciInfo(handle, link)
+                ends[_as_the_kernel(_plain(remote.busId))] += 1
+        except (library.NVMLError, AttributeError):
+            untold += 1
+    up_links = switched + untold + ends.total()
+    if not up_links + down:
+        return None
+    return {
+        "generation": generations.pop() or None if len(generations) == 1 else None,
+        "up": up_links,
+        "down": down,
+        "switch": switched,
+        "peers": dict(sorted(ends.items())),
+        "untold": untold,
+    }
 
 
 def _plain(text: str | bytes) -> str:

@@ -1,4 +1,5 @@
-"""Where GPUs and network cards sit: their places on PCI and in NUMA, and which card is closest to which GPU.
+"""Where GPUs, network cards and NVMe drives sit: their places on PCI and in NUMA, their links, and which card is
+closest to which GPU.
 
 All of it is read from sysfs; NVML, where it is there, adds the numbers and names of the GPUs. What the kernel does not
 tell is None or in ``untold``: virtual machines often show one flat bus, whatever is below it.
@@ -6,10 +7,11 @@ tell is None or in ``untold``: virtual machines often show one flat bus, whateve
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.nvml import Gpu, gpus_by_address
+from busbw.pcie import link_facts
 from busbw.records import JSON
 
 SYSFS = Path("/sys")
@@ -33,38 +35,52 @@ class _Place:
 
     path: tuple[str, ...]
     numa_node: int | None
+    folder: Path = field(compare=False)
 
     @property
     def address(self) -> str:
         return self.path[-1]
 
+    def facts(self) -> dict[str, JSON]:
+        """What is told of every device: its place, its identity (``10de:2335``) and its link (docs/formats.md)."""
+        vendor, device = _text(self.folder / "vendor"), _text(self.folder / "device")
+        steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
+        return {
+            "address": self.address,
+            "path": list(self.path),
+            "numa_node": self.numa_node,
+            "id": f"{vendor}:{device}".replace("0x", "") if vendor and device else None,
+            "link": link_facts(steps),
+        }
+
 
 def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dict[str, JSON]:
-    """The GPUs and network cards of this host and, for every GPU, the cards that are closest to it.
+    """The GPUs, network cards and NVMe drives of this host and, for every GPU, the cards that are closest to it.
 
     ``known`` are the GPUs that NVML knows, by PCI address.
     """
     known = gpus_by_address() if known is None else known
     gpus = _gpus(sysfs)
-    nics, elsewhere = _nics(sysfs)
-    untold = [f"{name} is not on PCI: its place is not known" for name in elsewhere]
+    nics, elsewhere = _named(sysfs, ("class/infiniband", "class/net"))
+    drives, remote = _named(sysfs, ("class/nvme",))
+    untold = [f"{name} is not on PCI: its place is not known" for name in (*elsewhere, *remote)]
     missing = sorted(set(known) - {place.address for place in gpus})
     untold += [f"NVML knows a GPU at {address}, which sysfs does not show" for address in missing]
     return {
         "gpus": [
             {
-                "address": place.address,
-                "path": list(place.path),
-                "numa_node": place.numa_node,
+                **place.facts(),
                 "index": None if (gpu := known.get(place.address)) is None else gpu.index,
-                "name": None if gpu is None else gpu.name,
+                "name": _text(place.folder / "product_name") if gpu is None else gpu.name,
+                "nvlink": None if gpu is None else gpu.nvlink,
                 **_closest(place, nics),
             }
             for place in gpus
         ],
-        "nics": [
-            {"names": list(names), "address": place.address, "path": list(place.path), "numa_node": place.numa_node}
-            for place, names in nics
+        "nics": [{"names": list(names), **place.facts()} for place, names in nics],
+        "drives": [
+            {"names": list(names), "model": _text(sysfs / "class/nvme" / names[0] / "model"), **place.facts()}
+            for place, names in drives
         ],
         "untold": untold,
     }
@@ -102,11 +118,11 @@ def _gpus(sysfs: Path) -> list[_Place]:
     return found
 
 
-def _nics(sysfs: Path) -> tuple[list[tuple[_Place, tuple[str, ...]]], list[str]]:
-    """The network cards with their names (an RDMA card has one for each of its two sides), and who is not on PCI."""
+def _named(sysfs: Path, folders: Sequence[str]) -> tuple[list[tuple[_Place, tuple[str, ...]]], list[str]]:
+    """The devices with their names (an RDMA card has one for each of its two sides), and who is not on PCI."""
     by_address: dict[str, tuple[_Place, list[str]]] = {}
     elsewhere: list[str] = []
-    for folder in ("class/infiniband", "class/net"):
+    for folder in folders:
         for entry in _listed(sysfs / folder):
             device = entry / "device"
             if not device.exists():
@@ -125,8 +141,9 @@ def _place(device: Path) -> _Place | None:
     path = tuple(step for step in steps if _ROOT.fullmatch(step) or _ADDRESS.fullmatch(step))
     if not path or not _ADDRESS.fullmatch(path[-1]):
         return None
-    told = _text(Path(*steps[: steps.index(path[-1]) + 1]) / "numa_node")
-    return _Place(path, int(told) if told is not None and told.isdigit() else None)
+    folder = Path(*steps[: steps.index(path[-1]) + 1])
+    told = _text(folder / "numa_node")
+    return _Place(path, int(told) if told is not None and told.isdigit() else None, folder)
 
 
 def _listed(folder: Path) -> Iterable[Path]:

@@ -13,7 +13,7 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"records", "store", "placement", "progress", "units", "errors", "statistics"}
+SHARED = {"catalogue", "errors", "levels", "placement", "progress", "records", "statistics", "store", "units"}
 """The rooms of busbw that the analysis may use."""
 
 PROBE = """
@@ -43,7 +43,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("arguments", [["list", "ops"], ["doctor"], ["run", "--op", "barrier", "--dry-run"]])
+@pytest.mark.parametrize("arguments", [["list", "ops"], ["doctor"], ["peaks"], ["run", "--op", "barrier", "--dry-run"]])
 def test_what_measures_nothing_loads_no_torch(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli; busbw.cli.main()", *arguments).isdisjoint({"torch", "pandas", "matplotlib"})
 

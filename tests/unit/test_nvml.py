@@ -135,6 +135,9 @@ class Several(Library):
     def nvmlDeviceGetName(self, _handle: str) -> str | bytes:  # noqa: N802
         return b"Fast 9000" if self.asked[-1] == 0 else "Faster"
 
+    def nvmlDeviceGetNvLinkState(self, handle: str, _link: int) -> int:  # noqa: N802
+        raise NVMLError(handle)
+
 
 def test_gpus_are_found_by_their_addresses_as_the_kernel_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, Several())

@@ -1,6 +1,7 @@
 """Which network card is closest to which GPU, read from sysfs trees that are kept as text."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,27 +10,12 @@ from busbw.nvml import Gpu
 from busbw.pci import affinity
 from busbw.records import JSON
 
-TREES = Path(__file__).parents[1] / "data" / "sysfs"
-
-
-def laid_out(name: str, folder: Path) -> Path:
-    """The tree of tests/data/sysfs/NAME.txt as files and links below ``folder``."""
-    for line in (TREES / f"{name}.txt").read_text(encoding="utf-8").splitlines():
-        if line.startswith("#"):
-            continue
-        link, arrow, target = line.partition(" -> ")
-        path = folder / (link if arrow else line.partition(" = ")[0])
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if arrow:
-            path.symlink_to(target)
-        else:
-            path.write_text(f"{line.partition(' = ')[2]}\n", encoding="utf-8")
-    return folder
+LaidOut = Callable[[str], Path]
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> dict[str, JSON]:
-    return affinity(laid_out("two-sockets", tmp_path), {"0000:19:00.0": Gpu(0, "Fast 9000")})
+def server(laid_out: LaidOut) -> dict[str, JSON]:
+    return affinity(laid_out("sysfs/two-sockets"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
 
 
 @pytest.mark.parametrize(
@@ -67,6 +53,8 @@ def test_a_card_has_all_of_its_names_its_way_and_its_node(server: dict[str, JSON
         "address": "0000:1a:00.0",
         "path": ["pci0000:16", "0000:16:02.0", "0000:17:00.0", "0000:18:01.0", "0000:1a:00.0"],
         "numa_node": 0,
+        "id": None,
+        "link": None,
     }
 
 
@@ -74,29 +62,30 @@ def test_numbers_and_names_are_those_of_nvml_and_else_not_told(server: dict[str,
     assert [(gpu["index"], gpu["name"]) for gpu in server["gpus"]] == [(0, "Fast 9000"), *[(None, None)] * 3]
 
 
-def test_a_virtual_machine_tells_its_card_and_no_node(tmp_path: Path) -> None:
-    found = affinity(laid_out("virtual-machine", tmp_path), {})
+def test_a_virtual_machine_tells_its_card_and_no_node(laid_out: LaidOut) -> None:
+    found = affinity(laid_out("sysfs/virtual-machine"), {})
     assert found["gpus"] == []
     assert [(nic["names"], nic["address"], nic["numa_node"]) for nic in found["nics"]] == [
         (["eth0"], "0000:00:03.0", None)
     ]
 
 
-def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
-    found = affinity(laid_out("no-pci", tmp_path), {"0000:19:00.0": Gpu(0, "Fast 9000")})
+def test_what_cannot_be_read_is_said(laid_out: LaidOut, tmp_path: Path) -> None:
+    found = affinity(laid_out("sysfs/no-pci"), {"0000:19:00.0": Gpu(0, "Fast 9000")})
     assert found == {
         "gpus": [],
         "nics": [],
+        "drives": [],
         "untold": [
             "eth0 is not on PCI: its place is not known",
             "NVML knows a GPU at 0000:19:00.0, which sysfs does not show",
         ],
     }
-    assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "untold": []}
+    assert affinity(tmp_path / "absent", {}) == {"gpus": [], "nics": [], "drives": [], "untold": []}
 
 
-def test_without_a_common_root_or_numa_nodes_the_closest_is_not_known(tmp_path: Path) -> None:
-    root = laid_out("two-sockets", tmp_path)
+def test_without_a_common_root_or_numa_nodes_the_closest_is_not_known(laid_out: LaidOut) -> None:
+    root = laid_out("sysfs/two-sockets")
     for told in root.glob("devices/**/numa_node"):
         told.write_text("-1\n", encoding="utf-8")
     by = {gpu["address"]: (gpu["closest_nics"], gpu["closest_by"]) for gpu in affinity(root, {})["gpus"]}

@@ -1,0 +1,310 @@
+"""The catalogue of peaks: what hardware can do by its datasheet and in practice, every row with its source.
+
+The rows are TOML files in ``peaks/``; a user's own file adds rows and replaces shipped ones of the same name. Rates are
+B/s of payload, decimal, in one direction unless a row says otherwise; FLOP/s are dense (docs/formats.md#peaks).
+"""
+
+import math
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Literal, get_args
+
+import msgspec
+
+from busbw.errors import UsageError
+from busbw.records import Record
+
+VARIABLE = "BUSBW_PEAKS"
+"""Environment variable that names a file of own peaks."""
+
+Kind = Literal["nvlink", "nvswitch", "xgmi", "c2c", "pcie", "ddr", "infiniband", "ethernet", "efa", "slingshot", "nvme"]
+Direction = Literal["one direction", "reads and writes together"]
+
+PLAUSIBLE: dict[str, tuple[float, float]] = {
+    "nvlink": (10e9, 200e9),
+    "nvswitch": (100e9, 20e12),
+    "xgmi": (10e9, 200e9),
+    "c2c": (50e9, 2e12),
+    "pcie": (0.2e9, 20e9),
+    "ddr": (5e9, 150e9),
+    "infiniband": (0.2e9, 500e9),
+    "ethernet": (1e6, 500e9),
+    "efa": (1e9, 5e12),
+    "slingshot": (5e9, 200e9),
+    "nvme": (0.1e9, 100e9),
+}
+"""Kind → the B/s of one unit between which a row is believed. Meant for slips: bits for bytes, GB for B, a whole card
+for one lane."""
+_PLAUSIBLE_MEMORY = (50e9, 100e12)
+_PLAUSIBLE_FLOPS = (1e12, 1e18)
+
+DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
+_MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
+_URL = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
+
+
+class _Row(Record, frozen=True, kw_only=True):
+    """What every row has: a ``name``, the ``source`` (URL) of its nominal values, the month ``looked_up`` (YYYY-MM)."""
+
+    name: str
+    source: str
+    looked_up: str
+    note: str = ""
+
+    def _check(self) -> None:
+        if not self.name.strip():
+            _refuse("name", self.name, "a name")
+        if not _URL.fullmatch(self.source):
+            _refuse("source", self.source, "a URL; a row without a source does not get in")
+        if not _MONTH.fullmatch(self.looked_up):
+            _refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
+
+
+class Rate(_Row, frozen=True, kw_only=True):
+    """What one unit (``per``: lane, link, channel, port …) of a link, memory or drive carries, in B/s.
+
+    ``practical_bytes_per_second`` is what good measurements reach, by ``practical_source``; None where none was found.
+    """
+
+    kind: Kind
+    per: str
+    bytes_per_second: float
+    direction: Direction = "one direction"
+    practical_bytes_per_second: float | None = None
+    practical_source: str | None = None
+
+    def __post_init__(self) -> None:
+        self._check()
+        _believe("bytes_per_second", self.bytes_per_second, PLAUSIBLE[self.kind], "B/s")
+        _check_practical(
+            "practical_bytes_per_second", self.practical_bytes_per_second, self.bytes_per_second, self.practical_source
+        )
+
+
+class Gpu(_Row, frozen=True, kw_only=True):
+    """One GPU as a device of the system. ``names`` are what NVML and drivers call it and ``pci`` its PCI identities
+    (``10de:2335``). ``memory_bytes_per_second`` counts reads and writes together, ``flops`` are dense FLOP/s by data
+    type. ``link`` is the row of its links to other GPUs and ``links`` how many it has; ``pcie`` and ``lanes`` its way
+    to the host.
+    """
+
+    names: tuple[str, ...] = ()
+    pci: tuple[str, ...] = ()
+    memory: str
+    memory_bytes_per_second: float
+    practical_memory_bytes_per_second: float | None = None
+    practical_source: str | None = None
+    flops: dict[str, float] = msgspec.field(default_factory=dict)
+    link: str | None = None
+    links: int | None = None
+    pcie: str | None = None
+    lanes: int = 16
+
+    def __post_init__(self) -> None:
+        self._check()
+        if not self.names and not self.pci:
+            _refuse("names", self.names, "at least one name or PCI identity, or the row can never be found")
+        if strange := [one for one in self.pci if not re.fullmatch("[0-9a-f]{4}:[0-9a-f]{4}", one)]:
+            _refuse("pci", strange, "vendor:device in lower case, as in 10de:2335")
+        _believe("memory_bytes_per_second", self.memory_bytes_per_second, _PLAUSIBLE_MEMORY, "B/s")
+        _check_practical(
+            "practical_memory_bytes_per_second",
+            self.practical_memory_bytes_per_second,
+            self.memory_bytes_per_second,
+            self.practical_source,
+        )
+        if strangers := sorted(set(self.flops) - set(DTYPES)):
+            _refuse("flops", ", ".join(strangers), f"the data types {', '.join(DTYPES)}")
+        for dtype, value in self.flops.items():
+            _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
+        if (self.link is None) != (self.links is None):
+            _refuse("links", self.links, "link and links together, or neither")
+
+
+def _refuse(key: str, given: object, allowed: str) -> None:
+    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
+    raise UsageError(message)
+
+
+def _believe(key: str, value: float, limits: tuple[float, float], unit: str) -> None:
+    if not (math.isfinite(value) and limits[0] <= value <= limits[1]):
+        _refuse(key, value, f"{limits[0]:g} to {limits[1]:g} {unit} (plain {unit}, no prefix; one direction)")
+
+
+def _check_practical(key: str, practical: float | None, nominal: float, source: str | None) -> None:
+    if practical is None:
+        if source is not None:
+            _refuse("practical_source", source, f"it together with {key}")
+        return
+    if not (math.isfinite(practical) and 0 < practical <= nominal):
+        _refuse(key, practical, f"above 0 and at most the nominal {nominal:g}")
+    if source is None or not _URL.fullmatch(source):
+        _refuse("practical_source", source, "a URL, as there is a practical value")
+
+
+class _File(Record, frozen=True, kw_only=True):
+    rate: tuple[Rate, ...] = ()
+    gpu: tuple[Gpu, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All rows. ``origins``: (kind or ``gpu``, name) → the user's file that a row is from; no shipped row is in it."""
+
+    rates: tuple[Rate, ...]
+    gpus: tuple[Gpu, ...]
+    origins: Mapping[tuple[str, str], str]
+
+    def rate(self, kind: Kind, name: str) -> Rate | None:
+        """The row of this kind and name, or None."""
+        return next((row for row in self.rates if row.kind == kind and row.name == name), None)
+
+    def gpu(self, name: str | None, pci: str | None = None) -> Gpu | None:
+        """The GPU that NVML or a driver calls ``name``; without a name the one with this PCI identity. Names are
+        compared whole: slower siblings (H800, H20) differ by little more.
+        """
+        if name is None:
+            return next((row for row in self.gpus if pci in row.pci), None)
+        called = name.casefold()
+        return next((row for row in self.gpus if called in {one.casefold() for one in row.names}), None)
+
+    def origin(self, row: Rate | Gpu) -> str | None:
+        """The user's file that ``row`` is from; None for a shipped one."""
+        return self.origins.get(_key(row))
+
+
+def _key(row: _Row) -> tuple[str, str]:
+    return (row.kind if isinstance(row, Rate) else "gpu", row.name)
+
+
+# --- reading ---------------------------------------------------------------------------------------------------
+
+
+def own_file(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Path | None:
+    """The user's file of peaks: ``given``, else $BUSBW_PEAKS, else peaks.toml in the folder of configurations if it is
+    there.
+    """
+    if given is not None:
+        return given
+    if named := environment.get(VARIABLE):
+        return Path(named)
+    folder = environment.get("XDG_CONFIG_HOME") or environment.get("HOME", "") + "/.config"
+    path = Path(folder) / "busbw" / "peaks.toml"
+    return path if path.is_file() else None
+
+
+def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.environ) -> Catalogue:
+    """The shipped rows with those of ``own_file`` on top. Raises UsageError with file, line, row and key."""
+    rates: dict[tuple[str, str], Rate] = {}
+    gpus: dict[tuple[str, str], Gpu] = {}
+    origins: dict[tuple[str, str], str] = {}
+    folder = resources.files("busbw") / "peaks"
+    texts = {f"peaks/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
+    files = {origin: texts[origin] for origin in sorted(texts) if origin.endswith(".toml")}
+    own = own_file(given, environment)
+    if own is not None:
+        files[str(own)] = _text(own)
+    seen: dict[str, str] = {}
+    for origin, text in files.items():
+        parsed = parse(text, origin)
+        if origin not in texts:
+            origins.update((_key(row), origin) for row in (*parsed.rate, *parsed.gpu))
+        elif twice := next((row for row in (*parsed.rate, *parsed.gpu) if "/".join(_key(row)) in seen), None):
+            message = f"{origin}: {twice.name!r} is also in {seen['/'.join(_key(twice))]}"
+            raise UsageError(message)
+        seen.update(("/".join(_key(row)), origin) for row in (*parsed.rate, *parsed.gpu))
+        rates.update((_key(row), row) for row in parsed.rate)
+        gpus.update((_key(row), row) for row in parsed.gpu)
+    links = {row.name for row in rates.values() if row.kind in {"nvlink", "xgmi"}}
+    for gpu in gpus.values():
+        if gpu.link is not None and gpu.link not in links:
+            message = (
+                f"{seen['/'.join(_key(gpu))]}: gpu {gpu.name!r}, key 'link': {gpu.link!r} is no row of kind nvlink or "
+                f"xgmi; there are: {', '.join(sorted(links))}"
+            )
+            raise UsageError(message)
+    # A user's row comes first: it may give a shipped GPU's name to a row of another name.
+    own_first = sorted(gpus.values(), key=lambda row: _key(row) not in origins)
+    return Catalogue(tuple(rates.values()), tuple(own_first), origins)
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        message = f"peaks {path}: cannot read it: {error}"
+        raise UsageError(message) from error
+
+
+def parse(text: str, origin: str) -> _File:
+    """The rows of one file. Raises UsageError with the line, the row and the key, and what is allowed."""
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = f"{origin}: not TOML: {error}"
+        raise UsageError(message) from error
+    try:
+        parsed = msgspec.convert(document, _File)
+    except msgspec.ValidationError as error:
+        raise UsageError(_explain(str(error), text, origin, document)) from error
+    found: set[tuple[str, str]] = set()
+    for table, rows in (("rate", parsed.rate), ("gpu", parsed.gpu)):
+        for number, row in enumerate(rows):
+            if _key(row) in found:
+                where = f"{origin}, line {_line(text, table, number, 'name')}: [[{table}]] {row.name!r}"
+                message = f"{where}: this row is in the file twice"
+                raise UsageError(message)
+            found.add(_key(row))
+    return parsed
+
+
+_WHERE = re.compile(
+    r"^(?P<what>.*?)(?: - at `\$(?:\.(?P<table>rate|gpu)(?:\[(?P<number>\d+)\])?(?P<rest>.*))?`)?$", re.DOTALL
+)
+_MENTIONED = re.compile(r"(?:field `|key ')(?P<key>\w+)")
+_TABLES: dict[str, type[Record]] = {"rate": Rate, "gpu": Gpu, "": _File}
+
+
+def _explain(error: str, text: str, origin: str, document: Mapping[str, object]) -> str:
+    """msgspec's words with the file, line and row that they are about, and what is allowed there."""
+    match = _WHERE.match(error)
+    what, table = (error, "") if match is None else (match["what"], match["table"] or "")
+    number = int(match["number"]) if match is not None and match["number"] else None
+    rest = re.findall(r"\w+", (match["rest"] or "") if match is not None else "")
+    mentioned = _MENTIONED.search(what)
+    key = mentioned["key"] if mentioned else (rest[0] if rest else "")
+    where = f"{origin}, line {_line(text, table, number or 0, key)}"
+    if table and number is not None:
+        rows = document[table]
+        name = rows[number].get("name") if isinstance(rows, list) and isinstance(rows[number], dict) else None
+        where += f": [[{table}]] {name!r}" if name else f": [[{table}]] number {number + 1}"
+    elif table:
+        return f"{where}: key '{table}': every row is a table of its own, under a line [[{table}]]"
+    if what.startswith("Object missing required field"):
+        return f"{where}: key '{key}' is missing; every row needs a source (a URL) and looked_up (2026-11)"
+    if what.startswith("Object contains unknown field"):
+        allowed = ", ".join(_TABLES[table].__struct_fields__)
+        return f"{where}: unknown key '{key}'; allowed keys: {allowed}"
+    if what.startswith("Invalid enum value"):
+        allowed = ", ".join(get_args(Kind if key == "kind" else Direction))
+        return f"{where}: key '{key}': {what[:1].lower()}{what[1:]}; allowed: {allowed}"
+    return f"{where}: {what}" if mentioned or not key else f"{where}: key '{key}': {what[:1].lower()}{what[1:]}"
+
+
+def _line(text: str, table: str, number: int, key: str) -> int:
+    """The line of ``key`` in the ``number``-th [[table]] (tomllib keeps no positions), else of the table, else 1."""
+    here, seen, found = not table, -1, 1
+    wanted = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
+    for at, line in enumerate(text.splitlines(), start=1):
+        if table and (header := re.match(r"\s*\[\[?\s*(\w+)\s*\]", line)):
+            seen += header[1] == table
+            here = header[1] == table and seen == number
+            found = at if here else found
+        if here and wanted.match(line):
+            return at
+    return found

@@ -1,0 +1,325 @@
+"""What a machine's memories and links can do: the facts of a host matched with the catalogue, and what is odd.
+
+It reads facts as ``run.json`` holds them, so it serves the machine at hand and a run from elsewhere alike. Where a fact
+or a row is missing there is a reason in words instead of a number.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from busbw.catalogue import Catalogue, Rate
+from busbw.records import JSON
+from busbw.units import format_rate
+
+Name = Literal["HBM", "NVLink", "PCIe", "DRAM", "NIC", "NVMe"]
+
+GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
+"""GT/s of a lane → generation of PCI Express."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
+    and the ``source`` of the nominal value: a URL, or who states it.
+    """
+
+    nominal: float
+    practical: float | None
+    what: str
+    direction: str
+    source: str
+
+    def times(self, count: int, what: str) -> "Peak":
+        """``count`` of these together."""
+        practical = None if self.practical is None else count * self.practical
+        return Peak(count * self.nominal, practical, what, self.direction, self.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A level of the hierarchy at ``holder`` (``GPU 0``): its peak or None. ``why`` says by what, or why not."""
+
+    name: Name
+    holder: str
+    peak: Peak | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """The levels of one host from the chip outwards, what is odd about them, and what could not be read."""
+
+    levels: tuple[Level, ...]
+    findings: tuple[str, ...]
+    untold: tuple[str, ...]
+
+
+def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
+    """The picture of a host from its facts."""
+    levels: list[Level] = []
+    for gpu in gpus_of(facts):
+        levels.append(_level("HBM", called(gpu), memory_of(gpu, rows)))
+        if gpu.get("nvlink") is not None or (row := rows.gpu(gpu.get("name"), gpu.get("id"))) is None or row.link:
+            levels.append(_level("NVLink", called(gpu), nvlink_of(gpu, rows)))
+        levels.append(_level("PCIe", called(gpu), pcie_of(gpu, rows)))
+    levels.append(_level("DRAM", "host", dram_of(facts, rows)))
+    levels += [_level("NIC", name, peak) for name, peak in _networks(facts, rows)]
+    levels += [_level("NVMe", _names(drive), _drive(drive, rows)) for drive in _listed(facts, "drives")]
+    return Picture(tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts)))
+
+
+def _level(name: Name, holder: str, found: Peak | str) -> Level:
+    if isinstance(found, str):
+        return Level(name, holder, None, found)
+    return Level(name, holder, found, found.what)
+
+
+def gpus_of(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """The GPUs of a host, as ``run.json`` has them."""
+    return _listed(facts, "gpus")
+
+
+def _listed(facts: Mapping[str, JSON], what: str) -> list[dict[str, JSON]]:
+    pci = facts.get("pci")
+    entries = pci.get(what) if isinstance(pci, Mapping) else None
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def called(gpu: Mapping[str, JSON]) -> str:
+    """``GPU 0``, or its address where NVML gives it no number."""
+    index = gpu.get("index")
+    return f"GPU {gpu.get('address')}" if index is None else f"GPU {index}"
+
+
+def _names(device: Mapping[str, JSON]) -> str:
+    names = device.get("names")
+    return "/".join(map(str, names)) if isinstance(names, list) else str(device.get("address"))
+
+
+# --- one level each: its peak, or the reason why there is none ---------------------------------------------------
+
+
+def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """The memory of a GPU, reads and writes together."""
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    if row is None:
+        return _unknown(gpu)
+    what = f"memory of {row.name} ({row.memory})"
+    nominal, practical = row.memory_bytes_per_second, row.practical_memory_bytes_per_second
+    return Peak(nominal, practical, what, "reads and writes together", row.source)
+
+
+def _unknown(gpu: Mapping[str, JSON]) -> str:
+    name, identity = gpu.get("name"), gpu.get("id")
+    said = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
+    return f"no row for {said}; add one to your peaks file"
+
+
+def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> Peak | str:
+    """The links of a GPU to others in one direction: those that are up, as NVML tells. With ``peers`` (addresses) only
+    those that lead to a switch or to one of them.
+    """
+    told = gpu.get("nvlink")
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    if not isinstance(told, Mapping):
+        if row is not None and row.link is not None and row.link.startswith("xGMI"):
+            return f"{row.name} has {row.links} links of {row.link}; which are up and where they lead is not read yet"
+        return "NVML tells of no NVLink"
+    generation = told.get("generation")
+    # The driver's word comes first: what is plugged in counts, not what the datasheet has.
+    name = f"NVLink {generation}" if generation else (row.link if row is not None and row.link else None)
+    if name is None:
+        return "NVML does not tell the generation of its NVLinks"
+    link = rows.rate("nvlink", name)
+    if link is None:
+        return f"no row for {name!r} of kind nvlink; add one to your peaks file"
+    up = int(told.get("up") or 0)
+    usable = up
+    if peers is not None and not told.get("untold"):
+        reached = told.get("peers")
+        direct = sum(int(reached.get(peer) or 0) for peer in peers) if isinstance(reached, Mapping) else 0
+        usable = int(told.get("switch") or 0) + direct
+    if not usable:
+        return f"none of its {up} NVLinks leads to them" if up else "none of its NVLinks is up"
+    return _peak(link).times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} a link)")
+
+
+def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """The link of a device to the host in one direction, as it is trained."""
+    link = device.get("link")
+    trained = link.get("trained") if isinstance(link, Mapping) else None
+    if not isinstance(trained, Mapping):
+        return "the kernel does not tell how its link was trained"
+    return _pcie(trained, rows)
+
+
+def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    generation = GENERATIONS.get(float(link["gigatransfers"]))
+    row = rows.rate("pcie", f"PCIe {generation}")
+    if row is None:
+        return f"no row for PCIe at {link['gigatransfers']:g} GT/s; add one to your peaks file"
+    return _peak(row).times(int(link["lanes"]), f"{row.name} x{link['lanes']} as trained")
+
+
+def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """The memory of the host, all sockets together, reads and writes together."""
+    told = facts.get("memory_modules")
+    if not isinstance(told, Mapping):
+        return "its modules are not recorded"
+    kind, speed, channels = told.get("kind"), told.get("megatransfers"), told.get("channels")
+    missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
+    if missing:
+        return f"not told of its modules: {', '.join(missing)}"
+    row = rows.rate("ddr", f"{kind}-{speed}")
+    if row is None:
+        return f"no row for {kind}-{speed} of kind ddr; add one to your peaks file"
+    return _peak(row).times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
+
+
+def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Peak | str]]:
+    """Ports of RDMA cards that are up, then physical interfaces that are up and belong to none of them."""
+    shown: set[str] = set()
+    for port in rdma_ports(facts):
+        shown |= {name for card in _listed(facts, "nics") for name in _all(card) if port.get("device") in _all(card)}
+        if port.get("up"):
+            yield f"{port.get('device')} port {port.get('port')}", port_of(port, rows)
+    interfaces = facts.get("nics")
+    for nic in interfaces if isinstance(interfaces, list) else ():
+        if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
+            speed = nic.get("speed_bytes_per_second")
+            peak = (
+                _stated(float(speed), _ethernet(float(speed), rows)) if speed else "the system does not tell its speed"
+            )
+            yield str(nic.get("name")), peak
+
+
+def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """The ports of RDMA cards of a host, as ``run.json`` has them."""
+    ports = facts.get("rdma")
+    return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+
+
+def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """A port of an RDMA card in one direction."""
+    rate = port.get("bytes_per_second")
+    if not rate:
+        return "the kernel does not tell its rate"
+    if port.get("layer") == "InfiniBand":
+        return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))))
+    return _stated(float(rate), _ethernet(float(rate), rows))
+
+
+def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
+    return rows.rate("ethernet", f"{bytes_per_second * 8 / 1e9:g}G Ethernet")
+
+
+def _stated(rate: float, row: Rate | None) -> Peak:
+    """What the system states counts: the row of the same rate only adds its name and what is practical."""
+    known = row is not None and abs(row.bytes_per_second - rate) <= 0.02 * rate
+    what = row.name if known and row is not None else format_rate(rate)
+    practical = row.practical_bytes_per_second if known and row is not None else None
+    return Peak(rate, practical, what, "one direction", "the system states it")
+
+
+def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    link = pcie_of(drive, rows)
+    if isinstance(link, str):
+        return f"{drive.get('model') or 'model not told'}: {link}"
+    bus = link.what.removesuffix(" as trained")
+    row = rows.rate("nvme", f"NVMe on {bus}")
+    practical = None if row is None else row.practical_bytes_per_second
+    what = f"{drive.get('model') or 'model not told'} on {link.what}"
+    return Peak(link.nominal, practical, what, link.direction, link.source)
+
+
+def _peak(row: Rate) -> Peak:
+    return Peak(row.bytes_per_second, row.practical_bytes_per_second, row.name, row.direction, row.source)
+
+
+def _all(card: Mapping[str, JSON]) -> list[str]:
+    names = card.get("names")
+    return [str(name) for name in names] if isinstance(names, list) else []
+
+
+# --- what is odd -------------------------------------------------------------------------------------------------
+
+
+def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+    virtual = bool(facts.get("virtualization"))
+    devices = [(called(gpu), gpu) for gpu in gpus_of(facts)]
+    devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
+    for name, device in devices:
+        link = device.get("link")
+        if isinstance(link, Mapping):
+            address = str(device.get("address"))
+            placed = name if address in name else f"{name} ({address})"
+            yield from _link_findings(placed, link, virtual=virtual)
+    for gpu in gpus_of(facts):
+        yield from _nvlink_findings(gpu, rows)
+    for card in _listed(facts, "nics"):
+        yield from _card_findings(card, facts, rows)
+
+
+def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Iterator[str]:
+    trained, card, port = link.get("trained"), link.get("card"), link.get("port")
+    if not isinstance(trained, Mapping) or not isinstance(card, Mapping):
+        return
+    shown = " (as the virtual machine shows it)" if virtual else ""
+    lanes, speed = trained["lanes"], trained["gigatransfers"]
+    if lanes < card["lanes"]:
+        if isinstance(port, Mapping) and port["lanes"] <= lanes:
+            reason = "the slot above it has no more: another slot may"
+        else:
+            reason = "reseat it, and look at risers, cables and the firmware's bifurcation of the slot"
+        yield f"{name} runs on {lanes} of its {card['lanes']} PCIe lanes{shown}; {reason}"
+    if speed < card["gigatransfers"]:
+        if isinstance(port, Mapping) and port["gigatransfers"] <= speed:
+            reason = "the slot above it can do no more"
+        else:
+            reason = "a link at rest may save power: look again while it copies, and at slot and riser if it stays so"
+        yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {reason}"
+    narrowest = link.get("narrowest")
+    if isinstance(narrowest, Mapping) and not virtual:  # a hypervisor's bridges have links that it made up
+        step = f"x{narrowest['lanes']} at {narrowest['gigatransfers']:g} GT/s"
+        own = f"x{lanes} at {speed:g} GT/s"
+        yield f"{name} has {own}, but {narrowest['address']} on its way to the host only {step}"
+
+
+def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+    told = gpu.get("nvlink")
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    if not isinstance(told, Mapping) or row is None or row.links is None:
+        return
+    up = int(told.get("up") or 0)
+    if up < row.links:
+        yield (
+            f"{called(gpu)} has {up} of its {row.links} NVLinks up; see nvidia-smi nvlink --status, the fabric manager "
+            "and dmesg"
+        )
+
+
+def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+    """A card whose ports carry more than its way to the host."""
+    link = pcie_of(card, rows)
+    rates = [
+        float(p.get("bytes_per_second") or 0)
+        for p in rdma_ports(facts)
+        if p.get("device") in _all(card) and p.get("up")
+    ]
+    if isinstance(link, Peak) and sum(rates) > link.nominal:
+        yield (
+            f"{_names(card)} carries {format_rate(sum(rates))} on its ports, but only {format_rate(link.nominal)} to "
+            f"the host ({link.what}), in one direction"
+        )
+
+
+def _untold(facts: Mapping[str, JSON]) -> Iterator[str]:
+    for source in (facts.get("pci"), facts.get("memory_modules")):
+        told = source.get("untold") if isinstance(source, Mapping) else None
+        yield from map(str, told if isinstance(told, list) else ())
+    devices = [*gpus_of(facts), *_listed(facts, "nics"), *_listed(facts, "drives")]
+    if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:
+        yield f"PCIe link: the kernel does not tell it of {', '.join(silent)}"
+    if unnamed := [str(gpu.get("address")) for gpu in gpus_of(facts) if not gpu.get("name")]:
+        yield f"name and NVLink of GPU {', '.join(unnamed)}: NVML does not know it, or nvidia-ml-py is not installed"

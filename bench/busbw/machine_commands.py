@@ -1,0 +1,108 @@
+"""The commands about machines: ``doctor`` and ``peaks``. ``busbw.cli`` loads them by name."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import msgspec
+
+from busbw import environment, listing
+from busbw.catalogue import VARIABLE, Catalogue, Gpu, Rate, catalogue
+from busbw.levels import picture
+from busbw.records import JSON
+from busbw.units import format_rate
+
+peaks_option = click.option(
+    "--peaks",
+    "peaks_file",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
+)
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
+
+
+@click.command()
+@peaks_option
+@_as_json
+def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
+    """Say what this machine is, what can run on it, and what cannot and why."""
+    examined = listing.examine(catalogue(peaks_file))
+    click.echo(json.dumps(examined, indent=2) if as_json else listing.in_words(examined))
+
+
+@click.command()
+@click.option("--here", is_flag=True, help="Only what applies to this machine, and by what it was found.")
+@peaks_option
+@_as_json
+def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
+    """List the catalogue of peaks: rates in one direction unless they say otherwise, each with its source."""
+    rows = catalogue(peaks_file)
+    if here:
+        _print_here(rows, as_json=as_json)
+    elif as_json:
+        click.echo(json.dumps({"gpus": _documents(rows, rows.gpus), "rates": _documents(rows, rows.rates)}, indent=2))
+    else:
+        gpus = [
+            {
+                "GPU": gpu.name,
+                "memory": format_rate(gpu.memory_bytes_per_second),
+                "in practice": _rate(gpu.practical_memory_bytes_per_second),
+                "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
+                "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
+                "host": gpu.pcie and f"{gpu.pcie} x{gpu.lanes}",
+                "source": _source(rows, gpu),
+            }
+            for gpu in rows.gpus
+        ]
+        rates = [
+            {
+                "kind": rate.kind,
+                "name": rate.name,
+                "nominal": f"{format_rate(rate.bytes_per_second)} a {rate.per}",
+                "in practice": _rate(rate.practical_bytes_per_second),
+                "direction": rate.direction,
+                "source": _source(rows, rate),
+            }
+            for rate in rows.rates
+        ]
+        click.echo(f"{listing.as_table(gpus)}\n\n{listing.as_table(rates)}")
+
+
+def _print_here(rows: Catalogue, *, as_json: bool) -> None:
+    seen = picture(environment.host_facts(), rows)
+    levels = listing.level_rows(seen)
+    if as_json:
+        document = {"levels": levels, "findings": list(seen.findings), "untold": list(seen.untold)}
+        click.echo(json.dumps(document, indent=2))
+        return
+    table: list[dict[str, JSON]] = [
+        {
+            "level": row["level"],
+            "of": row["of"],
+            "nominal": _rate(row["nominal_bytes_per_second"]),
+            "in practice": _rate(row["practical_bytes_per_second"]),
+            "direction": row["direction"],
+            "because": row["why"],
+            "source": row["source"],
+        }
+        for row in levels
+    ]
+    click.echo(listing.as_table(table))
+    for finding in seen.findings:
+        click.echo(f"finding: {finding}", err=True)
+    for untold in seen.untold:
+        click.echo(f"not told: {untold}", err=True)
+
+
+def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
+    return [{**msgspec.to_builtins(row), "origin": rows.origin(row)} for row in of]
+
+
+def _rate(bytes_per_second: float | None) -> str | None:
+    return None if bytes_per_second is None else format_rate(bytes_per_second)
+
+
+def _source(rows: Catalogue, row: Rate | Gpu) -> str:
+    own = rows.origin(row)
+    return f"{row.source} ({row.looked_up}{'' if own is None else f', {own}'})"

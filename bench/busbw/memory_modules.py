@@ -1,0 +1,126 @@
+"""The memory modules of a host: kind, speed and channels, as far as firmware and kernel tell who asks.
+
+The firmware's table (SMBIOS, what dmidecode prints) is for root alone; the kernel's own list (EDAC) is for everybody
+but knows no speeds. Virtual machines mostly have neither, or an invented module.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from busbw.records import JSON
+
+SYSFS = Path("/sys")
+
+_TABLE = "firmware/dmi/tables/DMI"
+_MEMORY_DEVICE = 17
+_KINDS = {
+    0x18: "DDR3", 0x1A: "DDR4", 0x1E: "LPDDR4", 0x20: "HBM", 0x21: "HBM2", 0x22: "DDR5", 0x23: "LPDDR5", 0x24: "HBM3"
+}  # fmt: skip
+"""Memory type → its name: DMTF DSP0134, System Management BIOS reference, 7.18.2."""
+_CHANNEL = re.compile(r"^(?P<socket>.*?)[\s_]*CHANNEL[\s_]*(?P<channel>[0-9]+|[A-Z])\b", re.IGNORECASE)
+_EDAC_CHANNEL = re.compile(r"channel (\d+)")
+_IN_DOUBLE_WORDS = 0xFFFF
+_UNKNOWN = (0, _IN_DOUBLE_WORDS)
+
+
+@dataclass(frozen=True, slots=True)
+class _Module:
+    """A module that is there: ``kind`` and MT/s as it runs, the channel that it is on; None: not told."""
+
+    kind: str | None
+    megatransfers: int | None
+    channel: str | None
+
+
+def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
+    """``modules``: how many there are, ``kind`` (``DDR5``) and ``megatransfers`` a second at which they run,
+    ``channels`` on all sockets that have a module; ``told_by``; ``untold``: in words, what could not be read and why.
+    """
+    untold: list[str] = []
+    try:
+        modules = list(_from_table((sysfs / _TABLE).read_bytes()))
+        told_by = "SMBIOS"
+    except PermissionError:
+        modules, told_by = [], None
+        untold.append("memory speed: the firmware's table is for root alone")
+    except OSError:
+        modules, told_by = [], None
+        untold.append("memory speed: the firmware shows no table of its modules")
+    channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
+    listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
+    if listed and not channels:
+        places = [_text(one / "dimm_location") or "" for one in listed]
+        numbers = [(one.parent.name, _EDAC_CHANNEL.search(place)) for one, place in zip(listed, places, strict=True)]
+        if all(number for _, number in numbers):
+            channels = len({(controller, number[1]) for controller, number in numbers if number})
+            told_by = f"{told_by} and EDAC" if told_by else "EDAC"
+    if not channels:
+        untold.append("memory channels: neither the firmware nor the kernel (EDAC) names them")
+    speeds = {module.megatransfers for module in modules}
+    kinds = {module.kind for module in modules} or {_edac_kind(_text(one / "dimm_mem_type")) for one in listed}
+    if len(speeds) > 1:
+        untold.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
+    return {
+        "modules": len(modules) or len(listed) or None,
+        "kind": kinds.pop() if len(kinds) == 1 else None,
+        "megatransfers": speeds.pop() if len(speeds) == 1 else None,
+        "channels": channels or None,
+        "told_by": told_by,
+        "untold": untold,
+    }
+
+
+def _from_table(table: bytes) -> Iterator[_Module]:
+    """The modules of an SMBIOS table: structures of type, length and handle, each followed by its strings."""
+    at = 0
+    while at + 4 <= len(table):
+        kind, length = table[at], table[at + 1]
+        if length < 4:  # less than its own head: damage
+            return
+        body = table[at : at + length]
+        end = table.find(b"\0\0", at + length)
+        end = len(table) if end < 0 else end
+        strings = table[at + length : end].split(b"\0")
+        if kind == _MEMORY_DEVICE and (module := _module(body, strings)) is not None:
+            yield module
+        at = end + 2
+
+
+def _module(body: bytes, strings: list[bytes]) -> _Module | None:
+    """One memory device; None for an empty slot."""
+
+    def word(at: int) -> int:
+        return int.from_bytes(body[at : at + 2], "little") if at + 2 <= len(body) else 0
+
+    def double(at: int) -> int:
+        return int.from_bytes(body[at : at + 4], "little") if at + 4 <= len(body) else 0
+
+    def text(at: int) -> str:
+        number = body[at] if at < len(body) else 0
+        return strings[number - 1].decode(errors="replace").strip() if 0 < number <= len(strings) else ""
+
+    if word(0x0C) in _UNKNOWN:
+        return None
+    running = double(0x58) if word(0x20) == _IN_DOUBLE_WORDS else word(0x20)
+    named = _CHANNEL.match(text(0x11)) or _CHANNEL.match(text(0x10))
+    code = body[0x12] if len(body) > 0x12 else 0
+    return _Module(
+        kind=_KINDS.get(code),
+        megatransfers=running or None,
+        channel=f"{named['socket']} {named['channel']}".strip().casefold() if named else None,
+    )
+
+
+def _edac_kind(told: str | None) -> str | None:
+    """``Registered-DDR5`` → ``DDR5``."""
+    found = re.search(r"(LP)?DDR\d", told or "")
+    return found[0] if found else None
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None

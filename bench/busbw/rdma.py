@@ -1,0 +1,38 @@
+"""The ports of RDMA cards (InfiniBand, RoCE, Omni-Path) as the kernel tells them, without any library of theirs."""
+
+import re
+from pathlib import Path
+
+from busbw.records import JSON
+
+SYSFS = Path("/sys")
+
+_RATE = re.compile(r"([0-9.]+) Gb/sec(?: \(([^)]+)\))?")
+
+
+def ports(sysfs: Path = SYSFS) -> list[JSON]:
+    """Every port: ``device``, ``port``, the ``rate`` of one direction in B/s and what the kernel calls it (``4X HDR``),
+    ``layer`` (``InfiniBand`` or ``Ethernet``), and whether it is ``up``. None is what is not told.
+    """
+    found: list[JSON] = []
+    for folder in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
+        rate = _RATE.match(_text(folder / "rate") or "")
+        state = _text(folder / "state")  # "4: ACTIVE"
+        found.append(
+            {
+                "device": folder.parent.parent.name,
+                "port": int(folder.name) if folder.name.isdigit() else None,
+                "bytes_per_second": float(rate[1]) * 1e9 / 8 if rate else None,
+                "rate": rate[2] if rate else None,
+                "layer": _text(folder / "link_layer"),
+                "up": None if state is None else state.endswith("ACTIVE") and "_" not in state,
+            }
+        )
+    return found
+
+
+def _text(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        return None

@@ -1,0 +1,28 @@
+"""What several unit tests need: trees of sysfs that are kept as text."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture
+def laid_out(tmp_path: Path) -> Callable[[str], Path]:
+    """Lays out the tree of tests/data/NAME.txt as files and links, and returns where."""
+
+    def lay_out(name: str) -> Path:
+        for line in (DATA / f"{name}.txt").read_text(encoding="utf-8").splitlines():
+            if line.startswith("#"):
+                continue
+            link, arrow, target = line.partition(" -> ")
+            path = tmp_path / (link if arrow else line.partition(" = ")[0])
+            path.parent.mkdir(parents=True, exist_ok=True)
+            if arrow:
+                path.symlink_to(target)
+            else:
+                path.write_text(f"{line.partition(' = ')[2]}\n", encoding="utf-8")
+        return tmp_path
+
+    return lay_out

@@ -1,0 +1,211 @@
+"""The catalogue of peaks: the shipped rows hold together, and a user's file is taken or refused in words."""
+
+from pathlib import Path
+
+import pytest
+
+from busbw.catalogue import PLAUSIBLE, VARIABLE, Catalogue, Gpu, Rate, catalogue, own_file, parse
+from busbw.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Catalogue:
+    return catalogue(environment={})
+
+
+RATE = """\
+[[rate]]
+kind = "pcie"
+name = "PCIe 9"
+per = "lane"
+bytes_per_second = 15e9
+source = "https://example.org/pcie9"
+looked_up = "2026-11"
+"""
+GPU = """\
+[[gpu]]
+name = "Fast 9000"
+names = ["Fast 9000 PCIe"]
+memory = "HBM9, 1 TB"
+memory_bytes_per_second = 20e12
+source = "https://example.org/fast"
+looked_up = "2026-11"
+"""
+
+
+def written(folder: Path, text: str) -> Path:
+    path = folder / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_every_shipped_row_has_its_source_and_month(shipped: Catalogue) -> None:
+    rows: list[Rate | Gpu] = [*shipped.rates, *shipped.gpus]
+    assert len(rows) > 60
+    assert all(row.source.startswith("https://") and row.looked_up.startswith("20") for row in rows)
+    assert all(shipped.origin(row) is None for row in rows)
+
+
+def test_no_two_rows_answer_to_the_same_name(shipped: Catalogue) -> None:
+    names = [name.casefold() for gpu in shipped.gpus for name in gpu.names]
+    identities = [identity for gpu in shipped.gpus for identity in gpu.pci]
+    rates = [(rate.kind, rate.name) for rate in shipped.rates]
+    for group in (names, identities, rates, [gpu.name for gpu in shipped.gpus]):
+        assert len(set(group)) == len(group)
+
+
+def test_every_kind_has_a_row_and_every_generation_of_gpus_its_links(shipped: Catalogue) -> None:
+    assert {rate.kind for rate in shipped.rates} == set(PLAUSIBLE)
+    linked = [gpu for gpu in shipped.gpus if gpu.link is not None]
+    assert len(linked) > 10
+    assert all(gpu.pcie is None or shipped.rate("pcie", gpu.pcie) is not None for gpu in shipped.gpus)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gigabytes_per_second"),
+    [
+        ("Tesla P100-SXM2-16GB", 80),
+        ("Tesla V100-SXM2-32GB", 150),
+        ("NVIDIA A100-SXM4-80GB", 300),
+        ("NVIDIA H100 80GB HBM3", 450),
+        ("NVIDIA H200", 450),
+        ("NVIDIA B200", 900),
+        ("AMD Instinct MI300X", 448),
+    ],
+)
+def test_links_add_up_to_what_is_known_of_the_gpu(shipped: Catalogue, gpu: str, gigabytes_per_second: float) -> None:
+    row = shipped.gpu(gpu)
+    assert row is not None
+    assert row.link is not None
+    assert row.links is not None
+    link = shipped.rate("nvlink", row.link) or shipped.rate("xgmi", row.link)
+    assert link is not None
+    assert row.links * link.bytes_per_second == pytest.approx(gigabytes_per_second * 1e9)
+    assert link.direction == "one direction"
+
+
+def test_practical_rates_are_below_the_nominal_ones(shipped: Catalogue) -> None:
+    pairs = [(rate.practical_bytes_per_second, rate.bytes_per_second) for rate in shipped.rates]
+    pairs += [(gpu.practical_memory_bytes_per_second, gpu.memory_bytes_per_second) for gpu in shipped.gpus]
+    known = [practical / nominal for practical, nominal in pairs if practical is not None]
+    assert len(known) > 10
+    assert all(0.5 < share < 1 for share in known)
+
+
+def test_the_same_memory_is_faster_in_every_generation(shipped: Catalogue) -> None:
+    order = ["P100 SXM2", "V100 SXM2", "A100 SXM4 40 GB", "A100 SXM4 80 GB", "H100 SXM5", "H200 SXM", "B200 SXM"]
+    rates = {gpu.name: gpu.memory_bytes_per_second for gpu in shipped.gpus}
+    assert [rates[name] for name in order] == sorted(rates[name] for name in order)
+
+
+def test_a_gpu_is_found_by_its_whole_name_or_without_one_by_its_identity(shipped: Catalogue) -> None:
+    found = shipped.gpu("nvidia h200")
+    assert found is not None
+    assert found is shipped.gpu(None, "10de:2335")
+    for stranger in ("NVIDIA H20", "NVIDIA H200 NVL", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "H800"):
+        assert shipped.gpu(stranger) is None
+    # The driver's word counts: an unknown name is not overruled by an identity that is shared.
+    assert shipped.gpu("NVIDIA H200 of another speed", "10de:2335") is None
+    assert shipped.gpu(None) is None
+
+
+def test_a_users_file_adds_rows_and_replaces_shipped_ones(tmp_path: Path) -> None:
+    h200 = GPU.replace("Fast 9000 PCIe", "NVIDIA H200").replace('"Fast 9000"', '"H200 SXM"').replace("20e12", "4.5e12")
+    path = written(tmp_path, RATE + h200 + GPU.replace("9000", "9001"))
+    rows = catalogue(path, {})
+    added, replaced = rows.rate("pcie", "PCIe 9"), rows.gpu("NVIDIA H200")
+    assert added is not None
+    assert replaced is not None
+    assert replaced.memory_bytes_per_second == 4.5e12
+    assert rows.origin(added) == rows.origin(replaced) == str(path)
+    assert rows.gpu("Fast 9001 PCIe") is not None
+    assert len([gpu for gpu in rows.gpus if gpu.name == "H200 SXM"]) == 1
+
+
+def test_a_users_row_of_another_name_wins_the_name_of_a_shipped_gpu(tmp_path: Path) -> None:
+    rows = catalogue(written(tmp_path, GPU.replace("Fast 9000 PCIe", "NVIDIA H200")), {})
+    found = rows.gpu("NVIDIA H200")
+    assert found is not None
+    assert found.name == "Fast 9000"
+
+
+def test_where_a_users_file_is_looked_for(tmp_path: Path) -> None:
+    home = {"HOME": str(tmp_path)}
+    assert own_file(None, home) is None
+    configured = tmp_path / ".config/busbw/peaks.toml"
+    configured.parent.mkdir(parents=True)
+    configured.write_text(RATE, encoding="utf-8")
+    assert own_file(None, home) == configured
+    assert own_file(None, {**home, VARIABLE: "/named"}) == Path("/named")
+    assert own_file(Path("/given"), {**home, VARIABLE: "/named"}) == Path("/given")
+    assert own_file(None, {**home, "XDG_CONFIG_HOME": str(tmp_path / "elsewhere")}) is None
+    assert catalogue(None, home).rate("pcie", "PCIe 9") is not None
+
+
+def without(text: str, key: str) -> str:
+    return "".join(line for line in text.splitlines(keepends=True) if not line.startswith(f"{key} ="))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (without(RATE, "source"), "line 1: [[rate]] 'PCIe 9': key 'source' is missing; every row needs a source"),
+        (without(GPU, "looked_up"), "line 1: [[gpu]] 'Fast 9000': key 'looked_up' is missing"),
+        (
+            RATE.replace("https://example.org/pcie9", "datasheet"),
+            "line 6: [[rate]] 'PCIe 9': key 'source': 'datasheet'",
+        ),
+        (RATE.replace("2026-11", "yesterday"), "line 7: [[rate]] 'PCIe 9': key 'looked_up': 'yesterday'"),
+        (RATE.replace("2026-11", "2026-13"), "key 'looked_up': '2026-13'"),
+        (RATE + 'speed = "fast"\n', "line 8: [[rate]] 'PCIe 9': unknown key 'speed'; allowed keys: name, source"),
+        (
+            RATE.replace('"pcie"', '"pci"'),
+            "line 2: [[rate]] 'PCIe 9': key 'kind': invalid enum value 'pci'; allowed: nvlink",
+        ),
+        (
+            RATE.replace("15e9", "242e9"),
+            "line 5: [[rate]] 'PCIe 9': key 'bytes_per_second': 242000000000.0 is not allowed",
+        ),
+        (RATE.replace("15e9", "15"), "key 'bytes_per_second': 15.0 is not allowed; want 2e+08 to 2e+10 B/s"),
+        (RATE.replace("15e9", "nan"), "key 'bytes_per_second': nan"),
+        (
+            RATE.replace("15e9", '"15 GB/s"'),
+            "line 5: [[rate]] 'PCIe 9': key 'bytes_per_second': expected `float`, got `str`",
+        ),
+        (RATE + "practical_bytes_per_second = 14e9\n", "key 'practical_source': None"),
+        (
+            RATE + 'practical_bytes_per_second = 16e9\npractical_source = "https://example.org/x"\n',
+            "'practical_bytes_per_second': 16000000000.0 is not allowed; want above 0 and at most the nominal 1.5e+10",
+        ),
+        (RATE + 'practical_source = "https://example.org/x"\n', "line 8: [[rate]] 'PCIe 9': key 'practical_source'"),
+        (RATE + GPU + RATE, "line 17: [[rate]] 'PCIe 9': this row is in the file twice"),
+        (GPU + without(GPU, "names").replace("9000", "9001"), "line 8: [[gpu]] 'Fast 9001': key 'names'"),
+        (GPU + "flops = { bf16 = 1e15 }\n", "line 8: [[gpu]] 'Fast 9000': key 'flops': 'bf16' is not allowed"),
+        (GPU + "flops = { bfloat16 = 2500.0 }\n", "key 'flops.bfloat16': 2500.0 is not allowed"),
+        (GPU + 'pci = ["0x10de:0x2335"]\n', "line 8: [[gpu]] 'Fast 9000': key 'pci'"),
+        (GPU + 'link = "NVLink 4"\n', "key 'links': None is not allowed; want link and links together"),
+        ("rates = 3\n", "line 1: unknown key 'rates'; allowed keys: rate, gpu"),
+        ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every row is a table of its own, under a line [[gpu]]"),
+        ("gpu = [3]\n", "line 1: [[gpu]] number 1: Expected `object`"),
+        ("[[gpu]\n", "not TOML"),
+    ],
+)
+def test_a_wrong_row_is_refused_with_file_line_row_and_key(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(text, "mine.toml")
+    assert str(caught.value).startswith("mine.toml")
+    assert said in str(caught.value)
+
+
+def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, GPU + 'link = "NVLink 99"\nlinks = 4\n')
+    with pytest.raises(UsageError, match=r"mine\.toml: gpu 'Fast 9000', key 'link': 'NVLink 99' is no row.*NVLink 1"):
+        catalogue(path, {})
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"peaks .*absent\.toml: cannot read it"):
+        catalogue(tmp_path / "absent.toml", {})
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UsageError, match="cannot read it"):
+        catalogue(tmp_path / "bytes.toml", {})

@@ -1,0 +1,415 @@
+"""Which peaks apply to a machine, and what is odd about it: asked of machines on record and of this one."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from busbw import environment, levels, listing
+from busbw.catalogue import Catalogue, catalogue
+from busbw.levels import Level, Peak, Picture, picture
+from busbw.memory_modules import memory_facts
+from busbw.nvml import gpus_by_address
+from busbw.pci import affinity
+from busbw.rdma import ports
+from busbw.records import JSON
+
+LaidOut = Callable[[str], Path]
+MACHINES = Path(__file__).parents[1] / "data/machines"
+
+
+class NVMLError(Exception):
+    pass
+
+
+class Recorded(ModuleType):
+    """``pynvml`` that answers as the machine on record did; a link that its GPU does not have is an error, as there."""
+
+    NVMLError = NVMLError
+    NVML_NVLINK_MAX_LINKS = 36
+    NVML_NVLINK_DEVICE_TYPE_SWITCH = 2
+
+    def __init__(self, record: dict[str, JSON], down: int = 0) -> None:
+        super().__init__("pynvml")
+        self.record = record
+        self.addresses = list(record)
+        self.down = down
+
+    def ends(self, handle: str) -> list[str]:
+        gpu = self.record[handle]
+        peers = [address for address, count in gpu.get("gpus", {}).items() for _ in range(count)]
+        return ["switch"] * gpu.get("switch", 0) + peers
+
+    def nvmlInit(self) -> None:  # noqa: N802 - the library's name
+        pass
+
+    def nvmlDeviceGetCount(self) -> int:  # noqa: N802
+        return len(self.addresses)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:  # noqa: N802
+        return self.addresses[index]
+
+    def nvmlDeviceGetPciInfo(self, handle: str) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=handle)
+
+    def nvmlDeviceGetName(self, handle: str) -> str:  # noqa: N802
+        return str(self.record[handle]["name"])
+
+    def nvmlDeviceGetNvLinkState(self, handle: str, link: int) -> int:  # noqa: N802
+        if link >= len(self.ends(handle)):
+            raise NVMLError
+        return int(link >= self.down)
+
+    def nvmlDeviceGetNvLinkVersion(self, handle: str, _link: int) -> int:  # noqa: N802
+        return int(self.record[handle]["version"])
+
+    def nvmlDeviceGetNvLinkRemoteDeviceType(self, handle: str, link: int) -> int:  # noqa: N802
+        return 2 if self.ends(handle)[link] == "switch" else 0
+
+    def nvmlDeviceGetNvLinkRemotePciInfo(self, handle: str, link: int) -> SimpleNamespace:  # noqa: N802
+        return SimpleNamespace(busId=self.ends(handle)[link].encode())
+
+
+@pytest.fixture(scope="module")
+def rows() -> Catalogue:
+    return catalogue(environment={})
+
+
+Facts = Callable[..., dict[str, JSON]]
+
+
+@pytest.fixture
+def facts_of(laid_out: LaidOut, monkeypatch: pytest.MonkeyPatch) -> Facts:
+    """The facts of a machine on record, as host_facts would have them there."""
+
+    def facts(
+        name: str, down: int = 0, virtualization: str | None = None, change: Callable[[Path], None] | None = None
+    ) -> dict[str, JSON]:
+        told = MACHINES / f"{name}.nvml.json"
+        record = json.loads(told.read_text(encoding="utf-8")) if told.exists() else None
+        monkeypatch.setitem(sys.modules, "pynvml", None if record is None else Recorded(record, down))
+        sysfs = laid_out(f"machines/{name}")
+        if change is not None:
+            change(sysfs)
+        found: dict[str, JSON] = {
+            "pci": affinity(sysfs, gpus_by_address()),
+            "rdma": ports(sysfs),
+            "memory_modules": memory_facts(sysfs),
+            "virtualization": virtualization,
+            "nics": [],
+        }
+        assert json.loads(json.dumps(found)) == found
+        return found
+
+    return facts
+
+
+def at(seen: Picture, name: str) -> Level:
+    return next(level for level in seen.levels if level.name == name)
+
+
+def nominal(seen: Picture, name: str) -> float:
+    peak = at(seen, name).peak
+    assert peak is not None
+    return peak.nominal
+
+
+def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("h200"), rows)
+    assert nominal(seen, "HBM") == 4.8e12
+    assert nominal(seen, "NVLink") == 18 * 25e9
+    assert nominal(seen, "PCIe") == pytest.approx(63.0e9, rel=1e-3)
+    assert nominal(seen, "NIC") == 50e9
+    assert at(seen, "HBM").why == "memory of H200 SXM (HBM3e, 141 GB)"
+    assert at(seen, "NVLink").why == "18 × NVLink 4 (25 GB/s a link)"
+    assert at(seen, "NIC").why == "400G Ethernet", "RoCE: the layer is Ethernet, whatever the kernel calls the rate"
+    assert at(seen, "PCIe").why == "PCIe 5 x16 as trained"
+    assert seen.findings == ()
+    peak = at(seen, "NVLink").peak
+    assert peak is not None
+    assert peak.practical == pytest.approx(18 * 20.6e9)
+
+
+def test_links_that_are_down_are_found(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("h200", down=2), rows)
+    assert nominal(seen, "NVLink") == 16 * 25e9
+    assert seen.findings == (
+        "GPU 0 has 16 of its 18 NVLinks up; see nvidia-smi nvlink --status, the fabric manager and dmesg",
+    )
+
+
+def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows: Catalogue) -> None:
+    facts = facts_of("dgx1-v100")
+    seen = picture(facts, rows)
+    assert nominal(seen, "NVLink") == 6 * 25e9
+    assert nominal(seen, "PCIe") == pytest.approx(15.75e9, rel=1e-3), "speeds of an older kernel"
+    first, second = levels.gpus_of(facts)
+    assert first["nvlink"]["peers"] == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
+    for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
+        peak = levels.nvlink_of(first, rows, peers)
+        assert isinstance(peak, Peak)
+        assert peak.nominal == links * 25e9
+    assert levels.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 NVLinks leads to them"
+    assert isinstance(levels.nvlink_of(second, rows, ["0000:86:00.0"]), Peak)
+    assert seen.findings == ()
+
+
+def test_a_dgx_a100(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("dgx-a100"), rows)
+    assert nominal(seen, "HBM") == 1.555e12
+    assert nominal(seen, "NVLink") == 300e9
+    assert nominal(seen, "NIC") == 25e9
+    assert at(seen, "NIC").why == "4X HDR"
+    assert at(seen, "NIC").holder == "mlx5_0 port 1"
+    assert seen.findings == ()
+
+
+def test_in_a_virtual_machine_made_up_bridges_are_no_finding(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("h100-virtual", virtualization="QEMU"), rows)
+    assert nominal(seen, "HBM") == 3.35e12
+    assert nominal(seen, "NVLink") == 450e9
+    assert at(seen, "PCIe").peak is None
+    assert at(seen, "PCIe").why == "the kernel does not tell how its link was trained"
+    assert seen.findings == ()
+    assert "PCIe link: the kernel does not tell it of 0000:c2:00.0, 0000:c1:00.0" in seen.untold
+
+
+def test_a_bottleneck_on_the_way_is_found(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("eight-lanes"), rows)
+    assert seen.findings == (
+        "GPU 0000:03:00.0 has x16 at 32 GT/s, but 0000:01:00.0 on its way to the host only x8 at 16 GT/s",
+    )
+    assert at(seen, "HBM").peak is None
+    assert at(seen, "HBM").why == "no row for the GPU with PCI identity 1002:7550; add one to your peaks file"
+    assert any("name and NVLink of GPU 0000:03:00.0" in untold for untold in seen.untold)
+
+
+def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("nvme-two-lanes"), rows)
+    assert nominal(seen, "NVMe") == pytest.approx(1.97e9, rel=1e-2)
+    assert at(seen, "NVMe").why == "SAMSUNG MZQL21T9HCJR-00A07 on PCIe 3 x2 as trained"
+    lanes, speed = seen.findings
+    assert lanes == (
+        "nvme0 (0000:c9:00.0) runs on 2 of its 4 PCIe lanes; reseat it, and look at risers, cables and the firmware's "
+        "bifurcation of the slot"
+    )
+    assert speed.startswith("nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; a link at rest may save power: look again")
+
+
+def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) -> None:
+    def narrow(sysfs: Path) -> None:
+        port = sysfs / "devices/pci0000:c8/0000:c8:01.1"
+        (port / "max_link_width").write_text("2\n", encoding="utf-8")
+        (port / "max_link_speed").write_text("8.0 GT/s PCIe\n", encoding="utf-8")
+
+    seen = picture(facts_of("nvme-two-lanes", change=narrow), rows)
+    assert [finding.rpartition("; ")[2] for finding in seen.findings] == [
+        "the slot above it has no more: another slot may",
+        "the slot above it can do no more",
+    ]
+
+
+def test_a_card_faster_than_its_way_to_the_host_is_found(facts_of: Facts, rows: Catalogue) -> None:
+    def halve(sysfs: Path) -> None:
+        for told in sysfs.glob("devices/**/0000:19:00.0/*_link_width"):
+            told.write_text("8\n", encoding="utf-8")
+
+    seen = picture(facts_of("h200", change=halve), rows)
+    (finding,) = seen.findings
+    assert finding.startswith(
+        "mlx5_0/ens9np0 carries 50 GB/s on its ports, but only 31.5 GB/s to the host (PCIe 5 x8 as"
+    )
+
+
+@pytest.mark.parametrize("told", ["255", "0", "", "many"])
+def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, told: str) -> None:
+    def damage(sysfs: Path) -> None:
+        for width in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
+            width.write_text(f"{told}\n", encoding="utf-8")
+
+    assert at(picture(facts_of("h200", change=damage), rows), "PCIe").peak is None
+
+
+def test_an_unknown_gpu_has_no_number_and_says_what_to_do(facts_of: Facts, rows: Catalogue) -> None:
+    facts = facts_of("h200")
+    levels.gpus_of(facts)[0]["name"] = "NVIDIA Fast 9000"
+    seen = picture(facts, rows)
+    assert at(seen, "HBM") == Level("HBM", "GPU 0", None, "no row for 'NVIDIA Fast 9000'; add one to your peaks file")
+    assert nominal(seen, "NVLink") == 450e9, "NVML tells the generation and the number of links of any GPU"
+
+
+def test_ports_that_are_down_are_no_level(facts_of: Facts, rows: Catalogue) -> None:
+    def unplug(sysfs: Path) -> None:
+        (sysfs / "class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n", encoding="utf-8")
+
+    facts = facts_of("dgx-a100", change=unplug)
+    assert [port["up"] for port in levels.rdma_ports(facts)] == [False]
+    assert [level for level in picture(facts, rows).levels if level.name == "NIC"] == []
+
+
+# --- memory modules ----------------------------------------------------------------------------------------------
+
+
+def structure(kind: int, body: bytes, *strings: str) -> bytes:
+    head = bytes([kind, 4 + len(body), 0, 0])
+    return head + body + b"".join(text.encode() + b"\0" for text in strings) + (b"\0" if strings else b"\0\0")
+
+
+def module(locator: str, bank: str, size_mb: int, kind: int, speed: int) -> bytes:
+    """A memory device (type 17) of SMBIOS 3.0 with 40 bytes, as DMTF DSP0134 7.18 lays it out."""
+    body = bytearray(36)  # the fields from offset 4 on
+
+    def put(at: int, value: int, width: int = 2) -> None:
+        body[at - 4 : at - 4 + width] = value.to_bytes(width, "little")
+
+    put(0x08, 72)
+    put(0x0A, 64)
+    put(0x0C, min(32767, size_mb))
+    put(0x10, 1, 1)
+    put(0x11, 2, 1)
+    put(0x12, kind, 1)
+    put(0x15, speed)
+    put(0x1C, size_mb, 4)
+    put(0x20, speed if size_mb else 0)
+    return structure(17, bytes(body), locator, bank)
+
+
+END = structure(127, b"")
+DDR4, DDR5 = 0x1A, 0x22
+
+
+def table(folder: Path, *structures: bytes) -> Path:
+    path = folder / "firmware/dmi/tables/DMI"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"".join(structures) + END)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("modules", "kind", "speed", "channels"),
+    [
+        (
+            [
+                module("DIMM000 J11", "SOCKET 0 CHANNEL 0 DIMM 0", 32768, DDR4, 2400),
+                module("DIMM001 J12", "SOCKET 0 CHANNEL 0 DIMM 1", 0, DDR4, 0),
+                module("DIMM020 J5", "SOCKET 0 CHANNEL 2 DIMM 0", 32768, DDR4, 2400),
+            ],
+            "DDR4",
+            2400,
+            2,
+        ),
+        ([module("DIMM 1", "P0 CHANNEL A", 32768, DDR4, 2933)], "DDR4", 2933, 1),
+        (
+            [
+                module(f"DIMM {dimm}", f"P{socket} CHANNEL {channel}", 32768, DDR5, 4800)
+                for socket in (0, 1)
+                for channel in "ABCDEFGHIJKL"
+                for dimm in (0, 1)
+            ],
+            "DDR5",
+            4800,
+            24,
+        ),
+    ],
+)
+def test_modules_that_the_firmware_lists(
+    tmp_path: Path, rows: Catalogue, modules: list[bytes], kind: str, speed: int, channels: int
+) -> None:
+    told = memory_facts(table(tmp_path, structure(0, bytes(20), "Vendor"), *modules))
+    assert (told["kind"], told["megatransfers"], told["channels"]) == (kind, speed, channels)
+    assert told["told_by"] == "SMBIOS"
+    assert told["untold"] == []
+    peak = levels.dram_of({"memory_modules": told}, rows)
+    assert isinstance(peak, Peak)
+    assert peak.nominal == pytest.approx(channels * speed * 8e6)
+    assert peak.direction == "reads and writes together"
+
+
+def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
+    told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
+    assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
+    assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) names them"]
+    assert levels.dram_of({"memory_modules": told}, rows) == "not told of its modules: channels"
+
+
+def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:
+    sysfs = table(tmp_path, module("A1", "", 16384, DDR5, 4800), module("B1", "", 16384, DDR5, 4800))
+    for controller, channel in ((0, 0), (0, 1), (1, 0)):
+        dimm = sysfs / f"devices/system/edac/mc/mc{controller}/dimm{channel}"
+        dimm.mkdir(parents=True)
+        (dimm / "dimm_location").write_text(f"channel {channel} slot 0 \n", encoding="utf-8")
+        (dimm / "dimm_mem_type").write_text("Registered-DDR5\n", encoding="utf-8")
+    told = memory_facts(sysfs)
+    assert (told["channels"], told["told_by"], told["untold"]) == (3, "SMBIOS and EDAC", [])
+    (sysfs / "firmware/dmi/tables/DMI").unlink()
+    alone = memory_facts(sysfs)
+    assert (alone["kind"], alone["channels"], alone["megatransfers"], alone["told_by"]) == ("DDR5", 3, None, "EDAC")
+    assert alone["untold"] == ["memory speed: the firmware shows no table of its modules"]
+
+
+def test_modules_of_unlike_speed_give_no_speed(tmp_path: Path) -> None:
+    told = memory_facts(
+        table(tmp_path, *(module("", f"P0 CHANNEL {c}", 8192, DDR5, s) for c, s in (("A", 4800), ("B", 4400))))
+    )
+    assert told["megatransfers"] is None
+    assert told["untold"] == ["memory speed: modules differ (4400, 4800 MT/s)"]
+
+
+def test_the_table_is_for_root_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> bytes:
+        raise PermissionError(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    assert "memory speed: the firmware's table is for root alone" in memory_facts(tmp_path)["untold"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x11", b"\x11\x01\0\0", b"\x11\x28\0\0\0\0", b"\xff" * 64])
+def test_a_damaged_table_has_no_modules(tmp_path: Path, damage: bytes) -> None:
+    path = table(tmp_path) / "firmware/dmi/tables/DMI"
+    path.write_bytes(damage)
+    assert memory_facts(tmp_path)["modules"] is None
+
+
+# --- as it is printed --------------------------------------------------------------------------------------------
+
+
+def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
+    peak = Peak(1e12, None, "memory of X", "reads and writes together", "https://example.org/x")
+    gpus = [Level("HBM", f"GPU {number}", peak, peak.what) for number in (0, 1, 2, 4)]
+    cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
+    seen = Picture((*gpus, *cards), (), ())
+    table_rows = listing.level_rows(seen)
+    assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
+    assert table_rows[0]["nominal_bytes_per_second"] == 1e12
+    assert table_rows[1]["why"] == "why"
+
+
+def test_the_picture_of_a_machine_is_on_the_doctors_page(
+    facts_of: Facts, monkeypatch: pytest.MonkeyPatch, rows: Catalogue
+) -> None:
+    here = environment.host_facts()
+    told = {**here, **facts_of("h200", down=1)}
+    monkeypatch.setattr(environment, "host_facts", lambda: told)
+    examined = listing.examine(rows)
+    page = listing.in_words(examined)
+    assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
+    assert "NVLink  GPU 0: 425 GB/s nominal, 350 GB/s in practice, one direction; 17 × NVLink 4" in page
+    assert "DRAM    host: not known: not told of its modules" in page
+    assert "- GPU 0 has 17 of its 18 NVLinks up" in page
+    assert json.loads(json.dumps(examined)) == examined
+
+
+def test_this_machine_has_a_picture(rows: Catalogue) -> None:
+    seen = picture(environment.host_facts(), rows)
+    assert [level.name for level in seen.levels].count("DRAM") == 1
+    assert all(level.why for level in seen.levels)
+    assert all(level.peak is None or level.peak.nominal > 0 for level in seen.levels)
+
+
+def test_facts_of_older_runs_have_a_picture_too(rows: Catalogue) -> None:
+    seen = picture({"nics": [], "pci": {"gpus": [], "nics": [], "untold": []}}, rows)
+    assert seen.levels == (Level("DRAM", "host", None, "its modules are not recorded"),)
+    assert picture({}, rows).findings == ()
