@@ -1,0 +1,187 @@
+"""A network with one fault, and a report that names it; a healthy one, and a report that accuses nobody.
+
+The pair matrix is taken with ``--sync none``: each pair paces itself, message and answer. After a barrier of all ranks
+the far ones start later, and the time of every pair has some of another pair's delay in it.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bed import Bed, Cable, Network, Ranks, both_ways
+from bed.network import Path as Way
+
+from busbw import store
+from busbw_analysis.judge import judge
+from busbw_analysis.load import load
+from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR
+
+pytestmark = pytest.mark.timeout(400)
+
+_PLAN = """\
+name = "pairs"
+
+[timing]
+blocks = 1
+min_samples = 8
+least_samples = 4
+min_seconds = 0.0
+max_seconds = 0.1
+launch_warmup_seconds = 0.1
+warmup_calls = 2
+
+[[sweep]]
+ops = ["pair_matrix"]
+sizes = "8,256KiB"
+sync = "none"
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What ``busbw report`` wrote: its text, and its facts."""
+
+    text: str
+    facts: Any
+
+    @property
+    def accused(self) -> dict[int, list[tuple[str, str]]]:
+        """What the pair matrices call slow: kind and name, by size in bytes."""
+        return {
+            matrix["size_bytes"]: [(odd["kind"], odd["name"]) for odd in matrix["odd"]]
+            for matrix in self.facts["pair_matrices"]
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Matrices:
+    """Takes pair matrices of the four hosts of a bed."""
+
+    bed: Bed
+    ranks: Ranks
+
+    def run(self, network: Network, results: Path) -> Path:
+        """The folder of a run of as many launches as it takes to judge single pairs."""
+        self.bed.set_network(network)
+        plan = results / "plan.toml"
+        plan.write_text(_PLAN)
+        for launch in range(LAUNCHES_FOR_A_PAIR):
+            what = ("--plan", plan) if launch == 0 else ("--resume", "latest", "--launches", str(launch + 1))
+            ends = self.ranks.run(*what, "--quiet", "--results-dir", results)
+            assert [end.code for end in ends] == [0, 0, 0, 0], ends
+        (folder,) = store.folders(results)
+        return folder
+
+    def report(self, network: Network, results: Path) -> Report:
+        """What ``busbw report`` says of such a run."""
+        folder = self.run(network, results)
+        command = [sys.executable, "-m", "busbw", "report", str(folder)]
+        told = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert told.returncode == 0, told.stderr
+        return Report((folder / "report.md").read_text(), json.loads((folder / "report.json").read_text()))
+
+
+@pytest.fixture(scope="module")
+def matrices(network_of_module: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrices]:
+    with Ranks(network_of_module, tmp_path_factory.mktemp("ranks")) as ranks:
+        yield Matrices(network_of_module, ranks)
+
+
+def one_fault(cables: dict[str, Cable] | None = None, paths: tuple[Way, ...] = ()) -> Network:
+    """A healthy network but for these."""
+    return Network(1000, 0.2, cables or {}, paths)
+
+
+SLOW_HOST = one_fault({"n3": Cable(up_mbit=100, down_mbit=100)})
+SLOW_UP = one_fault({"n3": Cable(up_mbit=200)})
+SLOW_DOWN = one_fault({"n2": Cable(down_mbit=200)})
+SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=200))
+SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=200),))
+FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=2))
+FAR_HOST = one_fault({"n4": Cable(delay_ms=2)})
+
+
+@pytest.mark.parametrize(
+    ("network", "words", "small", "large"),
+    [
+        pytest.param(
+            SLOW_HOST,
+            "everything from and to host n3 (rank 2) is slow at 256 KiB",
+            [],
+            [("host", "host n3")],
+            id="slow cable",
+        ),
+        pytest.param(
+            SLOW_UP,
+            "everything that host n3 (rank 2) sends is slow at 256 KiB",
+            [],
+            [("sender", "host n3")],
+            id="slow in one direction: up",
+        ),
+        pytest.param(
+            SLOW_DOWN,
+            "everything that host n2 (rank 1) receives is slow at 256 KiB",
+            [],
+            [("receiver", "host n2")],
+            id="slow in one direction: down",
+        ),
+        pytest.param(
+            SLOW_PAIR,
+            "the pair 0 ↔ 3 (host n1 ↔ host n4) is slow in both directions at 256 KiB",
+            [],
+            [("pair", "0 ↔ 3")],
+            id="slow pair",
+        ),
+        pytest.param(
+            SLOW_PATH,
+            "the pair 1 → 2 (host n2 → host n3) is slow at 256 KiB",
+            [],
+            [("pair", "1 → 2")],
+            id="slow pair in one direction",
+        ),
+        pytest.param(
+            FAR_PAIR,
+            "the pair 1 ↔ 3 (host n2 ↔ host n4) is slow in both directions at 8 B",
+            [("pair", "1 ↔ 3")],
+            [("pair", "1 ↔ 3")],
+            id="far pair",
+        ),
+        pytest.param(
+            FAR_HOST,
+            "everything from and to host n4 (rank 3) is slow at 8 B",
+            [("host", "host n4")],
+            [("host", "host n4")],
+            id="far host",
+        ),
+    ],
+)
+def test_the_fault_is_named_and_nothing_else(
+    matrices: Matrices,
+    tmp_path: Path,
+    network: Network,
+    words: str,
+    small: list[tuple[str, str]],
+    large: list[tuple[str, str]],
+) -> None:
+    report = matrices.report(network, tmp_path)
+    assert words in report.text
+    assert report.accused == {8: small, 256 * 1024: large}
+
+
+HEALTHY = (Network(1000, 0.2), Network(1000, 2), Network(100, 0.2), Network(500, 1))
+
+
+@pytest.mark.parametrize("trial", range(5))
+@pytest.mark.parametrize("network", HEALTHY, ids=lambda network: f"{network.rate_mbit} Mbit/s, {network.delay_ms} ms")
+def test_a_healthy_network_accuses_nobody(matrices: Matrices, tmp_path: Path, network: Network, trial: int) -> None:
+    del trial
+    judgement = judge(load([matrices.run(network, tmp_path)]))
+    assert [matrix.odd for matrix in judgement.matrices] == [(), ()]
+    assert not [remark.text for remark in judgement.remarks if "Pair matrix" in remark.text]
