@@ -29,11 +29,11 @@ _PLAN = """\
 name = "pairs"
 
 [timing]
-blocks = 1
-min_samples = 8
-least_samples = 4
+blocks = 2
+min_samples = 40
+least_samples = 8
 min_seconds = 0.0
-max_seconds = 0.1
+max_seconds = 0.2
 launch_warmup_seconds = 0.1
 warmup_calls = 2
 
