@@ -9,6 +9,7 @@ from typing import TypeVar
 import click
 
 from busbw import store
+from busbw.catalogue import VARIABLE, catalogue
 from busbw.errors import UsageError
 from busbw.records import JSON
 from busbw_analysis import compare_tables, tables
@@ -32,8 +33,16 @@ results_dir_option = click.option(
 
 
 def run_options(command: _Command) -> _Command:
-    """What every command of the analysis is given: RUN…, where runs are kept, and whether unlike ones may be pooled."""
+    """What every command of the analysis is given: RUN…, where runs are kept, whether unlike ones may be pooled, and a
+    file of own peaks.
+    """
     for decorate in (
+        click.option(
+            "--peaks",
+            "peaks_file",
+            type=click.Path(path_type=Path, dir_okay=False),
+            help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
+        ),
         click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
         results_dir_option,
         click.argument("runs", metavar="RUN...", nargs=-1, required=True),
@@ -45,24 +54,25 @@ def run_options(command: _Command) -> _Command:
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 
 
-def judgement_of(runs: Sequence[str], results_dir: Path, *, force: bool) -> Judgement:
+def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
     """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
+    rows = catalogue(peaks_file)
     dataset = load([store.find(results_dir, run) for run in runs], force=force)
     first = dataset.runs[0]
     backend = first.run.cases[0].backend if first.run.cases else ""
     began = max(stored.run.started for stored in dataset.runs)
-    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began))
+    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
 
 
 @click.command()
 @run_options
 @as_json_option
-def show(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool) -> None:
+def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Print the table of RUN...: every case with its rate, interval, skew and share of the roof.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
-    judgement = judgement_of(runs, results_dir, force=force)
+    judgement = judgement_of(runs, results_dir, peaks_file, force=force)
     rows = tables.show_rows(judgement)
     _print(judgement, {"cases": rows}, tables.show_text(rows), as_json=as_json)
 
@@ -70,12 +80,12 @@ def show(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool
 @click.command()
 @run_options
 @as_json_option
-def fit(*, runs: tuple[str, ...], results_dir: Path, force: bool, as_json: bool) -> None:
+def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
     """Fit time over size for every curve of RUN... and say how far the fit holds.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
-    judgement = judgement_of(runs, results_dir, force=force)
+    judgement = judgement_of(runs, results_dir, peaks_file, force=force)
     rows = tables.fit_rows(judgement)
     _print(judgement, {"fits": rows}, tables.fit_text(rows), as_json=as_json)
 
@@ -180,7 +190,15 @@ def _strict(value: JSON) -> JSON:
     help="Where the three files go; the run's own folder unless given. Several runs need it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the JSON summary, not the path of the page.")
-def report(*, runs: tuple[str, ...], results_dir: Path, force: bool, output: Path | None, as_json: bool) -> None:
+def report(
+    *,
+    runs: tuple[str, ...],
+    results_dir: Path,
+    peaks_file: Path | None,
+    force: bool,
+    output: Path | None,
+    as_json: bool,
+) -> None:
     """Write report.html, report.md and report.json for RUN... and say where they are.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
@@ -189,7 +207,7 @@ def report(*, runs: tuple[str, ...], results_dir: Path, force: bool, output: Pat
     from busbw_analysis import report as rooms  # noqa: PLC0415
 
     folder = rooms.folder_for([store.find(results_dir, run) for run in runs], output)
-    written = rooms.compose(judgement_of(runs, results_dir, force=force))
+    written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))
     path = rooms.write(written, folder)
     click.echo(written.answer, err=True)
     click.echo(written.json if as_json else str(path), nl=not as_json)

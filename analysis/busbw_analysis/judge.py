@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from busbw.catalogue import Catalogue, catalogue
 from busbw_analysis.distances import PairSplit, splits_of
 from busbw_analysis.fit import fit_series
 from busbw_analysis.lateness import GroupLateness, lateness_of
@@ -35,11 +36,13 @@ class Judgement:
     selftest: SelfTest | None
 
 
-def judge(dataset: Dataset, selftest: SelfTest | None = None) -> Judgement:
+def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
     """Judge ``dataset``. Never raises for what was measured badly: that becomes a remark or a refused fit.
 
-    ``selftest`` is the newest one of this machine, where there is one.
+    ``selftest`` is the newest one of this machine, where there is one; ``rows`` is the catalogue of peaks, else the
+    shipped one with the user's own.
     """
+    rows = catalogue() if rows is None else rows
     crowded = oversubscribed_hosts(dataset)
     summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
     seats = dataset.seats
@@ -47,7 +50,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None) -> Judgement:
     lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
-    curves = tuple(_curve(dataset, one, series, summaries, copies) for one in series)
+    curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
     return Judgement(
         dataset=dataset,
         remarks=remarks_on(dataset, summaries, matrices, lateness, selftest),
@@ -87,6 +90,7 @@ def _curve(
     everything: Sequence[Series],
     summaries: Sequence[CaseSummary],
     copies: Mapping[str, HostCopy],
+    rows: Catalogue,
 ) -> Curve:
     point = series.points[-1]
     sharing = _sharing(dataset, series, summaries[point.case])
@@ -97,6 +101,6 @@ def _curve(
         series=series,
         fit=fit_series(series),
         model=predict(series.key, series.bus_factor, [point.size_bytes for point in series.points], parameters),
-        roof=roof_of(dataset, series, copies, sharing),
+        roof=roof_of(dataset, series, copies, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
     )

@@ -1,17 +1,20 @@
 """What the hardware allows: the roof over a curve, and what exactly 100 % means.
 
-Ranks on one host talk through its memory, so their roof is the rate at which that host copies memory, measured in the
-same run. Ranks on several hosts are under the speed of the network interfaces as the system states it. Where neither
-is known there is no roof: a percentage of a guess is worse than none.
+CPU ranks on one host talk through its memory, so their roof is the rate at which that host copies memory, measured in
+the same run. GPUs of one host are under their links, ranks on several hosts under the network, copies in a GPU under
+its memory: nominal peaks, from what the system states and the catalogue. Where none is known there is no roof: a
+percentage of a guess is worse than none.
 """
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from busbw.records import JSON
+from busbw.catalogue import Catalogue
+from busbw.levels import Peak
 from busbw.units import format_rate, format_size
-from busbw_analysis.load import Dataset, fact, rank_list
+from busbw_analysis.load import Dataset, rank_list
+from busbw_analysis.paths import gpu_links, gpu_memory, host_network
 from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
 
@@ -20,8 +23,9 @@ _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
 """A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
-_LOOPBACK = "loopback"
-_CHOSEN_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+TRAFFIC = {_COPY: 2.0}
+"""Copies inside a GPU → bytes that its memory reads and writes for every byte of S."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +93,63 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
 
 
 def roof_of(
-    dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], concurrent_wire: float | None = None
+    dataset: Dataset,
+    series: Series,
+    copies: Mapping[str, HostCopy],
+    rows: Catalogue,
+    concurrent_wire: float | None = None,
 ) -> Roof | NoRoof:
-    """The roof over one curve.
+    """The roof over one curve; ``rows`` is the catalogue of peaks.
 
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
     """
     point = series.points[-1]
-    if series.key.op == _COPY:
-        return NoRoof("it is the roof itself")
-    if series.key.device != _HOST_MEMORY:
-        return NoRoof(f"the links between {series.key.device} devices are not known to busbw yet")
+    on_host = series.key.device == _HOST_MEMORY
+    if series.key.op in TRAFFIC:
+        return NoRoof("it is the roof itself") if on_host else _gpu_memory_roof(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
         return NoRoof(
             "nothing crosses a wire"
             if len(series.key.ranks) < 2 or point.size_bytes == 0
             else "the op has no bus factor"
         )
-    if series.key.hosts == 1:
+    if series.key.hosts > 1:
+        return _network_roof(dataset, series, rows)
+    if on_host:
         return _memory_roof(dataset, series, copies, concurrent_wire or 1.0)
-    return _network_roof(dataset, series)
+    return _link_roof(dataset, series, rows)
+
+
+def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    """The memory of the slowest GPU, of which a copy reads and writes every byte."""
+    memory = gpu_memory(dataset, series.key.ranks, rows)
+    if isinstance(memory, str):
+        return NoRoof(memory)
+    algbw = memory.peak.nominal / TRAFFIC[series.key.op]
+    denominator = (
+        f"{memory.in_words('GPUs')}; {series.key.op} reads and writes {TRAFFIC[series.key.op]:g} × S, so 100 % is "
+        f"{format_rate(algbw)} of S"
+    )
+    return Roof(algbw, None, denominator, measured=False)
+
+
+def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
+    key = series.key
+    crossing = LEAST_CROSSING.get(key.op)
+    if crossing is None:
+        return NoRoof(f"how much {key.op} sends between GPUs depends on a traffic matrix that the run does not keep")
+    links = gpu_links(dataset, key.ranks, rows)
+    if isinstance(links, str):
+        return NoRoof(links)
+    multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
+    algbw = links.peak.nominal / multiple
+    denominator = (
+        f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
+        "unless a switch does the sums (NVLS): then more than 100 % is possible"
+    )
+    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=False)
 
 
 def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float) -> Roof | NoRoof:
@@ -131,53 +171,30 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
     return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=True)
 
 
-def _network_roof(dataset: Dataset, series: Series) -> Roof | NoRoof:
+def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     key = series.key
     crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
         return NoRoof(f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep")
     hosts = dataset.hosts_of(key.ranks)
-    speeds: dict[str, tuple[str, float]] = {}
+    speeds: dict[str, tuple[str, Peak]] = {}
     for host in hosts:
-        found = _interface(dataset.environment(host))
+        found = host_network(dataset.environment(host), key.backend, rows)
         if isinstance(found, str):
             return NoRoof(f"the speed of the network is unknown: {host} {found}")
         speeds[host] = found
-    slowest = min(speeds, key=lambda host: speeds[host][1])
-    name, rate = speeds[slowest]
+    slowest = min(speeds, key=lambda host: speeds[host][1].nominal)
+    name, peak = speeds[slowest]
     placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    algbw = rate / multiple
+    algbw = peak.nominal / multiple
+    reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     denominator = (
-        f"network interface {name} of {slowest}, {format_rate(rate)} in one direction, nominal (as the system states "
-        f"it), the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
+        f"network interface {name} of {slowest}, {format_rate(peak.nominal)} in one direction, nominal (as the system "
+        f"states it){reached}, the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
     return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=False)
-
-
-def _interface(environment: Mapping[str, JSON]) -> tuple[str, float] | str:
-    """Name and B/s of the slowest interface that the ranks may have used, or what is missing."""
-    interfaces = fact(environment, "nics")
-    if not isinstance(interfaces, Sequence) or not interfaces:
-        return "recorded no network interface"
-    chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE}")
-    names = set(str(chosen).split(",")) if chosen else None
-    usable: list[tuple[str, float]] = []
-    for interface in interfaces:
-        name = str(fact(interface, "name"))
-        if (
-            not fact(interface, "up")
-            or fact(interface, "kind") == _LOOPBACK
-            or (names is not None and name not in names)
-        ):
-            continue
-        speed = fact(interface, "speed_bytes_per_second")
-        if isinstance(speed, int | float) and speed > 0:
-            usable.append((name, float(speed)))
-        elif names is not None:
-            return f"does not know the speed of {name}"
-    return min(usable, key=lambda found: found[1]) if usable else "does not know the speed of any interface that is up"
 
 
 Crossing = Callable[[Sequence[str], int], float]

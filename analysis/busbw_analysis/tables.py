@@ -37,7 +37,7 @@ _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 
 _SHOW_NOTES: Final = (
     "time: median of the launch medians of the slowest rank; *: in place; spread: half of p5–p95 over time",
-    "skew: arrival skew over time; roof: busbw over the roof; – : there is none, or it is not known",
+    "skew: arrival skew over time; roof: busbw (of copies algbw) over the roof; – : there is none, or it is not known",
     "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
 )
 _FIT_NOTES: Final = (
@@ -118,9 +118,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
         more = ("busbw", "spread", "skew_share", "roof_share", "denominator", "overlap", "overlap_low", "overlap_high")
         return dict.fromkeys((*names, *more, "pairs", "times_within"))
-    share = (
-        group.busbw / roof.busbw if roof is not None and roof.busbw is not None and group.busbw is not None else None
-    )
+    share = _share(group, roof)
     return {
         "ranks": list(group.ranks),
         "launches": group.launches,
@@ -142,6 +140,14 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "pairs": None,
         "times_within": None,
     }
+
+
+def _share(group: GroupSummary, roof: Roof | None) -> float | None:
+    """The group's rate over the roof: busbw, or algbw where nothing crosses a wire, as in copies."""
+    if roof is None:
+        return None
+    rate, most = (group.algbw, roof.algbw) if group.bus_factor is None else (group.busbw, roof.busbw)
+    return None if rate is None or most is None else rate / most
 
 
 def _pairs(kind: PairClass, summary: CaseSummary) -> Row:

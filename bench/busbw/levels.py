@@ -134,15 +134,25 @@ def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | N
     link = rows.rate("nvlink", name)
     if link is None:
         return f"no row for {name!r} of kind nvlink; add one to your peaks file"
-    up = int(told.get("up") or 0)
-    usable = up
-    if peers is not None and not told.get("untold"):
-        reached = told.get("peers")
-        direct = sum(int(reached.get(peer) or 0) for peer in peers) if isinstance(reached, Mapping) else 0
-        usable = int(told.get("switch") or 0) + direct
+    usable = nvlinks(gpu, peers)
     if not usable:
+        up = nvlinks(gpu)
         return f"none of its {up} NVLinks leads to them" if up else "none of its NVLinks is up"
     return _peak(link).times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} a link)")
+
+
+def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int | None:
+    """How many NVLinks of a GPU are up and, with ``peers`` (addresses), lead to a switch or to one of them. None: NVML
+    tells of none. Where it does not tell where links lead, all count.
+    """
+    told = gpu.get("nvlink")
+    if not isinstance(told, Mapping):
+        return None
+    if peers is None or told.get("untold"):
+        return int(told.get("up") or 0)
+    reached = told.get("peers")
+    direct = sum(int(reached.get(peer) or 0) for peer in peers) if isinstance(reached, Mapping) else 0
+    return int(told.get("switch") or 0) + direct
 
 
 def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> Peak | str:

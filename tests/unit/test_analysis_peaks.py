@@ -1,15 +1,19 @@
 import pytest
 
+from busbw.catalogue import catalogue
 from busbw.ops import OPS
-from busbw.records import Case
+from busbw.records import JSON, Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
 from busbw_analysis.models import UNMODELLED
 from busbw_analysis.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.series import series_of
 from busbw_analysis.summary import summarise
+from busbw_analysis.tables import show_rows
 
 MIB = 1 << 20
+ROWS = catalogue(environment={})
 QUIET = World(
     pieces=(Piece(0.0, 1e-9),), by_op={"memory_copy": (Piece(0.0, 4 / 8e9),)}, sample_noise=0.0, jitter_seconds=0.0
 )
@@ -23,7 +27,7 @@ def roof(
     size = 0 if op == "barrier" else 4 * MIB
     dataset = pool((synthetic_run([case(op, size, ranks), *measured], QUIET, machine=machine, samples=5),))
     summaries = summarise(dataset)
-    return roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries))
+    return roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
 
 
 @pytest.mark.parametrize(
@@ -159,8 +163,8 @@ def test_groups_at_the_same_time_share_the_host() -> None:
     cases = [case("all_gather", 4 * MIB, group="div:2"), case("memory_copy", 64 * MIB)]
     dataset = pool((synthetic_run(cases, QUIET, samples=5),))
     summaries = summarise(dataset)
-    alone = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries))
-    shared = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), 2.0)
+    alone = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
+    shared = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS, 2.0)
     assert isinstance(alone, Roof)
     assert isinstance(shared, Roof)
     assert shared.algbw == pytest.approx(alone.algbw / 2)
@@ -171,12 +175,167 @@ def test_a_small_copy_is_no_roof() -> None:
     assert not host_copies(dataset, summarise(dataset))
 
 
-def test_a_copy_on_a_gpu_is_no_roof_and_there_is_none_over_what_gpus_send_each_other() -> None:
-    sizes = {"all_reduce": 4 * MIB, "memory_copy": 64 * MIB}
-    cases = [case(op, size, backend="nccl", device="cuda") for op, size in sizes.items()]
-    dataset = pool((synthetic_run(cases, QUIET, samples=5),))
+def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON]:
+    """A GPU as run.json has it, with 18 NVLinks to a switch unless told otherwise."""
+    usual = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0}
+    trained = {"gigatransfers": 32.0, "lanes": 16}
+    return {
+        "index": index,
+        "name": name,
+        "id": None,
+        "address": f"0000:{index}0:00.0",
+        "nvlink": None if nvlink == {"up": 0} else {**usual, **nvlink},
+        "link": {"trained": trained, "card": trained, "port": trained, "narrowest": None},
+    }
+
+
+def on_gpus(op: str, gpus: list[dict[str, JSON]], ranks: int | None = None, *, known: bool = True) -> Roof | NoRoof:
+    """The roof of ``op`` over NCCL, with every rank on the GPU of its number."""
+    count = len(gpus) if ranks is None else ranks
+    seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(count)]
+    machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
+    size = case(op, 64 * MIB, count, backend="nccl", device="cuda")
+    dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
     summaries = summarise(dataset)
     copies = host_copies(dataset, summaries)
-    assert copies == {}
-    found = roof_of(dataset, series_of(dataset, summaries)[0], copies)
-    assert found == NoRoof("the links between cuda devices are not known to busbw yet")
+    assert copies == {}, "a copy on a GPU is no roof over what ranks send each other"
+    return roof_of(dataset, series_of(dataset, summaries)[0], copies, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("op", "busbw"),
+    [
+        ("all_reduce", 450e9),
+        ("all_gather", 450e9),
+        ("reduce_scatter", 450e9),
+        ("all_to_all", 450e9),
+        ("broadcast", 450e9),
+        ("send_recv", 450e9),
+    ],
+)
+def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None:
+    found = on_gpus(op, [gpu(number) for number in range(4)])
+    assert isinstance(found, Roof)
+    assert found.busbw == pytest.approx(busbw)
+    assert not found.measured
+    for said in (
+        "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal, 371 GB/s in practice",
+        "the slowest of 4 GPUs",
+        f"{op} on ranks 0-3 must carry",
+        "unless a switch does the sums (NVLS)",
+    ):
+        assert said in found.denominator
+
+
+def test_the_gpu_with_the_fewest_links_is_the_roof() -> None:
+    found = on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)])
+    assert isinstance(found, Roof)
+    assert found.busbw == pytest.approx(400e9)
+    assert "16 × NVLink 4 (25 GB/s a link) of GPU 1" in found.denominator
+
+
+def test_without_a_switch_only_links_to_the_group_count() -> None:
+    bridged = [gpu(number, up=12, switch=0, peers={f"0000:{number ^ 1}0:00.0": 12}) for number in range(2)]
+    found = on_gpus("all_reduce", bridged)
+    assert isinstance(found, Roof)
+    assert found.busbw == pytest.approx(300e9)
+    apart = [gpu(number, up=12, switch=0, peers={"0000:99:00.0": 12}) for number in range(2)]
+    lost = on_gpus("all_reduce", apart)
+    assert isinstance(lost, Roof)
+    assert "PCIe 5 x16 as trained of GPU 0, 63 GB/s in one direction" in lost.denominator
+
+
+def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
+    plain = [{**gpu(number, "NVIDIA H100 PCIe", up=0)} for number in range(2)]
+    plain[1]["link"] = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": None, "port": None, "narrowest": None}
+    found = on_gpus("all_gather", plain)
+    assert isinstance(found, Roof)
+    assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
+    assert "PCIe 5 x8 as trained of GPU 1" in found.denominator
+
+
+@pytest.mark.parametrize(
+    ("gpus", "reason"),
+    [
+        ([gpu(0, up=0), gpu(1)], "GPU 0: NVML tells of no NVLink"),
+        ([gpu(0)], "the run has no facts of GPU 1 on node0"),
+        ([gpu(0, generation=9), gpu(1)], "GPU 0: no row for 'NVLink 9' of kind nvlink; add one to your peaks file"),
+    ],
+)
+def test_links_that_are_not_known_are_no_roof(gpus: list[dict[str, JSON]], reason: str) -> None:
+    found = on_gpus("all_reduce", gpus, ranks=2)
+    assert found == NoRoof(reason)
+
+
+def test_ranks_that_do_not_know_their_gpus_have_no_roof() -> None:
+    found = on_gpus("all_reduce", [gpu(0), gpu(1)], known=False)
+    assert found == NoRoof("the run does not say which GPU rank 0 drove: NVML was not there, or does not know it")
+
+
+def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
+    found = on_gpus("memory_copy", [gpu(0), gpu(1, "NVIDIA H100 80GB HBM3")])
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(3.35e12 / 2), "every byte is read and written"
+    assert found.busbw is None
+    for said in (
+        "memory of H100 SXM5 (HBM3, 80 GB) of GPU 1 on node0, 3.35 TB/s of reads and writes together, nominal, ",
+        "memory_copy reads and writes 2 × S, so 100 % is 1.68 TB/s of S",
+    ):
+        assert said in found.denominator
+
+
+def test_an_unknown_gpu_has_no_roof_and_no_percentage() -> None:
+    found = on_gpus("memory_copy", [gpu(0, "NVIDIA Fast 9000")])
+    assert found == NoRoof("no row for 'NVIDIA Fast 9000'; add one to your peaks file")
+
+
+def port(device: str, gigabits: float, *, up: bool = True, layer: str = "InfiniBand", rate: str = "4X NDR") -> JSON:
+    return {
+        "device": device,
+        "port": 1,
+        "bytes_per_second": gigabits * 1e9 / 8,
+        "rate": rate,
+        "layer": layer,
+        "up": up,
+    }
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "rate", "said"),
+    [
+        ("nccl", {}, 100e9, "2 RDMA ports together: mlx5_0, mlx5_1 (4X NDR)"),
+        ("mpi", {}, 100e9, "2 RDMA ports together"),
+        ("nccl", {"NCCL_IB_HCA": "mlx5_1"}, 50e9, "mlx5_1 (4X NDR)"),
+        ("nccl", {"NCCL_IB_HCA": "=mlx5_0:1"}, 50e9, "mlx5_0 (4X NDR)"),
+        ("nccl", {"NCCL_IB_HCA": "^mlx5_0"}, 50e9, "mlx5_1 (4X NDR)"),
+        ("nccl", {"NCCL_IB_DISABLE": "1"}, 3.125e9, "network interface eth0"),
+        ("gloo", {}, 3.125e9, "network interface eth0"),
+    ],
+)
+def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
+    backend: str, variables: dict[str, str], rate: float, said: str
+) -> None:
+    ports = [port("mlx5_0", 400), port("mlx5_1", 400), port("mlx5_2", 400, up=False)]
+    machine = Machine(
+        hosts=("node0", "node1"),
+        interface_bytes_per_second=3.125e9,
+        facts={"rdma": ports, "variables": variables},
+    )
+    one = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
+    dataset = pool((synthetic_run([one], QUIET, machine=machine, samples=5),))
+    summaries = summarise(dataset)
+    found = roof_of(dataset, series_of(dataset, summaries)[0], {}, ROWS)
+    assert isinstance(found, Roof)
+    assert found.busbw == pytest.approx(rate)
+    assert said in found.denominator
+    assert "nominal (as the system states it)" in found.denominator
+
+
+def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
+    seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
+    machine = Machine(facts={"pci": {"gpus": [gpu(0)], "nics": [], "drives": []}, "ranks": seats})
+    one = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
+    world = World(by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),)}, sample_noise=0.0, jitter_seconds=0.0)
+    (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
+    assert row["roof_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
+    assert "4.8 TB/s of reads and writes together, nominal" in row["denominator"]

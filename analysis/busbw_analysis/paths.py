@@ -1,0 +1,174 @@
+"""The path that the bytes of a group take: the memory of its GPUs, the links between them, the network of a host.
+
+Each is the slowest of its kind among the ranks, with its nominal peak from the recorded facts and the catalogue; or the
+reason, in words, why none is known.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from busbw.catalogue import Catalogue
+from busbw.levels import Peak, called, gpus_of, memory_of, nvlink_of, nvlinks, pcie_of, port_of, rdma_ports
+from busbw.records import JSON
+from busbw.units import format_rate
+from busbw_analysis.load import Dataset, fact
+
+_LOOPBACK = "loopback"
+_OVER_RDMA = {"nccl", "mpi", "mpi-cuda"}
+_CHOSEN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME"}
+_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowest:
+    """The slowest of ``count`` alike: whose it is (``holder``), and what it carries."""
+
+    holder: str
+    peak: Peak
+    count: int
+
+    def in_words(self, kind: str) -> str:
+        """What 100 % is: what, whose, how much in which direction, nominal and practical, by whom."""
+        reached = "" if self.peak.practical is None else f", {format_rate(self.peak.practical)} in practice"
+        direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
+        among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
+        return (
+            f"{self.peak.what} of {self.holder}, {format_rate(self.peak.nominal)} {direction}, nominal{reached} "
+            f"(source: {self.peak.source}){among}"
+        )
+
+
+def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+    """The slowest memory among the GPUs of ``ranks``, which each have one of their own."""
+    found: dict[str, Peak] = {}
+    used: list[str] = []
+    for rank in ranks:
+        gpu = _gpu(dataset, rank)
+        peak = gpu if isinstance(gpu, str) else memory_of(gpu, rows)
+        if isinstance(gpu, str) or isinstance(peak, str):
+            return str(peak)
+        name = f"{called(gpu)} on {_host(dataset, rank)}"
+        found[name] = peak
+        used.append(name)
+    if len(found) < len(used):
+        return "several ranks share a GPU"
+    return _slowest(found)
+
+
+def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+    """The slowest way out of a GPU to those of the other ``ranks`` on the same host: its NVLinks that lead there, or
+    where NVML tells of none its link to the host.
+    """
+    gpus: dict[int, dict[str, JSON]] = {}
+    for rank in ranks:
+        gpu = _gpu(dataset, rank)
+        if isinstance(gpu, str):
+            return gpu
+        gpus[rank] = gpu
+    addresses = {rank: str(gpu.get("address")) for rank, gpu in gpus.items()}
+    if len(set(addresses.values())) < len(addresses):
+        return "several ranks share a GPU"
+    found: dict[str, Peak] = {}
+    for rank, gpu in gpus.items():
+        peak = _way_out(gpu, [address for other, address in addresses.items() if other != rank], rows)
+        if isinstance(peak, str):
+            return f"{called(gpu)}: {peak}"
+        found[called(gpu)] = peak
+    return _slowest(found)
+
+
+def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> Peak | str:
+    count = nvlinks(gpu, peers)
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    linked = row is not None and row.links is not None
+    if count or (count is None and (linked or gpu.get("index") is None)):
+        return nvlink_of(gpu, rows, peers)  # a reason, too, where it may have links of which nothing was told
+    return pcie_of(gpu, rows)
+
+
+def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
+    """What connects a host to the others, in one direction: all RDMA ports that the backend may use together, else the
+    slowest interface that the ranks may have used; or what is missing.
+    """
+    if backend in _OVER_RDMA and fact(environment, "variables.NCCL_IB_DISABLE") != "1":
+        ports = list(_rdma(environment, backend, rows))
+        if ports:
+            total = sum(peak.nominal for _, peak in ports)
+            names = ", ".join(name for name, _ in ports)
+            kinds = " + ".join(dict.fromkeys(peak.what for _, peak in ports))
+            known = [peak.practical for _, peak in ports if peak.practical is not None]
+            practical = sum(known) if len(known) == len(ports) else None
+            together = "" if len(ports) == 1 else f"{len(ports)} RDMA ports together: "
+            return f"{together}{names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
+    return _interface(environment, backend)
+
+
+def _rdma(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
+    chosen = str(fact(environment, "variables.NCCL_IB_HCA") or "") if backend == "nccl" else ""
+    for port in rdma_ports(environment):
+        device = str(port.get("device"))
+        peak = port_of(port, rows)
+        if port.get("up") and isinstance(peak, Peak) and _is_chosen(device, port.get("port"), chosen):
+            yield device, peak
+
+
+def _is_chosen(device: str, port: JSON, chosen: str) -> bool:
+    """Whether NCCL_IB_HCA leaves this port: a list of prefixes, of whole names after ``=``, of what not after ``^``;
+    each may name a port (``mlx5_0:1``). Format: NCCL user guide, NCCL_IB_HCA.
+    """
+    unwanted, rest = chosen.startswith("^"), chosen.removeprefix("^")
+    whole, rest = rest.startswith("="), rest.removeprefix("=")
+    if not rest:
+        return True
+    named = False
+    for entry in rest.split(","):
+        name, colon, number = entry.strip().partition(":")
+        here = device == name if whole else device.startswith(name)
+        named = named or (here and (not colon or number == str(port)))
+    return named != unwanted
+
+
+def _interface(environment: Mapping[str, JSON], backend: str) -> tuple[str, Peak] | str:
+    """Name and B/s of the slowest interface that the ranks may have used, or what is missing."""
+    interfaces = fact(environment, "nics")
+    if not isinstance(interfaces, Sequence) or not interfaces:
+        return "recorded no network interface"
+    chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE.get(backend, _GLOO_INTERFACE)}")
+    names = set(str(chosen).split(",")) if chosen else None
+    usable: list[tuple[str, float]] = []
+    for interface in interfaces:
+        name = str(fact(interface, "name"))
+        if (
+            not fact(interface, "up")
+            or fact(interface, "kind") == _LOOPBACK
+            or (names is not None and name not in names)
+        ):
+            continue
+        speed = fact(interface, "speed_bytes_per_second")
+        if isinstance(speed, int | float) and speed > 0:
+            usable.append((name, float(speed)))
+        elif names is not None:
+            return f"does not know the speed of {name}"
+    if not usable:
+        return "does not know the speed of any interface that is up"
+    name, speed = min(usable, key=lambda found: found[1])
+    return name, Peak(speed, None, name, "one direction", "as the system states it")
+
+
+def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:
+    holder = min(peaks, key=lambda name: peaks[name].nominal)
+    return Narrowest(holder, peaks[holder], len(peaks))
+
+
+def _host(dataset: Dataset, rank: int) -> str:
+    return dataset.runs[0].run.hosts[rank]
+
+
+def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
+    """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
+    host = _host(dataset, rank)
+    number = dataset.seats[rank].gpu
+    if number is None:
+        return f"the run does not say which GPU rank {rank} drove: NVML was not there, or does not know it"
+    found = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get("index") == number), None)
+    return found if found is not None else f"the run has no facts of GPU {number} on {host}"
