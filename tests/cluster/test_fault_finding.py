@@ -29,11 +29,11 @@ _PLAN = """\
 name = "pairs"
 
 [timing]
-blocks = 2
+blocks = 1
 min_samples = 40
-least_samples = 8
+least_samples = 20
 min_seconds = 0.0
-max_seconds = 0.2
+max_seconds = 0.6
 launch_warmup_seconds = 0.1
 warmup_calls = 2
 
