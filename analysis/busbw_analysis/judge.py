@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from busbw.catalogue import Catalogue, catalogue
 from busbw_analysis.distances import PairSplit, splits_of
@@ -10,6 +11,7 @@ from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.models import predict, predict_alternatives
+from busbw_analysis.odd_hardware import odd_hardware
 from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, host_copies, roof_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
@@ -51,9 +53,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
+    remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
         dataset=dataset,
-        remarks=remarks_on(dataset, summaries, matrices, lateness, selftest),
+        remarks=tuple(sorted(remarks, key=lambda remark: get_args(Severity).index(remark.severity))),
         verdicts=tuple(
             verdict
             for curve in curves

@@ -48,11 +48,14 @@ class Level:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """The levels of one host from the chip outwards, what is odd about them, and what could not be read."""
+    """The levels of one host from the chip outwards, what is odd about them, and what could not be read. ``resting``
+    are links slower than both of their ends, which may only save power while nobody uses them.
+    """
 
     levels: tuple[Level, ...]
     findings: tuple[str, ...]
     untold: tuple[str, ...]
+    resting: tuple[str, ...] = ()
 
 
 def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
@@ -66,7 +69,7 @@ def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
     levels.append(_level("DRAM", "host", dram_of(facts, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(facts, rows)]
     levels += [_level("NVMe", _names(drive), _drive(drive, rows)) for drive in _listed(facts, "drives")]
-    return Picture(tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts)))
+    return Picture(tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts)), tuple(_resting(facts)))
 
 
 def _level(name: Name, holder: str, found: Peak | str) -> Level:
@@ -256,25 +259,40 @@ def _all(card: Mapping[str, JSON]) -> list[str]:
 
 
 def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    virtual = bool(facts.get("virtualization"))
-    devices = [(called(gpu), gpu) for gpu in gpus_of(facts)]
-    devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
-    for name, device in devices:
-        link = device.get("link")
-        if isinstance(link, Mapping):
-            address = str(device.get("address"))
-            placed = name if address in name else f"{name} ({address})"
-            yield from _link_findings(placed, link, virtual=virtual)
+    for name, link in _links(facts):
+        yield from _link_findings(name, link, virtual=bool(facts.get("virtualization")))
     for gpu in gpus_of(facts):
         yield from _nvlink_findings(gpu, rows)
     for card in _listed(facts, "nics"):
         yield from _card_findings(card, facts, rows)
 
 
+def _links(facts: Mapping[str, JSON]) -> Iterator[tuple[str, Mapping[str, JSON]]]:
+    """The links of GPUs, cards and drives of which is known how they are trained and what the card could."""
+    devices = [(called(gpu), gpu) for gpu in gpus_of(facts)]
+    devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
+    for name, device in devices:
+        link, address = device.get("link"), str(device.get("address"))
+        if (
+            isinstance(link, Mapping)
+            and isinstance(link.get("trained"), Mapping)
+            and isinstance(link.get("card"), Mapping)
+        ):
+            yield (name if address in name else f"{name} ({address})"), link
+
+
+def _resting(facts: Mapping[str, JSON]) -> Iterator[str]:
+    for name, link in _links(facts):
+        speed, most, port = link["trained"]["gigatransfers"], link["card"]["gigatransfers"], link.get("port")
+        if speed < most and not (isinstance(port, Mapping) and port["gigatransfers"] <= speed):
+            yield (
+                f"{name} runs at {speed:g} of its {most:g} GT/s; a link at rest may save power: look again while it "
+                "copies, and at slot and riser if it stays so"
+            )
+
+
 def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Iterator[str]:
-    trained, card, port = link.get("trained"), link.get("card"), link.get("port")
-    if not isinstance(trained, Mapping) or not isinstance(card, Mapping):
-        return
+    trained, card, port = link["trained"], link["card"], link.get("port")
     shown = " (as the virtual machine shows it)" if virtual else ""
     lanes, speed = trained["lanes"], trained["gigatransfers"]
     if lanes < card["lanes"]:
@@ -283,12 +301,9 @@ def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Ite
         else:
             reason = "reseat it, and look at risers, cables and the firmware's bifurcation of the slot"
         yield f"{name} runs on {lanes} of its {card['lanes']} PCIe lanes{shown}; {reason}"
-    if speed < card["gigatransfers"]:
-        if isinstance(port, Mapping) and port["gigatransfers"] <= speed:
-            reason = "the slot above it can do no more"
-        else:
-            reason = "a link at rest may save power: look again while it copies, and at slot and riser if it stays so"
-        yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {reason}"
+    if speed < card["gigatransfers"] and isinstance(port, Mapping) and port["gigatransfers"] <= speed:
+        slot = "the slot above it can do no more"
+        yield f"{name} runs at {speed:g} of its {card['gigatransfers']:g} GT/s{shown}; {slot}"
     narrowest = link.get("narrowest")
     if isinstance(narrowest, Mapping) and not virtual:  # a hypervisor's bridges have links that it made up
         step = f"x{narrowest['lanes']} at {narrowest['gigatransfers']:g} GT/s"

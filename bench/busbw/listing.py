@@ -150,7 +150,7 @@ def examine(rows_of_peaks: Catalogue | None = None) -> Row:
         "launchers": _launchers(),
         "levels": level_rows(seen),
         "untold": list(seen.untold),
-        "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *_findings(facts)],
+        "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
     }
 
 

@@ -73,7 +73,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
     levels = listing.level_rows(seen)
     if as_json:
-        document = {"levels": levels, "findings": list(seen.findings), "untold": list(seen.untold)}
+        document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "untold": list(seen.untold)}
         click.echo(json.dumps(document, indent=2))
         return
     table: list[dict[str, JSON]] = [
@@ -89,7 +89,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         for row in levels
     ]
     click.echo(listing.as_table(table))
-    for finding in seen.findings:
+    for finding in (*seen.findings, *seen.resting):
         click.echo(f"finding: {finding}", err=True)
     for untold in seen.untold:
         click.echo(f"not told: {untold}", err=True)

@@ -339,3 +339,26 @@ def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
     (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
     assert row["roof_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
     assert "4.8 TB/s of reads and writes together, nominal" in row["denominator"]
+
+
+def test_odd_hardware_is_remarked_with_its_hosts() -> None:
+    narrow = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": {"gigatransfers": 32.0, "lanes": 16}}
+    slow = {"trained": {"gigatransfers": 2.5, "lanes": 16}, "card": {"gigatransfers": 32.0, "lanes": 16}}
+    gpus = [{**gpu(number), "link": {**link, "port": None}} for number, link in enumerate((narrow, slow))]
+    machine = Machine(hosts=("node0", "node1"), facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
+    judged = judge(pool((synthetic_run([case("all_reduce", MIB, nodes=2)], machine=machine),)), rows=ROWS)
+    (remark,) = [one for one in judged.remarks if one.subject == "hardware"]
+    assert remark.severity == "caution"
+    assert remark.text.startswith("On node0, node1: GPU 0 (0000:00:00.0) runs on 8 of its 16 PCIe lanes")
+    severities = [one.severity for one in judged.remarks]
+    assert severities == sorted(severities, key=["bad", "caution", "note"].index)
+
+
+def test_many_findings_of_a_host_are_counted() -> None:
+    gpus = [gpu(number, up=9, switch=9, down=9) for number in range(8)]
+    machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}})
+    judged = judge(pool((synthetic_run([case("all_reduce", MIB)], machine=machine),)), rows=ROWS)
+    texts = [one.text for one in judged.remarks if one.subject == "hardware"]
+    assert len(texts) == 5
+    assert "On node0: GPU 0 has 9 of its 18 NVLinks up" in texts[0]
+    assert texts[-1].startswith("On node0: 4 more findings of this kind")

@@ -191,11 +191,12 @@ def test_a_drive_on_half_its_lanes_is_found(facts_of: Facts, rows: Catalogue) ->
     seen = picture(facts_of("nvme-two-lanes"), rows)
     assert nominal(seen, "NVMe") == pytest.approx(1.97e9, rel=1e-2)
     assert at(seen, "NVMe").why == "SAMSUNG MZQL21T9HCJR-00A07 on PCIe 3 x2 as trained"
-    lanes, speed = seen.findings
+    (lanes,) = seen.findings
     assert lanes == (
         "nvme0 (0000:c9:00.0) runs on 2 of its 4 PCIe lanes; reseat it, and look at risers, cables and the firmware's "
         "bifurcation of the slot"
     )
+    (speed,) = seen.resting
     assert speed.startswith("nvme0 (0000:c9:00.0) runs at 8 of its 16 GT/s; a link at rest may save power: look again")
 
 
@@ -210,6 +211,7 @@ def test_a_slot_that_has_no_more_is_said_to(facts_of: Facts, rows: Catalogue) ->
         "the slot above it has no more: another slot may",
         "the slot above it can do no more",
     ]
+    assert seen.resting == ()
 
 
 def test_a_card_faster_than_its_way_to_the_host_is_found(facts_of: Facts, rows: Catalogue) -> None:

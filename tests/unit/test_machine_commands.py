@@ -1,0 +1,91 @@
+"""The commands about machines, and a user's own peaks in all that print percentages."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from busbw import environment
+from busbw.catalogue import VARIABLE
+from busbw.cli import main
+from busbw.records import JSON
+from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
+
+MINE = """\
+[[gpu]]
+name = "Fast 9000"
+names = ["NVIDIA Fast 9000"]
+memory = "HBM9, 1 TB"
+memory_bytes_per_second = 20e12
+source = "https://example.org/fast"
+looked_up = "2026-11"
+"""
+GPU: dict[str, JSON] = {"index": 0, "name": "NVIDIA Fast 9000", "id": None, "address": "0000:01:00.0", "link": None}
+
+
+@pytest.fixture(autouse=True)
+def nobodys_peaks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+
+
+def busbw(*arguments: str, environment: dict[str, str] | None = None) -> Result:
+    result = CliRunner().invoke(main, list(arguments), env=environment)
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    return result
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE, encoding="utf-8")
+    return str(path)
+
+
+def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
+    table = busbw("peaks", "--peaks", mine).stdout
+    assert "H200 SXM" in table
+    assert "NVLink 4    " in table
+    (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000")]
+    assert own.endswith(f"https://example.org/fast (2026-11, {mine})")
+    document = json.loads(busbw("peaks", "--json").stdout)
+    assert {"gpus", "rates"} == set(document)
+    assert all(row["source"] and row["looked_up"] for row in (*document["gpus"], *document["rates"]))
+    assert "Fast 9000" not in {row["name"] for row in document["gpus"]}
+
+
+def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPatch, mine: str) -> None:
+    facts: dict[str, JSON] = {**environment.host_facts(), "pci": {"gpus": [GPU], "nics": [], "drives": []}}
+    monkeypatch.setattr(environment, "host_facts", lambda: facts)
+    unknown = busbw("peaks", "--here")
+    assert "no row for 'NVIDIA Fast 9000'; add one to your peaks file" in unknown.stdout
+    assert "not told: PCIe link: the kernel does not tell it of 0000:01:00.0" in unknown.stderr
+    known = json.loads(busbw("peaks", "--here", "--json", environment={VARIABLE: mine}).stdout)
+    (memory,) = [row for row in known["levels"] if row["level"] == "HBM"]
+    assert (memory["of"], memory["nominal_bytes_per_second"]) == ("GPU 0", 20e12)
+    assert memory["why"] == "memory of Fast 9000 (HBM9, 1 TB)"
+    assert memory["source"] == "https://example.org/fast"
+    assert "20 TB/s nominal" in busbw("doctor", "--peaks", mine).stdout
+
+
+@pytest.mark.parametrize("arguments", [("peaks",), ("peaks", "--here"), ("doctor",), ("show", "latest")])
+def test_a_wrong_file_of_peaks_is_refused_with_its_line(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(MINE.replace("https://example.org/fast", "the datasheet"), encoding="utf-8")
+    result = busbw(*arguments, "--peaks", str(path))
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert f"{path}, line 6: [[gpu]] 'Fast 9000': key 'source': 'the datasheet' is not allowed" in result.stderr
+
+
+def test_own_peaks_give_runs_their_percentages(tmp_path: Path, mine: str) -> None:
+    seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
+    machine = Machine(facts={"pci": {"gpus": [GPU], "nics": [], "drives": []}, "ranks": seats})
+    run = synthetic_run([case("memory_copy", 1 << 28, 1, backend="nccl", device="cuda")], machine=machine)
+    folder = str(write_synthetic(tmp_path, run))
+    (without,) = json.loads(busbw("show", folder, "--json").stdout)["cases"]
+    assert without["roof_share"] is None
+    (row,) = json.loads(busbw("show", folder, "--json", "--peaks", mine).stdout)["cases"]
+    assert row["roof_share"] == pytest.approx(row["algbw"] / 10e12)
+    assert "20 TB/s of reads and writes together, nominal (source: https://example.org/fast)" in row["denominator"]
