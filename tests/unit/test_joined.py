@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -243,6 +245,12 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
 
 # --- how they end ----------------------------------------------------------------------------------------------
 
+SEAT = Seat("srun", 0, 2, 0, 2)
+
+
+def nobody_gives_up() -> None:
+    pytest.fail("the signal was heeded, or there was time")
+
 
 @pytest.fixture
 def signals() -> Iterator[None]:
@@ -261,28 +269,73 @@ def signals() -> Iterator[None]:
 def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
     alarm = signal.getitimer(signal.ITIMER_REAL)[0]
     ending = ending_below(Seat(launcher, 0, 2, 0, 2))
-    ending.listen()
-    assert not ending.asked()
-    os.kill(os.getpid(), signal.SIGUSR1)
-    assert ending.asked()
-    assert ending.in_words() == "SIGUSR1"
-    assert signal.getitimer(signal.ITIMER_REAL)[0] <= alarm, "there is time until the limit: no alarm is set"
+    with ending.listening(nobody_gives_up):
+        assert not ending.asked()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        assert ending.asked()
+        assert ending.in_words() == "SIGUSR1"
+        assert signal.getitimer(signal.ITIMER_REAL)[0] <= alarm, "there is time until the limit: no alarm is set"
 
 
 @pytest.mark.usefixtures("signals")
 def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     manners = endings.Manners({signal.SIGTERM: 0.05})
     monkeypatch.setitem(endings.MANNERS, "srun", manners)
-    Ending(Seat("srun", 0, 2, 0, 2), manners).listen()
-    os.kill(os.getpid(), signal.SIGTERM)
+
+    def terminated() -> None:
+        with Ending(SEAT, manners).listening(nobody_gives_up):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5)
+
     with pytest.raises(KeyboardInterrupt):
-        time.sleep(5)
+        terminated()
+
+
+@pytest.mark.usefixtures("signals")
+def test_what_is_over_is_not_interrupted_any_more() -> None:
+    ending = Ending(SEAT, endings.Manners({signal.SIGTERM: 0.05}))
+    with ending.listening(nobody_gives_up):
+        os.kill(os.getpid(), signal.SIGTERM)
+    os.kill(os.getpid(), signal.SIGTERM)
+    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert signal.set_wakeup_fd(-1) == -1
+    assert not [thread for thread in threading.enumerate() if thread.name == "busbw-ending"]
+    assert ending.in_words() == "SIGTERM"
+
+
+def test_a_rank_that_waits_in_its_library_gives_up_all_the_same() -> None:
+    waits = """
+import ctypes, os, signal
+from busbw.launch import endings
+from busbw.launch.promises import Seat
+endings._HEEDS_SECONDS = 0.1
+manners = endings.Manners({signal.SIGTERM: 0.1})
+with endings.Ending(Seat("srun", 0, 2, 0, 2), manners).listening(lambda: os._exit(7)):
+    os.kill(os.getpid(), signal.SIGTERM)
+    mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
+    lock(mutex)
+    lock(mutex)  # no signal ends this
+"""
+    assert subprocess.run([sys.executable, "-c", waits], check=False, timeout=60).returncode == 7
+
+
+def test_a_run_whose_ranks_do_not_come_leaves_no_folder(
+    below_srun: FakeMeeting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tell(_order: Order) -> None:
+        message = "1 of 2 ranks have not come"
+        raise LaunchError(message)
+
+    monkeypatch.setattr(below_srun, "tell", tell)
+    with pytest.raises(LaunchError, match="have not come"):
+        launch.take_part(lambda settings: launch.execute(PLAN, settings), Settings(tmp_path, quiet=True), 1.0)
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.usefixtures("signals")
 def test_below_mpirun_the_others_leave_it_to_rank_0() -> None:
-    ending_below(Seat("mpirun", 1, 2, 1, 2)).listen()
-    os.kill(os.getpid(), signal.SIGTERM)
-    ending_below(Seat("mpirun", 0, 2, 0, 2)).listen()
-    with pytest.raises(KeyboardInterrupt):
+    with ending_below(Seat("mpirun", 1, 2, 1, 2)).listening(nobody_gives_up):
+        os.kill(os.getpid(), signal.SIGTERM)
+    leads = ending_below(Seat("mpirun", 0, 2, 0, 2))
+    with pytest.raises(KeyboardInterrupt), leads.listening(nobody_gives_up):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -1,11 +1,17 @@
 """How ranks that somebody else has started are asked to end: which signals each launcher sends, and what they mean.
 
 The usual answer is to end at the end of the block under way, which ranks agree on before the next one: nothing is lost,
-and nobody waits in a call for a rank that has gone. An alarm is behind it, for ranks that do not come to that end.
+and nobody waits in a call for a rank that has gone. An alarm is behind it, for ranks that do not come to that end, and
+behind that a thread, for ranks that wait in their library: Python heeds no signal there.
 """
 
+import os
+import select
 import signal
-from collections.abc import Mapping
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
@@ -13,6 +19,10 @@ from busbw.launch.promises import Seat
 
 LAST_WORDS_SECONDS = 5.0
 """How long rank 0 lets the backend tell why the launcher ends the world, and hears the others out; they wait longer."""
+
+
+_HEEDS_SECONDS = 2.0
+"""How long an alarm may go unheeded before the thread takes it that Python has no say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,20 +73,71 @@ class Ending:
         """Who ended the run."""
         return "a signal to another rank" if self.heard is None else self.heard.name
 
-    def listen(self) -> None:
-        """Take in signals from now on."""
+    @contextmanager
+    def listening(self, give_up: Callable[[], None]) -> Iterator[None]:
+        """Take in signals from now on; afterwards there is nothing left to be ended. ``give_up`` is called from another
+        thread when an alarm is not heeded, and has to end the process.
+        """
+        hears, tells = os.pipe()
+        os.set_blocking(tells, False)
+        over = threading.Event()
+        watching = threading.Thread(target=self._watch, args=(hears, over, give_up), name="busbw-ending", daemon=True)
+        watching.start()
+        signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
         signal.signal(signal.SIGALRM, _raise_interrupt)
         for number in self.manners.at_end_of_block:
             signal.signal(number, self._remember)
         for number in self.manners.at_once:
             signal.signal(number, _raise_interrupt if self.seat.lead else signal.SIG_IGN)
+        try:
+            yield
+        finally:
+            over.set()
+            for number in self.manners.at_end_of_block:
+                signal.signal(number, self._note)
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.set_wakeup_fd(-1)
+            os.close(tells)
+            watching.join()
 
-    def _remember(self, number: int, _frame: FrameType | None) -> None:
-        """Rank 0's alarm comes first, so that a world that is ended on purpose is not taken for one that broke."""
+    def _note(self, number: int, _frame: FrameType | None) -> None:
         self.heard = signal.Signals(number)
-        patience = self.manners.at_end_of_block[self.heard]
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        self._note(number, frame)
+        patience = self._patience(number)
         if patience is not None:
-            signal.setitimer(signal.ITIMER_REAL, patience if self.seat.lead else patience + LAST_WORDS_SECONDS)
+            signal.setitimer(signal.ITIMER_REAL, patience)
+
+    def _patience(self, number: int) -> float | None:
+        """The seconds that a signal leaves this rank (None: any). Rank 0's alarm comes first, so that a world that is
+        ended on purpose is not taken for one that broke.
+        """
+        patience = 0.0 if number in self.manners.at_once else self.manners.at_end_of_block.get(signal.Signals(number))
+        if patience is None or self.seat.lead:
+            return patience
+        return patience + LAST_WORDS_SECONDS
+
+    def _watch(self, hears: int, over: threading.Event, give_up: Callable[[], None]) -> None:
+        """Give up once a signal has been waited out; ``hears`` has a byte for each, and ends with what is listened to.
+        ``over`` is looked at last: a thread may be late itself.
+        """
+        deadline: float | None = None
+        try:
+            while True:
+                left = None if deadline is None else max(deadline - time.monotonic(), 0.0)
+                if not select.select([hears], [], [], left)[0]:
+                    break
+                numbers = os.read(hears, 64)
+                if not numbers:
+                    return
+                for patience in map(self._patience, numbers):
+                    if patience is not None and deadline is None:
+                        deadline = time.monotonic() + patience + _HEEDS_SECONDS
+        finally:
+            os.close(hears)
+        if not over.is_set():
+            give_up()
 
 
 def ending_below(seat: Seat) -> Ending:

@@ -21,6 +21,8 @@ from busbw.plan import Plan
 from busbw.records import Case, Failed, Measurement, Skipped
 from busbw.worker import Job, Outcome, run
 
+_INTERRUPTED = "interrupted by a signal"
+
 
 class _Tracking(Silent):
     """Remembers in the middle of what a launch broke."""
@@ -66,22 +68,27 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         broke(error)
         _leave(error)
 
-    store = None
-    if settings.meeting is not None:
-        settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-        store = settings.meeting.store
-    ending = _listening(seat)
-    table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
-    job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked)
+    def give_up() -> None:
+        here.finish("interrupted", _INTERRUPTED)
+        _leave(Interrupted(here.folder))
+
+    ending = _ending(seat)
     try:
-        outcome = run(job, _world(seat, plan, store, lost), Several(table, tracking))
+        with ending.listening(give_up):
+            store = None
+            if settings.meeting is not None:
+                settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
+                store = settings.meeting.store
+            table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+            job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked)
+            outcome = run(job, _world(seat, plan, store, lost), Several(table, tracking))
     except BusbwError as error:
         broke(error)
         if ending.manners.together:
             _leave(error)
         raise
     except KeyboardInterrupt:
-        here.finish("interrupted", "interrupted by a signal")
+        here.finish("interrupted", _INTERRUPTED)
         raise
     if outcome.stopped:
         here.finish("interrupted", f"ended at the end of a block by {ending.in_words()}")
@@ -101,7 +108,7 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -
         meeting.part()
         return Result(Path(), 0, 1, speaks=False) if order.refused else None
     plan = order.plan
-    ending = _listening(seat)
+    ending = _ending(seat)
 
     def lost(error: Exception) -> None:
         time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
@@ -109,7 +116,8 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -
 
     job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
     try:
-        outcome: Outcome = run(job, _world(seat, plan, meeting.store, lost), Silent())
+        with ending.listening(lambda: _leave(Interrupted(job.folder), speaks=False)):
+            outcome: Outcome = run(job, _world(seat, plan, meeting.store, lost), Silent())
     except BusbwError as error:
         if ending.manners.together:
             lost(error)
@@ -120,11 +128,10 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -
     return Result(job.folder, outcome.measured, failed, speaks=False)
 
 
-def _listening(seat: Seat) -> Ending:
+def _ending(seat: Seat) -> Ending:
     ending = ending_below(seat)
     if not ending.manners.cleans_up:
         die_with_parent(os.getppid())
-    ending.listen()
     return ending
 
 
@@ -147,7 +154,7 @@ def _speaks(error: Exception) -> bool:
     return not isinstance(error, RankFailure) or 0 in error.lost
 
 
-def _leave(error: Exception, *, speaks: bool = True) -> None:
+def _leave(error: BaseException, *, speaks: bool = True) -> None:
     """Say what happened and go, without a word to the library, which would wait for ranks that are gone."""
     if speaks:
         sys.stderr.write(f"busbw: {error}\n")
