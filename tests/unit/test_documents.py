@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from busbw.cases import expand
+from busbw.catalogue import DTYPES, Gpu, Kind, Rate, parse
 from busbw.plan import Plan, Sweep, parse_plan, read_suite
 from busbw.records import (
     SCHEMA,
@@ -69,7 +70,7 @@ def test_the_history_of_the_schema_is_whole() -> None:
 
 
 def test_the_plan_in_the_documentation_is_one() -> None:
-    (text,) = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
+    text, _ = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
     plan = parse_plan(text, "docs/formats.md", ROOT)
     assert isinstance(plan, Plan)
     assert msgspec.to_builtins(plan)["launches"] == 3
@@ -86,3 +87,11 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     broken = [target for target in targets if not (path.parent / (target.partition("#")[0] or path.name)).exists()]
     assert broken == []
     assert "@@" not in text, "a figure is still to be put in"
+
+
+def test_the_peaks_in_the_documentation_are_some_and_name_every_key() -> None:
+    _, text = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
+    peaks = parse(text, "docs/formats.md")
+    assert [row.name for row in (*peaks.gpu, *peaks.rate)] == ["Fast 9000", "NVLink 9"]
+    words = {*Gpu.__struct_fields__, *Rate.__struct_fields__, *DTYPES, *typing.get_args(Kind)}
+    assert [word for word in sorted(words) if not re.search(rf"\b{word}\b", text)] == []
