@@ -207,10 +207,11 @@ class TestShippedFiles:
         assert_whole(site.run(number), launches=2, nodes=2, ranks=4, backend="gloo")
 
     def test_processors_over_the_mpi_of_the_environment(self, site: Site) -> None:
-        number = site.shipped("mpi")
+        # Ranks of MPICH that wait do not let go of their core, and here are few.
+        number = site.shipped("mpi", ("--ntasks-per-node=1",))
         assert site.ended(number).state == "COMPLETED", site.log(number)
         run = site.run(number)
-        assert_whole(run, launches=2, nodes=2, ranks=4, backend="mpi")
+        assert_whole(run, launches=2, nodes=2, ranks=2, backend="mpi")
         assert all("MPICH" in facts["mpi"]["library"] for facts in run.run.environments.values())
 
     def test_processors_over_open_mpi(self, site: Site, openmpi: dict[str, str]) -> None:
@@ -392,7 +393,7 @@ class TestBrokenOff:
         assert run.measurements
 
     def test_what_was_interrupted_is_resumed_on_its_nodes_and_measured_once(self, site: Site) -> None:
-        plan = site.plan("interrupted", blocks=30, launches=2)
+        plan = site.plan("interrupted", blocks=20, launches=2)
         where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1")
         with site.submitted(plan, *where) as (number, process):
             before = site.measuring(number)
@@ -400,14 +401,14 @@ class TestBrokenOff:
             code, err = told(process)
         assert code == 1, err
         assert "interrupted: ended at the end of a block by SIGUSR1" in err
-        left = 120 - len(site.run(number).measurements)
+        left = 80 - len(site.run(number).measurements)
         with site.submitted("--resume", before.run.id) as (second, process):
             code, err = told(process)
         assert code == 0, err
         assert f"lacks {left} block(s)" in site.log(second)
         run = site.run(second)
         assert run.run.id == before.run.id
-        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 120
+        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
         assert run.end is not None
         assert run.end.status == "complete"
         rows = json.loads(site.busbw("status", "--json").stdout)
@@ -415,12 +416,12 @@ class TestBrokenOff:
         assert (row["job"], row["state"], row["blocks"], row["ended"]) == (
             str(second),
             "COMPLETED",
-            "120 of 120",
+            "80 of 80",
             "complete",
         )
 
     def test_a_job_that_is_requeued_goes_on_with_its_run(self, site: Site) -> None:
-        plan = site.plan("requeued", blocks=30, launches=2)
+        plan = site.plan("requeued", blocks=20, launches=2)
         where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1")
         with site.submitted(plan, *where) as (number, process):
             before = site.measuring(number)
@@ -434,7 +435,7 @@ class TestBrokenOff:
         assert f"requeued; going on with run {before.run.id}" in site.log(number)
         run = site.run(number)
         assert run.run.id == before.run.id
-        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 120
+        assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
 
     def test_a_node_that_goes_down_ends_the_job_and_loses_nothing_that_was_finished(self, site: Site) -> None:
         plan = site.plan("down", blocks=400)
