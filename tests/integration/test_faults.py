@@ -205,14 +205,17 @@ def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
 # --- signals ---------------------------------------------------------------------------------------------------
 
 
-def test_ctrl_c_ends_in_order_and_keeps_what_was_measured(commands: Commands) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_to_all_processes_ends_in_order_and_keeps_what_was_measured(
+    commands: Commands, number: signal.Signals
+) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
     before = started.rows(atleast=3)
-    started.signal_group(signal.SIGINT)
+    started.signal_group(number)
     _assert_interrupted(commands, started, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
 def test_a_signal_to_the_launcher_alone_ends_in_order_too(commands: Commands, number: signal.Signals) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
     before = started.rows(atleast=2)

@@ -133,7 +133,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened)
     size = plan.ranks or default_ranks(row.places())
     began = time.monotonic()
     measured, failed, launch = 0, here.failed, 0
-    for number in (signal.SIGTERM, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
     try:
         for launch, remaining in here.launches:
@@ -152,7 +152,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
-    """SIGTERM and SIGHUP end a run as Ctrl-C does."""
+    """SIGTERM, SIGHUP and SIGUSR1, which Slurm sends before the time limit, end a run as Ctrl-C does."""
     raise KeyboardInterrupt(signal.Signals(number).name)
 
 
@@ -347,8 +347,10 @@ def _be_rank(
     launcher = multiprocessing.parent_process()
     if launcher is not None and launcher.pid is not None:
         die_with_parent(launcher.pid)
-    # Ctrl-C reaches every process of the terminal; the parent alone decides what becomes of the ranks.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ctrl-C reaches every process of the terminal, and Slurm's signal every one of a step of one task; the parent alone
+    # decides what becomes of the ranks.
+    for left in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
+        signal.signal(left, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
