@@ -98,8 +98,8 @@ def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue)
             kinds = " + ".join(dict.fromkeys(peak.what for _, peak in ports))
             known = [peak.practical for _, peak in ports if peak.practical is not None]
             practical = sum(known) if len(known) == len(ports) else None
-            together = "" if len(ports) == 1 else f"{len(ports)} RDMA ports together: "
-            return f"{together}{names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
+            noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
+            return f"{noun} {names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
     return _interface(environment, backend)
 
 
@@ -129,7 +129,7 @@ def _is_chosen(device: str, port: JSON, chosen: str) -> bool:
 
 
 def _interface(environment: Mapping[str, JSON], backend: str) -> tuple[str, Peak] | str:
-    """Name and B/s of the slowest interface that the ranks may have used, or what is missing."""
+    """The slowest interface that the ranks may have used, or what is missing."""
     interfaces = fact(environment, "nics")
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
@@ -152,7 +152,7 @@ def _interface(environment: Mapping[str, JSON], backend: str) -> tuple[str, Peak
     if not usable:
         return "does not know the speed of any interface that is up"
     name, speed = min(usable, key=lambda found: found[1])
-    return name, Peak(speed, None, name, "one direction", "as the system states it")
+    return f"network interface {name}", Peak(speed, None, name, "one direction", "as the system states it")
 
 
 def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:

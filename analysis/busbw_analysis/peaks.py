@@ -190,7 +190,7 @@ def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | N
     algbw = peak.nominal / multiple
     reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     denominator = (
-        f"network interface {name} of {slowest}, {format_rate(peak.nominal)} in one direction, nominal (as the system "
+        f"{name} of {slowest}, {format_rate(peak.nominal)} in one direction, nominal (as the system "
         f"states it){reached}, the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )

@@ -262,7 +262,9 @@ def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for name, link in _links(facts):
         yield from _link_findings(name, link, virtual=bool(facts.get("virtualization")))
     for gpu in gpus_of(facts):
-        yield from _nvlink_findings(gpu, rows)
+        # One GPU alone has nobody to talk to: clouds leave its links down.
+        if nvlinks(gpu) or len(gpus_of(facts)) > 1:
+            yield from _nvlink_findings(gpu, rows)
     for card in _listed(facts, "nics"):
         yield from _card_findings(card, facts, rows)
 

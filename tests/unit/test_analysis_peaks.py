@@ -305,11 +305,11 @@ def port(device: str, gigabits: float, *, up: bool = True, layer: str = "InfiniB
     [
         ("nccl", {}, 100e9, "2 RDMA ports together: mlx5_0, mlx5_1 (4X NDR)"),
         ("mpi", {}, 100e9, "2 RDMA ports together"),
-        ("nccl", {"NCCL_IB_HCA": "mlx5_1"}, 50e9, "mlx5_1 (4X NDR)"),
-        ("nccl", {"NCCL_IB_HCA": "=mlx5_0:1"}, 50e9, "mlx5_0 (4X NDR)"),
-        ("nccl", {"NCCL_IB_HCA": "^mlx5_0"}, 50e9, "mlx5_1 (4X NDR)"),
-        ("nccl", {"NCCL_IB_DISABLE": "1"}, 3.125e9, "network interface eth0"),
-        ("gloo", {}, 3.125e9, "network interface eth0"),
+        ("nccl", {"NCCL_IB_HCA": "mlx5_1"}, 50e9, "RDMA port mlx5_1 (4X NDR) of node0, 50 GB/s in one direction"),
+        ("nccl", {"NCCL_IB_HCA": "=mlx5_0:1"}, 50e9, "RDMA port mlx5_0 (4X NDR) of node0"),
+        ("nccl", {"NCCL_IB_HCA": "^mlx5_0"}, 50e9, "RDMA port mlx5_1 (4X NDR) of node0, 50 GB/s in one direction"),
+        ("nccl", {"NCCL_IB_DISABLE": "1"}, 3.125e9, "network interface eth0 of node0"),
+        ("gloo", {}, 3.125e9, "network interface eth0 of node0"),
     ],
 )
 def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(

@@ -141,6 +141,14 @@ def test_links_that_are_down_are_found(facts_of: Facts, rows: Catalogue) -> None
     )
 
 
+def test_a_gpu_alone_whose_links_are_down_is_no_finding(facts_of: Facts, rows: Catalogue) -> None:
+    seen = picture(facts_of("h200", down=18), rows)
+    assert at(seen, "NVLink").why == "none of its NVLinks is up"
+    assert seen.findings == ()
+    facts = facts_of("dgx1-v100", down=6)
+    assert len(picture(facts, rows).findings) == 2
+
+
 def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows: Catalogue) -> None:
     facts = facts_of("dgx1-v100")
     seen = picture(facts, rows)

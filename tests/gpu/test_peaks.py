@@ -1,0 +1,37 @@
+"""The GPUs of this machine in the picture of its peaks. Skipped, with the reason, where there is none."""
+
+import pytest
+import torch
+
+from busbw import environment
+from busbw.catalogue import catalogue
+from busbw.levels import gpus_of, picture
+from busbw.nvml import gpus_by_address
+
+MISSING = None if torch.cuda.is_available() else "torch.cuda is not available"
+MISSING = MISSING or (None if gpus_by_address() else "NVML knows no GPU (pip install '.[gpu]')")
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}")]
+
+
+def test_nvml_sysfs_and_torch_speak_of_the_same_gpus() -> None:
+    gpus = gpus_of(environment.host_facts())
+    known = {gpu["name"] for gpu in gpus if gpu["index"] is not None}
+    assert known
+    assert {torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())} <= known
+    for gpu in gpus:
+        told = gpu["nvlink"]
+        if told is not None:
+            assert told["up"] == told["switch"] + told["untold"] + sum(told["peers"].values())
+            assert told["generation"] is not None or not told["up"]
+
+
+def test_every_gpu_has_its_levels_or_a_reason() -> None:
+    facts = environment.host_facts()
+    seen = picture(facts, catalogue(environment={}))
+    for name in ("HBM", "PCIe"):
+        found = [level for level in seen.levels if level.name == name]
+        assert len(found) == len(gpus_of(facts))
+        assert all(level.why for level in found)
+    for level in seen.levels:
+        assert level.peak is None or 0 < level.peak.nominal < 1e15
