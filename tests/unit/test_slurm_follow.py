@@ -36,6 +36,7 @@ class Cluster:
         self.rows: list[Row] = list(STORED.rows)
         self.folder = folder
         self.clock = 0.0
+        self.pauses: list[float] = []
 
     def __call__(self, number: str) -> tuple[QueuedJob, ...]:
         assert number == "12"
@@ -49,6 +50,7 @@ class Cluster:
 
     def pause(self, seconds: float) -> None:
         self.clock += seconds
+        self.pauses.append(seconds)
 
     def now(self) -> float:
         return self.clock
@@ -86,6 +88,14 @@ def test_what_changes_is_said_once_and_the_end_is_a_verdict(tmp_path: Path, monk
         "job 12: COMPLETED",
     ]
     assert verdict == ["job 12 ended well", f"{run}: 2 of 2 blocks, 2 of 2 launches are complete; complete"]
+
+
+def test_a_long_job_is_asked_for_less_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster(None, *[[job("RUNNING")]] * 400, [job("COMPLETED")])
+    followed(cluster, tmp_path, monkeypatch)
+    assert cluster.pauses[0] == 2
+    assert cluster.pauses[-1] == 10
+    assert cluster.pauses == sorted(cluster.pauses)
 
 
 @pytest.mark.parametrize(

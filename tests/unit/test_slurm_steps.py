@@ -137,9 +137,10 @@ def test_a_job_that_was_requeued_goes_on_with_its_run(results: Path) -> None:
     other = write(results, run_of(job="11"), stored.rows[:2])
     mine = write(results, stored, stored.rows[:2])
     steps = Steps("well")
-    folder, code = carry_out([*RUN, "--suite", "quick"], results, {**JOB, "SLURM_RESTART_COUNT": "1"}, steps)
+    again = {**JOB, "SLURM_RESTART_COUNT": "1"}
+    folder, code = carry_out([*RUN, "--suite", "quick", "--quiet"], results, again, steps)
     assert (folder, code) == (mine, 0)
-    assert steps.told[0] == ["--resume", str(mine)]
+    assert steps.told[0] == ["--resume", str(mine), "--quiet"]
     assert standing_of(folder).whole
     assert not standing_of(other).whole
 

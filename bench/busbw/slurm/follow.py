@@ -11,8 +11,10 @@ from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobRuns, Standing, standing_of
 from busbw.store import SAMPLES_FILE
 
-INTERVAL_SECONDS = 2.0
-"""Between two questions: sbatch --wait asks ever less often, and tells of a job of 11 s after 42."""
+_SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
+"""Between two questions: a controller has others to answer, too. ``sbatch --wait``, which asks ever less often, tells of the
+end of a job of 11 s after 42.
+"""
 
 _SILENCE_SECONDS = 600.0
 """How long Slurm's controller may be away: it is restarted now and then, and the jobs do not mind."""
@@ -52,8 +54,9 @@ class Follower:
     def follow(self) -> Verdict:
         """Until every task of the job has ended. Raises LaunchError when Slurm does not answer for ten minutes."""
         last: tuple[QueuedJob, ...] = ()
-        heard = self.now()
+        began = heard = self.now()
         while True:
+            interval = min(max(_SHORTEST_SECONDS, (self.now() - began) / 30), _LONGEST_SECONDS)
             try:
                 tasks = queue.job(self.number)
                 heard = self.now()
@@ -61,14 +64,14 @@ class Follower:
                 if self.now() - heard > _SILENCE_SECONDS:
                     raise
                 self._tell("Slurm", f"{error}; the job goes on, and so does asking")
-                self.pause(INTERVAL_SECONDS)
+                self.pause(interval)
                 continue
             for task in tasks or last:
                 self._tell_of(task)
             if not tasks or all(task.ended for task in tasks):
                 return self._verdict(tasks or last)
             last = tasks
-            self.pause(INTERVAL_SECONDS)
+            self.pause(interval)
 
     def _tell_of(self, task: QueuedJob) -> None:
         self._tell(task.shown, f"job {task.shown}: {task.in_words()}")

@@ -14,7 +14,6 @@ from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
 
 _RESTARTS = "SLURM_RESTART_COUNT"
 
-
 Start = Callable[[Sequence[str], Mapping[str, str]], int]
 """Starts a step with these variables around it, waits for it, and returns its exit status."""
 
@@ -42,6 +41,7 @@ def carry_out(
     UsageError when ``command`` runs no ``busbw run``.
     """
     starts, options = _split(command)
+    quiet = [option for option in options if option == "--quiet"]
     runs = JobRuns(results_dir)
     folder = _resumed(options, results_dir)
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
@@ -50,9 +50,8 @@ def carry_out(
             _say(f"requeued; no run of this job on these nodes in {results_dir}: a new one")
         else:
             _say(f"requeued; going on with run {folder.name}")
-            options = ["--resume", str(folder)]
+            options = ["--resume", str(folder), *quiet]
     old = set(store.folders(results_dir))
-    quiet = [option for option in options if option == "--quiet"]
     while True:
         before = 0 if folder is None else standing_of(folder).done
         status = start([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
