@@ -43,30 +43,43 @@ def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
     elif as_json:
         click.echo(json.dumps({"gpus": _documents(rows, rows.gpus), "rates": _documents(rows, rows.rates)}, indent=2))
     else:
-        gpus = [
-            {
-                "GPU": gpu.name,
-                "memory": format_rate(gpu.memory_bytes_per_second),
-                "in practice": _rate(gpu.practical_memory_bytes_per_second),
-                "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
-                "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
-                "host": gpu.pcie and f"{gpu.pcie} x{gpu.lanes}",
-                "source": _source(rows, gpu),
-            }
-            for gpu in rows.gpus
-        ]
-        rates = [
-            {
-                "kind": rate.kind,
-                "name": rate.name,
-                "nominal": f"{format_rate(rate.bytes_per_second)} a {rate.per}",
-                "in practice": _rate(rate.practical_bytes_per_second),
-                "direction": rate.direction,
-                "source": _source(rows, rate),
-            }
-            for rate in rows.rates
-        ]
-        click.echo(f"{listing.as_table(gpus)}\n\n{listing.as_table(rates)}")
+        _print_catalogue(rows)
+
+
+def _print_catalogue(rows: Catalogue) -> None:
+    sources: dict[str, int] = {}
+
+    def source(row: Rate | Gpu) -> str:
+        """Numbers of the pages below, with the month; who sees a row of their own is told so."""
+        pages = [page for page in (row.source, row.practical_source) if page is not None]
+        numbers = sorted({sources.setdefault(page, len(sources) + 1) for page in pages})
+        return f"{''.join(f'[{number}]' for number in numbers)} {row.looked_up} {rows.origin(row) or ''}".rstrip()
+
+    gpus: list[dict[str, JSON]] = [
+        {
+            "GPU": gpu.name,
+            "memory": format_rate(gpu.memory_bytes_per_second),
+            "in practice": _rate(gpu.practical_memory_bytes_per_second),
+            "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
+            "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
+            "host": gpu.pcie and f"{gpu.pcie} x{gpu.lanes}",
+            "source": source(gpu),
+        }
+        for gpu in rows.gpus
+    ]
+    rates: list[dict[str, JSON]] = [
+        {
+            "kind": rate.kind,
+            "name": rate.name,
+            "nominal": f"{format_rate(rate.bytes_per_second)} per {rate.per}",
+            "in practice": _rate(rate.practical_bytes_per_second),
+            "direction": rate.direction,
+            "source": source(rate),
+        }
+        for rate in rows.rates
+    ]
+    pages = "\n".join(f"[{number}] {page}" for page, number in sources.items())
+    click.echo(f"{listing.as_table(gpus)}\n\n{listing.as_table(rates)}\n\n{pages}")
 
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:
@@ -101,8 +114,3 @@ def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:
 
 def _rate(bytes_per_second: float | None) -> str | None:
     return None if bytes_per_second is None else format_rate(bytes_per_second)
-
-
-def _source(rows: Catalogue, row: Rate | Gpu) -> str:
-    own = rows.origin(row)
-    return f"{row.source} ({row.looked_up}{'' if own is None else f', {own}'})"

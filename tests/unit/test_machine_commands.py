@@ -48,7 +48,12 @@ def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
     assert "H200 SXM" in table
     assert "NVLink 4    " in table
     (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000")]
-    assert own.endswith(f"https://example.org/fast (2026-11, {mine})")
+    assert own.endswith(f" 2026-11 {mine}")
+    number = own.partition("[")[2].partition("]")[0]
+    assert f"\n[{number}] https://example.org/fast\n" in table
+    pages = [line.partition("] ")[2] for line in table.splitlines() if line.startswith("[")]
+    assert len(set(pages)) == len(pages)
+    assert all(page.startswith("https://") for page in pages)
     document = json.loads(busbw("peaks", "--json").stdout)
     assert {"gpus", "rates"} == set(document)
     assert all(row["source"] and row["looked_up"] for row in (*document["gpus"], *document["rates"]))
