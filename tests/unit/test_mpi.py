@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -226,3 +227,26 @@ def test_a_world_that_nobody_listens_to_ends_the_process_with_words() -> None:
     ended = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True)
     assert (ended.returncode, ended.stderr) == (1, "busbw: nothing came back\n")
     assert issubclass(BackendError, Exception)
+
+
+def test_a_library_that_cannot_be_loaded_is_an_error_in_words(tmp_path: Path) -> None:
+    source = """\
+import sys
+from busbw.errors import LaunchError
+try:
+    import busbw.backends.mpi
+except LaunchError as error:
+    sys.exit(str(error))
+"""
+    library = tmp_path / "libmpi.so"
+    library.touch()
+    ran = subprocess.run(
+        [sys.executable, "-c", source],
+        env={**os.environ, "MPI4PY_LIBMPI": str(library)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 1, ran.stderr
+    assert ran.stderr.startswith("mpi4py cannot load an MPI library on ")
+    assert f"{library}: file too short; MPI4PY_LIBMPI names one" in ran.stderr

@@ -30,7 +30,14 @@ from busbw.records import Case
 mpi4py.rc.initialize = False  # not by an import, which is too early to be watched
 mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
 
-from mpi4py import MPI  # noqa: E402 - it reads what was set above
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:
+    message = (
+        f"mpi4py cannot load an MPI library on {socket.gethostname()}: {' '.join(str(error).split())}; MPI4PY_LIBMPI "
+        "names one, and pip install 'busbw[mpi]' brings one"
+    )
+    raise LaunchError(message) from error
 
 from busbw.backends.mpi_calls import (  # noqa: E402 - as above
     CALLS,

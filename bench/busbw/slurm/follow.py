@@ -12,8 +12,8 @@ from busbw.slurm.runs import JobRuns, Standing, standing_of
 from busbw.store import SAMPLES_FILE
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
-"""Between two questions: a controller has others to answer, too. ``sbatch --wait``, which asks ever less often, tells of the
-end of a job of 11 s after 42.
+"""Between two questions: a controller has others to answer, too. But ``sbatch --wait``, which asks ever less often,
+tells of the end of a job of 11 s after 42.
 """
 
 _SILENCE_SECONDS = 600.0
