@@ -285,6 +285,28 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
         assert run.end.status == "failed"
 
 
+@pytest.mark.parametrize(
+    ("rank", "does", "said"),
+    [
+        (1, "sys.exit()", f"rank 0 of 2 (host {_HOST}) waits in MPI_Init: not every rank has come there within 8 s"),
+        (0, "from mpi4py import MPI; input()", f"rank 1 of 2 (host {_HOST}) has heard nothing from rank 0 within 8 s"),
+    ],
+)
+def test_a_rank_that_never_takes_part_is_not_waited_for_for_ever(
+    commands: Commands, rank: int, does: str, said: str
+) -> None:
+    instead = (
+        "import os, sys, runpy\n"
+        f"if {{os.environ.get('PMI_RANK'), os.environ.get('OMPI_COMM_WORLD_RANK')}} & {{'{rank}'}}: {does}\n"
+        "else: sys.argv[0] = 'busbw'; runpy.run_module('busbw', run_name='__main__')"
+    )
+    program = commands.mpirun(2, ("-c", instead))
+    finished = commands.run("run", "--op", "barrier", "--timeout", "8", *_MPI, program=program)
+    assert finished.code != 0
+    assert said in finished.err, finished.told
+    assert commands.nobody_left(within_seconds=15)
+
+
 def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), *_MPI, program=commands.mpirun(3))
     before = started.rows(atleast=2)

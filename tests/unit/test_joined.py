@@ -120,6 +120,16 @@ def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
     assert meeting.interface_to("no.such.host.invalid") is None
 
 
+def test_a_host_that_knows_itself_by_its_loopback_goes_by_the_way_to_the_second_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    monkeypatch.setattr(meeting, "StoreMeeting", lambda *_, **__: None)
+    monkeypatch.setattr(meeting, "interface_to", {"n1": None, "n2": "ib0"}.get)
+    meeting.at_srun(seat(0), STEP, 1.0)
+    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "ib0"
+
+
 # --- what rank 0 tells -----------------------------------------------------------------------------------------
 
 
@@ -152,6 +162,15 @@ def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
     again = StoreMeeting(seat(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
     with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has heard nothing from rank 0 for 0\.5 s"):
         again.hear()
+
+
+def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
+    step = {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    first = meeting.at_srun(seat(0, 1), step, 20.0)
+    first.tell(Order(plan=PLAN, run="of job 812"))
+    other = meeting.at_srun(seat(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
+    with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
+        other.hear()
 
 
 def test_ranks_that_do_not_come_are_named() -> None:

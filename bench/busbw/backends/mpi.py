@@ -4,6 +4,7 @@ No call of MPI ends by itself when another rank is gone or hangs. A thread there
 on; when it has not for the timeout it tells the launcher, which ends the process: nothing waits for ever.
 """
 
+import ctypes
 import os
 import socket
 import threading
@@ -48,7 +49,7 @@ from busbw.backends.mpi_calls import (  # noqa: E402 - as above
     Bound,
 )
 from busbw.backends.mpi_facts import THREADS, first_words, library  # noqa: E402 - as above
-from busbw.backends.mpi_native import address  # noqa: E402 - as above
+from busbw.backends.mpi_native import address, function  # noqa: E402 - as above
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
@@ -275,9 +276,18 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
     """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
     if not MPI.Is_initialized():
         refuse_another_manager(launcher, os.environ, library())
-        MPI.Init_thread(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
+        _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
     everyone = MPI.COMM_WORLD
     refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+
+
+def _init(threads: int) -> None:
+    """As ``MPI.Init_thread``, which waits for other ranks and lets no thread run meanwhile; here one can look on."""
+    call = function("MPI_Init_thread")
+    code = MPI.ERR_UNSUPPORTED_OPERATION if call is None else call(None, None, threads, ctypes.byref(ctypes.c_int()))
+    if code:
+        message = f"MPI cannot be initialised: {_in_words(MPI.Exception(code))}"
+        raise LaunchError(message)
 
 
 def broadcast(text: bytes) -> bytes:

@@ -5,8 +5,11 @@ So only rank 0 reads the plan and the run folder, and only its host has to have 
 
 import os
 import socket
+import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Protocol
 
@@ -143,11 +146,14 @@ class StoreMeeting:
 
 
 class MpiMeeting:
-    """Over MPI itself, by a broadcast. Raises LaunchError when MPI's world is not the one that was promised."""
+    """Over MPI itself, by a broadcast. Raises LaunchError when MPI's world is not the one that was promised.
+
+    No wait of MPI ends by itself. What takes longer than ``timeout_seconds`` ends this process, and with it the world.
+    """
 
     store: tuple[str, int] | None = None
 
-    def __init__(self, seat: Seat) -> None:
+    def __init__(self, seat: Seat, timeout_seconds: float) -> None:
         from busbw.backends import BACKENDS  # noqa: PLC0415 - only this meeting asks for one
 
         missing = BACKENDS["mpi"].missing()
@@ -156,7 +162,10 @@ class MpiMeeting:
             raise LaunchError(message)
         from busbw.backends import mpi  # noqa: PLC0415 - mpi4py loads the library
 
-        mpi.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
+        self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
+        self._timeout_seconds = timeout_seconds
+        with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
+            mpi.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
         self._broadcast = mpi.broadcast
         self._finalize = mpi.finalize
 
@@ -166,11 +175,30 @@ class MpiMeeting:
 
     def hear(self) -> Order:
         """The others' part."""
-        return msgspec.json.decode(self._broadcast(b""), type=Order)
+        with _no_longer_than(self._timeout_seconds, f"{self._me} has heard nothing from rank 0"):
+            return msgspec.json.decode(self._broadcast(b""), type=Order)
 
     def part(self) -> None:
         """MPI wants to be left, and not just ended."""
         self._finalize()
+
+
+@contextmanager
+def _no_longer_than(seconds: float, otherwise: str) -> Iterator[None]:
+    """End this process, saying ``otherwise``, when what is done meanwhile takes longer; it must let threads run."""
+
+    def end() -> None:
+        sys.stderr.write(f"busbw: {otherwise} within {seconds:g} s\n")
+        sys.stderr.flush()
+        os._exit(1)
+
+    timer = threading.Timer(seconds, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
 
 
 class Told:
@@ -219,16 +247,19 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
 
 def at_srun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
     """At MASTER_ADDR and MASTER_PORT where they are set, else at the first node of the step and a port of its own."""
-    host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
+    nodes = expand(variables["SLURM_STEP_NODELIST"])
+    host = variables.get("MASTER_ADDR") or nodes[0]
     port = promised(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
     if promised(variables, "SLURM_STEP_NUM_NODES") > 1:
-        use_the_way_to(host)
-    return StoreMeeting(seat, host, port, timeout_seconds)
+        use_the_way_to(host, *nodes[:2])  # a host may know itself by its loopback alone: then the second one tells
+    # Two jobs that share a node may come to share a port, and must not take each other's ranks.
+    step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
+    return StoreMeeting(seat, host, port, timeout_seconds, attempt=step)
 
 
 def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:  # noqa: ARG001 - as the others
     """In MPI: nothing else says where rank 0 is."""
-    return MpiMeeting(seat)
+    return MpiMeeting(seat, timeout_seconds)
 
 
 def port_of_step(variables: Mapping[str, str]) -> int:
@@ -242,14 +273,15 @@ def port_of_step(variables: Mapping[str, str]) -> int:
     return _LEAST_PORT + (job * 61 + step) % _PORTS
 
 
-def use_the_way_to(host: str) -> None:
-    """Have Gloo use the interface by which ``host`` is reached, unless the user has named one.
+def use_the_way_to(*hosts: str) -> None:
+    """Have Gloo use the interface by which the first of ``hosts`` is reached that there is one for, unless the user has
+    named one.
 
     Left alone it takes the one that this host's own name resolves to, which on many systems is the loopback.
     """
     if "GLOO_SOCKET_IFNAME" in os.environ:
         return
-    name = interface_to(host)
+    name = next((name for host in hosts if (name := interface_to(host)) is not None), None)
     if name is not None:
         os.environ["GLOO_SOCKET_IFNAME"] = name
 
