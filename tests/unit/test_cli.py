@@ -124,7 +124,10 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--redop", "plus"], ["'plus'", "product"]),
         (["run", "--op", "all_reduce", "--placement", "up"], ["'up'", "native, in, out, both"]),
         (["run", "--op", "pair_matrix", "--pairs", "all"], ["'all'", "together, alone"]),
-        (["run", "--op", "barrier", "--mode", "isolated,fast"], ["'fast'", "isolated, pipelined, persistent, graph, overlap"]),
+        (
+            ["run", "--op", "barrier", "--mode", "isolated,fast"],
+            ["'fast'", "isolated, pipelined, persistent, graph, overlap"],
+        ),
         (["run", "--op", "barrier", "--sync", "clock"], ["'clock'", "none, barrier, dissemination, window"]),
         (["run", "--op", "barrier", "--cache", "cold"], ["'cold'", "warm, rotating, flushed"]),
         (["run", "--op", "all_reduce", "--ranks", "0"], ["at least 1"]),
