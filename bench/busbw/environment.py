@@ -8,6 +8,7 @@ import re
 import socket
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -80,9 +81,20 @@ def machine_name() -> str:
 
 def usable_cores() -> int:
     """Cores that this process may use: its affinity mask, cut down by the control group's CPU quota."""
+    return _within_quota(len(allowed_cores()))
+
+
+def cores_of_launcher() -> int:
+    """Cores that what started this process has for all that it starts: it may have bound each rank to some of them."""
     allowed = len(allowed_cores())
+    with suppress(AttributeError, OSError):
+        allowed = max(allowed, len(os.sched_getaffinity(os.getppid())))
+    return _within_quota(allowed)
+
+
+def _within_quota(cores: int) -> int:
     quota = _quota_cores()
-    return max(1, min(allowed, math.floor(quota))) if quota else allowed
+    return max(1, min(cores, math.floor(quota))) if quota else cores
 
 
 def last_level_cache_bytes() -> int:

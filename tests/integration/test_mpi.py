@@ -11,6 +11,7 @@ import pytest
 
 from busbw import compiled
 from busbw.backends import BACKENDS
+from busbw.environment import usable_cores
 from busbw.ops import OPS
 from busbw.records import DTYPE_BYTES, REDOPS, Failed
 
@@ -265,6 +266,21 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
     assert len({pid for launch in run.launches for pid in launch.pids}) == 2 * 3
     assert run.end is not None
     assert run.end.status == "complete"
+
+
+@pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core are to yield")
+def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(commands: Commands) -> None:
+    bind = (
+        "import os, runpy, sys\n"
+        "mine = int(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        "os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[mine]})\n"
+        "sys.argv[0] = 'busbw'; runpy.run_module('busbw', run_name='__main__')"
+    )
+    finished = commands.run("run", "--op", "barrier", *_MPI, program=commands.mpirun(2, ("-c", bind)))
+    assert finished.code == 0, finished.told
+    facts = commands.read().run.environments[_HOST]
+    assert len({told["cores"] for told in facts["ranks"]}) == 2
+    assert facts["mpi"]["threads"] == "funneled"
 
 
 @pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])

@@ -77,6 +77,15 @@ def test_usable_cores_respect_affinity_and_quota(
     assert environment.usable_cores() == cores
 
 
+def test_ranks_that_are_bound_share_the_cores_of_their_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    masks = {0: {3}, os.getppid(): {0, 1, 2, 3}}
+    monkeypatch.setattr(os, "sched_getaffinity", masks.__getitem__, raising=False)
+    monkeypatch.setattr(environment, "_quota_cores", lambda: None)
+    assert (environment.usable_cores(), environment.cores_of_launcher()) == (1, 4)
+    monkeypatch.setattr(environment, "_quota_cores", lambda: 2.5)
+    assert environment.cores_of_launcher() == 2
+
+
 def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     stats = namedtuple("stats", "isup duplex speed mtu flags")  # noqa: PYI024 - psutil's own shape
     found = {

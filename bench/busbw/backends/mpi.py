@@ -21,7 +21,7 @@ import torch.distributed as dist
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.side_channel import answers, first_line, wait_warily
 from busbw.devices import Device
-from busbw.environment import usable_cores
+from busbw.environment import cores_of_launcher
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -276,7 +276,7 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
     """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
     if not MPI.Is_initialized():
         refuse_another_manager(launcher, os.environ, library())
-        _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, usable_cores())])
+        _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
     refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
 
