@@ -284,6 +284,24 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("signals")
+def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_limit(
+    below_srun: FakeMeeting, tmp_path: Path
+) -> None:
+    heard = []
+
+    def begin(settings: Settings) -> Result | None:
+        assert settings.ending is not None
+        os.kill(os.getpid(), signal.SIGUSR1)
+        with settings.ending.listening(pytest.fail):
+            heard.append(settings.ending.asked())
+        return None
+
+    launch.take_part(begin, Settings(tmp_path), 1.0)
+    assert heard == [True], "and the first block is not begun"
+    assert below_srun.told == [Order()]
+
+
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
 def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
     alarm = signal.getitimer(signal.ITIMER_REAL)[0]

@@ -12,6 +12,7 @@ from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
 from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
+from busbw.launch.endings import ending_below
 from busbw.plan import Plan
 from busbw.resume import plan_of, refuse_another_world
 
@@ -86,15 +87,17 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
     if row.meets is None:
         return begin(settings)
     seat = _seat(row)
+    ending = ending_below(seat)
+    ending.note_from_now()
     where = row.meets(seat, os.environ, timeout_seconds)
     if not seat.lead:
         from busbw.launch.joined import follow  # noqa: PLC0415 - it measures, and so it loads torch
 
-        return follow(where, seat, usable_backend)
+        return follow(where, seat, usable_backend, ending)
     told = meeting.Told(where)
     refused = True
     try:
-        result = begin(dataclasses.replace(settings, meeting=told))
+        result = begin(dataclasses.replace(settings, meeting=told, ending=ending))
         refused = False
         return result
     finally:

@@ -11,6 +11,7 @@ from pathlib import Path
 from busbw import store
 from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
+from busbw.launch.endings import Ending
 from busbw.launch.meeting import Meeting
 from busbw.launch.promises import Promise, Seat, found_in, size_in
 from busbw.packing import pack
@@ -23,8 +24,8 @@ _PR_SET_PDEATHSIG = 1
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one), ``resume`` the folder
-    of the run that is gone on with (None: a new one), ``meeting`` where rank 0 tells the others (None: it starts them
-    itself).
+    of the run that is gone on with (None: a new one). Where somebody else has started the ranks, ``meeting`` is where
+    rank 0 tells the others, and ``ending`` what this one has been asked since it began.
     """
 
     results_dir: Path
@@ -32,6 +33,7 @@ class Settings:
     quiet: bool = False
     resume: Path | None = None
     meeting: Meeting | None = None
+    ending: Ending | None = None
 
 
 @dataclass(frozen=True, slots=True)

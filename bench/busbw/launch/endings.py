@@ -73,6 +73,12 @@ class Ending:
         """Who ended the run."""
         return "a signal to another rank" if self.heard is None else self.heard.name
 
+    def note_from_now(self) -> None:
+        """Remember the signal that comes before a time limit, which would kill a rank that still starts up. Others may:
+        there is nothing to be lost yet.
+        """
+        signal.signal(signal.SIGUSR1, self._note)
+
     @contextmanager
     def listening(self, give_up: Callable[[], None]) -> Iterator[None]:
         """Take in signals from now on; afterwards there is nothing left to be ended. ``give_up`` is called from another

@@ -72,7 +72,8 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         here.finish("interrupted", _INTERRUPTED)
         _leave(Interrupted(here.folder))
 
-    ending = _ending(seat)
+    ending = settings.ending or ending_below(seat)
+    _die_with_launcher(ending)
     try:
         with ending.listening(give_up):
             store = None
@@ -98,17 +99,18 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
     return Result(here.folder, outcome.measured, failed, speaks=True)
 
 
-def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -> Result | None:
+def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], ending: Ending) -> Result | None:
     """Be another rank for one launch, of which rank 0 tells; None when nothing is to be measured.
 
-    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here.
+    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here. ``ending`` is what this rank
+    has been asked since it began.
     """
     order = meeting.hear()
     if order.plan is None:
         meeting.part()
         return Result(Path(), 0, 1, speaks=False) if order.refused else None
     plan = order.plan
-    ending = _ending(seat)
+    _die_with_launcher(ending)
 
     def lost(error: Exception) -> None:
         time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
@@ -128,11 +130,9 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow]) -
     return Result(job.folder, outcome.measured, failed, speaks=False)
 
 
-def _ending(seat: Seat) -> Ending:
-    ending = ending_below(seat)
+def _die_with_launcher(ending: Ending) -> None:
     if not ending.manners.cleans_up:
         die_with_parent(os.getppid())
-    return ending
 
 
 def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable[[Exception], None]) -> World:
