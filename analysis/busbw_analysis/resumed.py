@@ -1,6 +1,8 @@
 """When a run was broken off, how far it was, and when it was gone on with: said beside what is made of its launches."""
 
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
 from typing import Final
 
 from busbw.progress import progress_of
@@ -13,6 +15,12 @@ _ENDS: Final[dict[EndStatus, str]] = {
     "failed": "failed",
     "interrupted": "was interrupted",
 }
+
+
+SOON_SECONDS = 600.0
+"""A launcher whose world is one launch ends the run after each of them, and the next one resumes it. So soon after, it
+is no interruption that anybody has to be told of.
+"""
 
 
 def ended_in_words(stored: StoredRun) -> str:
@@ -44,13 +52,21 @@ def resumptions(dataset: Dataset) -> Iterator[str]:
 def _launches_that_went_on(stored: StoredRun) -> Iterator[str]:
     """Those that say whose blocks they measure, and those that began after an end of the run."""
     end: Ended | None = None
-    for row in stored.rows:
+    for place, row in enumerate(stored.rows):
         if isinstance(row, Ended):
             end = row
         elif isinstance(row, LaunchStarted):
-            if row.resumes is not None or end is not None:
+            if row.resumes is not None or (end is not None and not _comes_next(stored, place, row, end)):
                 yield _in_words(stored, row, end)
             end = None
+
+
+def _comes_next(stored: StoredRun, place: int, begun: LaunchStarted, end: Ended) -> bool:
+    """Whether this is just the next launch of the plan, begun at row ``place``, where all before it were through."""
+    until_then = progress_of(replace(stored, rows=stored.rows[:place]))
+    between = datetime.fromisoformat(begun.started) - datetime.fromisoformat(end.ended)
+    planned = end.status == "interrupted" and len(until_then.there) < until_then.planned
+    return planned and not until_then.partial and between.total_seconds() <= SOON_SECONDS
 
 
 def _in_words(stored: StoredRun, begun: LaunchStarted, end: Ended | None) -> str:

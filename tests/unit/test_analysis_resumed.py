@@ -100,3 +100,25 @@ def test_launches_that_were_added_to_a_whole_run_are_said() -> None:
 
 def test_a_run_that_nobody_resumed_says_nothing() -> None:
     assert said(synthetic_run(CASES, launches=2, blocks=2, samples=30)) == []
+
+
+@pytest.mark.parametrize(
+    ("ended", "blocks", "told"),
+    [
+        ("2026-01-02T23:58:00.000Z", 4, False),
+        ("2026-01-02T20:00:00.000Z", 4, True),  # hours before: who compares launches has to know
+        ("2026-01-02T23:58:00.000Z", 3, True),  # in the middle of a launch
+    ],
+)
+def test_the_next_launch_of_a_world_that_is_one_launch_is_no_resumption(
+    ended: str,
+    blocks: int,
+    told: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    stored = synthetic_run(CASES, launches=2, blocks=2, samples=30)
+    begun = [row for row in stored.rows if isinstance(row, LaunchStarted)]
+    done = [[row for row in stored.measurements if row.launch == number] for number in range(2)]
+    end = Ended(status="interrupted", reason="1 launch(es) are still missing", ended=ended)
+    second = msgspec.structs.replace(begun[1], started="2026-01-03T00:00:00.000Z")
+    rows: list[Row] = [begun[0], *done[0][:blocks], end, second, *done[1], stored.rows[-1]]
+    assert bool(said(StoredRun(stored.path, stored.run, tuple(rows), ()))) is told
