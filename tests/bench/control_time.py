@@ -26,9 +26,7 @@ BARRIERS = 50
 def control_time() -> None:
     """Print it for three sizes of the world."""
     print(f"# one block of all_reduce 8 B, {SAMPLES} samples: median of {BLOCKS}, Gloo ranks on this machine")
-    print(
-        "# in times of one barrier; start: that before each sample; rest: buffers, checks, warm-up, agreements"
-    )
+    print("# in times of one barrier; start: that before each sample; rest: buffers, checks, warm-up, agreements")
     print("ranks  barrier ms  block ms  samples ms     start      rest")
     for ranks in WORLDS:
         in_world(ranks, _ask, Timing(timeout_seconds=240.0))
