@@ -354,7 +354,9 @@ def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Remark]:
     """What the instrument says of itself: how small a difference it can tell here."""
     if selftest is None:
         text = "No self-test of this machine with so many ranks: how small a difference it can tell is not known."
-        yield Remark("note", "self-test", f"{text} busbw selftest finds out.")
+        one_host = len(set(dataset.runs[0].run.hosts)) == 1
+        advice = "busbw selftest finds out." if one_host else "busbw selftest finds out for the ranks of one host."
+        yield Remark("note", "self-test", f"{text} {advice}")
         return
     which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
     if selftest.failures:

@@ -143,7 +143,8 @@ def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
     times = three_digits(between.times_within or math.nan)
     parts = [f"{words(kind)} {kind.name}" for kind in split.classes if kind.part]
     more = f": {', '.join(parts)}" if parts else ""
-    return f"{words(within)} within a host and {words(between)} between hosts ({times} times as long){more}"
+    longer = f"{times} times as long in the middle launch"
+    return f"{words(within)} within a host and {words(between)} between hosts ({longer}){more}"
 
 
 def _time(kind: PairClass) -> str:

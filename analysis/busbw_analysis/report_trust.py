@@ -15,7 +15,7 @@ _TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": 
 _CHECK_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Check", "State", "Found", "Wanted"))
 _NONE: Final = (
     "No self-test of this machine with this backend and so many ranks was found beside the run, so it is not known how "
-    "small a difference can be told here. busbw selftest finds out, in about a minute."
+    "small a difference can be told here. busbw selftest finds out for the ranks of one host, in about a minute."
 )
 
 

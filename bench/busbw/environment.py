@@ -109,7 +109,8 @@ def nics() -> list[JSON]:
     found: list[JSON] = []
     for name, facts in sorted(psutil.net_if_stats().items()):
         # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
-        speed = facts.speed * 1_000_000 / 8 if facts.speed > 0 else None
+        told = facts.speed > 0 and not speed_is_made_up(Path("/sys/class/net") / name)
+        speed = facts.speed * 1_000_000 / 8 if told else None
         kind = (
             "loopback"
             if "loopback" in facts.flags
@@ -117,6 +118,19 @@ def nics() -> list[JSON]:
         )
         found.append({"name": name, "kind": kind, "up": facts.isup, "speed_bytes_per_second": speed, "mtu": facts.mtu})
     return found
+
+
+def speed_is_made_up(interface: Path) -> bool:
+    """Whether the kernel gives this interface (its folder in /sys/class/net) a speed that nothing stands behind.
+
+    TUN and TAP devices and pairs of virtual Ethernet say 10 Gbit/s wherever they lead. A bond, bridge or VLAN has the
+    speed of what lies below it.
+    """
+    if (interface / "tun_flags").exists():
+        return True
+    leads_to, own = _text(str(interface / "iflink")), _text(str(interface / "ifindex"))
+    below = (interface / "device").exists() or any(interface.glob("lower_*"))
+    return not below and leads_to != own
 
 
 def clock_domains(facts: Sequence[dict[str, JSON]]) -> tuple[str | None, ...]:

@@ -55,8 +55,12 @@ def run_selftest(
     Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
     breaks: an instrument that cannot even run has failed, too.
     """
-    if launch.launcher_here(os.environ).name != "local":
-        message = "a self-test starts its own ranks again and again; run it outside of torchrun"
+    around = launch.launcher_here(os.environ).name
+    if around != "local":
+        message = (
+            f"a self-test starts its own ranks again and again, on one host; run it outside of {around}, or in a step "
+            "of one task (srun --ntasks=1 busbw selftest)"
+        )
         raise UsageError(message)
     row = backend_named(backend)
     if ranks is None:

@@ -20,6 +20,29 @@ def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     monkeypatch.setattr(environment, "_text", lambda path: files.get(str(path)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "files", "made_up"),
+    [
+        ("a TAP device", {"tun_flags": "0x1002", "iflink": "2", "ifindex": "2"}, True),
+        ("one end of a pair", {"iflink": "7", "ifindex": "2"}, True),
+        ("a card", {"device/vendor": "0x15b3", "iflink": "2", "ifindex": "2"}, False),
+        ("a bond", {"bonding/slaves": "eth0", "iflink": "2", "ifindex": "2"}, False),
+        ("a VLAN", {"lower_eth0/mtu": "1500", "iflink": "2", "ifindex": "5"}, False),
+        ("what /sys does not know", {}, False),
+    ],
+)
+def test_the_speed_of_an_interface_that_nothing_stands_behind_is_none(
+    tmp_path: Path,
+    kind: str,
+    files: dict[str, str],
+    made_up: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert environment.speed_is_made_up(tmp_path) is made_up, kind
+
+
 def test_the_facts_are_plain_values_that_a_file_can_hold() -> None:
     facts = environment.host_facts()
     assert json.loads(json.dumps(facts)) == facts

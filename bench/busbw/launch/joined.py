@@ -170,7 +170,8 @@ def _close(here: Opened, failed: int, launcher: str) -> None:
         finish_well(here.folder, failed)
         return
     here.finish("interrupted", f"{others} launch(es) are still missing; {launcher}'s world is one at a time")
+    then = "busbw launches starts them, or busbw submit --resume" if launcher == "srun" else "resume it again"
     sys.stderr.write(
         f"busbw: {others} launch(es) of run {here.folder.name} are still missing, and {launcher}'s world is one "
-        "at a time: resume it again\n"
+        f"at a time: {then}\n"
     )

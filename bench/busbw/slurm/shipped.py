@@ -17,12 +17,12 @@ _LAUNCHES = Setting("LAUNCHES", "6", "fresh processes so many times: what an int
 _MPI = Setting("MPI", "pmi2", "pmi2 for MPICH and Intel MPI, pmix for Open MPI; srun --mpi=list shows what there is")
 
 
-def _about(name: str, *lines: str) -> tuple[str, ...]:
+def _about(name: str, *lines: str, more: str = "--op all_reduce --sizes 8..64MiB*2") -> tuple[str, ...]:
     return (
         *lines,
         "",
         f"    sbatch slurm/{name}.sbatch",
-        f"    sbatch --nodes=4 --partition=… slurm/{name}.sbatch --op all_reduce --sizes 8..64MiB*2",
+        f"    sbatch --nodes=4 --partition=… slurm/{name}.sbatch {more}",
         "",
         "Options of sbatch go before the file and win over its lines; those of busbw run go behind it. What a job of",
         "yours needs besides, as --partition or --account, is added here or there.",
@@ -83,6 +83,7 @@ SHIPPED: dict[str, Job] = {
             *_about(
                 "pairs",
                 "One rank a node, every node with every other one: a slow node, direction or cable has a name then.",
+                more="--pairs alone",
             ),
             "",
             "All nodes of the default partition that are idle:",
@@ -93,7 +94,7 @@ SHIPPED: dict[str, Job] = {
         ranks_per_node=1,
         exclusive=True,
         time="1:00:00",
-        settings=(_BUSBW, _RESULTS, Setting("SIZES", "8,4MiB"), Setting("LAUNCHES", "3", _LAUNCHES.comment)),
+        settings=(_BUSBW, _RESULTS, Setting("SIZES", "8,4MiB"), _LAUNCHES),
         # Without a barrier before each sample: where delays differ, it lets go of near ranks before far ones.
         run=(
             *("--op", "pair_matrix", "--sync", "none", "--sizes", Shell("$SIZES")),
