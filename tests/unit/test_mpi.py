@@ -158,6 +158,16 @@ def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_s
     assert not told
 
 
+def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: list[str]) -> None:
+    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    watch = backend._Watch(0.05, lambda error: told.append(str(error)))
+    deadline = time.monotonic() + 20
+    while not told and time.monotonic() < deadline:
+        time.sleep(0.05)
+    watch.end()
+    assert told[0].startswith("nothing came back from MPI for ")
+
+
 def test_who_gets_on_is_not_lost(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
     watch = backend._Watch(1.0, lambda error: told.append(str(error)))

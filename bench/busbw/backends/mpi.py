@@ -60,6 +60,9 @@ _POLLING_SHARE = 0.02
 the others wait for.
 """
 
+_ASLEEP = 10
+"""A library that sleeps where others poll looks like that on every rank: after so many timeouts each one is lost."""
+
 _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 
 
@@ -267,7 +270,9 @@ class _Watch:
             now, processor = time.monotonic(), time.clock_gettime(self._watched)
             if self.beats != beats:
                 beats, since, used = self.beats, now, processor
-            elif now - since > self._timeout_seconds and processor - used > _POLLING_SHARE * (now - since):
+            elif now - since > self._timeout_seconds and (
+                processor - used > _POLLING_SHARE * (now - since) or now - since > _ASLEEP * self._timeout_seconds
+            ):
                 self._lost(BackendError(f"nothing came back from MPI for {now - since:.0f} s"))
                 return
 
