@@ -55,13 +55,10 @@ _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
 _LEAST_LOOK_SECONDS, _MOST_LOOK_SECONDS = 0.25, 5.0
 
-_POLLING_SHARE = 0.02
-"""MPI waits by polling. A rank that has used less of a processor than this is not waiting in MPI: it is the one that
-the others wait for.
+_POLLING_SHARE, _ASLEEP = 0.02, 10
+"""MPI waits by polling. A rank that has used less of a processor than this share is not waiting in MPI: it is the one
+that the others wait for. In a library that sleeps every rank looks like that: after so many timeouts each one is lost.
 """
-
-_ASLEEP = 10
-"""A library that sleeps where others poll looks like that on every rank: after so many timeouts each one is lost."""
 
 _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 
