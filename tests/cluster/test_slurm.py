@@ -412,13 +412,11 @@ class TestBrokenOff:
         assert run.end is not None
         assert run.end.status == "complete"
         rows = json.loads(site.busbw("status", "--json").stdout)
-        (row,) = [row for row in rows if row["run"] and row["run"].endswith(run.run.id)]
-        assert (row["job"], row["state"], row["blocks"], row["ended"]) == (
-            str(second),
-            "COMPLETED",
-            "80 of 80",
-            "complete",
-        )
+        of_run = [row for row in rows if row["run"] and row["run"].endswith(run.run.id)]
+        assert [(row["job"], row["state"], row["blocks"], row["ended"]) for row in of_run] == [
+            (str(second), "COMPLETED", "80 of 80", "complete"),
+            (str(number), "FAILED", "80 of 80", "complete"),
+        ]
 
     def test_a_job_that_is_requeued_goes_on_with_its_run(self, site: Site) -> None:
         plan = site.plan("requeued", blocks=20, launches=2)

@@ -13,7 +13,7 @@ from busbw.cli import main
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.plan import read_suite
-from busbw.records import JSON
+from busbw.records import JSON, Ended
 from busbw.slurm import planned
 from busbw.slurm.follow import Follower, Verdict
 from busbw.store import StoredRun
@@ -238,6 +238,41 @@ def test_a_whole_run_is_not_submitted_again_but_for_more_launches(slurm: Path) -
     assert f"run --resume {folder} --launches 4\n" in more.stdout
 
 
+@pytest.mark.parametrize(
+    ("queued", "words"),
+    [
+        ("12|12|RUNNING|None|n[1-2]|(null)|busbw-quick", "12, RUNNING on n[1-2]; wait"),
+        ("12|12|PENDING|BeginTime||(null)|busbw-quick", "12, PENDING (BeginTime); wait"),
+        ("15|15|RUNNING|None|n[3-4]|resumes RUN|busbw-quick", "15, RUNNING on n[3-4]; wait"),
+        ("15|15|PENDING|Resources||resumes RUN|busbw-quick", "15, PENDING (Resources); wait"),
+    ],
+)
+def test_a_run_that_a_job_goes_on_with_is_not_submitted_a_second_time(slurm: Path, queued: str, words: str) -> None:
+    folder = broken_off(slurm / "results")
+    (slurm / "queue").write_text(f"{queued.replace('RUN|', f'{folder.name}|')}\n")
+    result = busbw("submit", "--resume", "latest")
+    assert result.exit_code == 1
+    assert f"busbw: run {folder.name} has a job already, which goes on with it: {words}" in result.stderr
+    assert f"(busbw status), or end it: scancel {words[:2]}\n" in result.stderr
+    assert not Path("script").exists(), "nothing may be submitted"
+
+
+@pytest.mark.parametrize(
+    "queued",
+    [
+        "12|12|TIMEOUT|None||(null)|busbw-quick",
+        "12|12|RUNNING|None|n[3-4]|(null)|busbw-quick",  # requeued onto other nodes, where it began another run
+        "15|15|FAILED|None||resumes RUN|busbw-quick",
+        "16|16|RUNNING|None|n[1-2]|resumes another|busbw-quick",
+    ],
+)
+def test_jobs_that_leave_a_run_alone_do_not_keep_it_from_being_resumed(slurm: Path, queued: str) -> None:
+    folder = broken_off(slurm / "results")
+    (slurm / "queue").write_text(f"{queued.replace('RUN|', f'{folder.name}|')}\n")
+    assert busbw("submit", "--resume", "latest").exit_code == 0
+    assert f"run --resume {folder}\n" in Path("script").read_text()
+
+
 # --- status ----------------------------------------------------------------------------------------------------
 
 
@@ -255,9 +290,9 @@ def test_jobs_and_runs_stand_side_by_side(slurm: Path) -> None:
     )
     mine = {"job": "12", "state": "RUNNING", "reason": None, "run": str(folder.relative_to(slurm)), "ended": None}
     waiting = {"job": "13", "state": "PENDING", "reason": "Resources", "run": None, "blocks": None, "ended": None}
-    assert listed() == [{**mine, "blocks": "1 of 2"}, waiting]
+    assert listed() == [waiting, {**mine, "blocks": "1 of 2"}]
     table = busbw("status").stdout
-    assert [line.split()[:2] for line in table.splitlines()] == [["job", "state"], ["12", "RUNNING"], ["13", "PENDING"]]
+    assert [line.split()[:2] for line in table.splitlines()] == [["job", "state"], ["13", "PENDING"], ["12", "RUNNING"]]
 
 
 def test_a_job_that_has_yet_to_resume_a_run_is_shown_beside_it(slurm: Path) -> None:
@@ -265,8 +300,57 @@ def test_a_job_that_has_yet_to_resume_a_run_is_shown_beside_it(slurm: Path) -> N
     (slurm / "queue").write_text(
         f"12|12|TIMEOUT|None||(null)|busbw-quick\n15|15|PENDING|Priority||resumes {folder.name}|busbw-quick\n"
     )
-    (row,) = listed()
-    assert (row["job"], row["state"], row["reason"]) == ("15", "PENDING", "Priority")
+    coming, ended = listed()
+    assert (coming["job"], coming["state"], coming["reason"]) == ("15", "PENDING", "Priority")
+    assert (ended["job"], ended["state"], ended["reason"]) == ("12", "TIMEOUT", None)
+    assert coming["run"] == ended["run"] == str(folder.relative_to(slurm))
+
+
+INTERRUPTED = Ended(status="interrupted", reason="1 launch(es) are still missing", ended="2026-01-02T03:04:05.000Z")
+
+
+def between_launches(results: Path, *resumed_in: str) -> Path:
+    """A run that job 12 began on n[1-2], after the first of its two launches; these jobs tried to go on with it."""
+    later: list[JSON] = [{"launch": 1, "variables": {**JOB, "SLURM_JOB_ID": job}} for job in resumed_in]
+    folder = broken_off(results, resumed=later)
+    with store.Appender(folder) as appender:
+        appender.append(INTERRUPTED)
+    return folder
+
+
+def test_every_job_of_a_run_has_its_row_and_the_one_that_goes_on_comes_first(slurm: Path) -> None:
+    folder = between_launches(slurm / "results", "13")
+    (slurm / "queue").write_text(
+        f"13|13|FAILED|NonZeroExitCode||resumes {folder.name}|busbw-quick\n"
+        "12|12|RUNNING|None|n[1-2]|(null)|busbw-quick\n"
+    )
+    assert [(row["job"], row["state"], row["blocks"], row["ended"]) for row in listed()] == [
+        ("12", "RUNNING", "1 of 2", None),
+        ("13", "FAILED", "1 of 2", None),
+    ], "what a step wrote between two launches is no end"
+    (slurm / "queue").write_text("13|13|FAILED|None||(null)|busbw-quick\n12|12|TIMEOUT|None||(null)|busbw-quick\n")
+    assert [(row["job"], row["ended"]) for row in listed()] == [
+        (job, "interrupted: 1 launch(es) are still missing") for job in ("13", "12")
+    ]
+
+
+def test_jobs_that_go_on_come_first_then_the_newest_and_runs_without_a_job_last(slurm: Path) -> None:
+    broken_off(slurm / "results")
+    broken_off(slurm / "results", variables={})
+    (slurm / "queue").write_text(
+        "9|9|RUNNING|None|n3|(null)|busbw-a\n"
+        "11|11|COMPLETED|None||(null)|busbw-b\n"
+        "100|100|FAILED|None||(null)|busbw-c\n"
+        "10|10|PENDING|Priority||(null)|busbw-d\n"
+    )
+    assert [(row["job"], row["state"]) for row in listed()] == [
+        ("10", "PENDING"),
+        ("9", "RUNNING"),
+        ("100", "FAILED"),
+        ("12", None),
+        ("11", "COMPLETED"),
+        (None, None),
+    ]
 
 
 def test_runs_are_listed_when_slurm_has_forgotten_their_jobs_or_is_not_there(

@@ -9,11 +9,10 @@ import click
 
 from busbw import cases, listing, store, units
 from busbw.backends import backend_named
-from busbw.errors import LaunchError, StoreError, UsageError
-from busbw.slurm import planned, queue, steps
+from busbw.errors import LaunchError, UsageError
+from busbw.slurm import overview, planned, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.planned import Order
-from busbw.slurm.runs import JobRuns, standing_of
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 
 _results_dir = click.option(
@@ -97,7 +96,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         mpi=planned.mpi_for(order.plan, mpi),
         srun=srun,
         nodelist=nodelist or order.nodelist,
-        comment=f"resumes {order.resumed.name}" if order.resumed else None,
+        comment=overview.resumption_of(order.resumed) if order.resumed else None,
         about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
         before=before,
         **of_sbatch,
@@ -107,6 +106,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         click.echo(text, nl=False)
         click.echo(_about(order), err=True)
         return
+    if order.resumed:
+        overview.refuse_a_second_job(order.resumed)
     results_dir.mkdir(parents=True, exist_ok=True)
     number = queue.submit(text)
     log = None if order.shape.node_counts else Path.cwd() / f"busbw-{number}.out"
@@ -179,8 +180,11 @@ def _wait(follower: Follower) -> None:
 @_results_dir
 @_as_json
 def status(*, results_dir: Path, as_json: bool) -> None:
-    """List jobs of yours that run busbw, and all runs: how each stands, and which belongs to which."""
-    rows = _rows(results_dir)
+    """List jobs of yours that run busbw, and all runs: how each stands, and which belongs to which.
+
+    A run has a row for every job of it that Slurm still knows. Jobs that go on come first, then the newest.
+    """
+    rows = overview.rows(results_dir, _queued())
     if as_json:
         click.echo(json.dumps(rows, indent=2))
     elif rows:
@@ -189,47 +193,16 @@ def status(*, results_dir: Path, as_json: bool) -> None:
         click.echo(f"no jobs, and no runs in {results_dir}", err=True)
 
 
-def _rows(results_dir: Path) -> list[listing.Row]:
+def _queued() -> tuple[queue.QueuedJob, ...]:
+    """This user's jobs; where Slurm cannot be asked, none, and it is said why."""
     try:
-        queued = queue.mine() if queue.missing() is None else ()
-        if queue.missing() is not None:
-            click.echo(f"busbw: runs only: {queue.missing()}", err=True)
+        why = queue.missing()
+        queued = queue.mine() if why is None else ()
     except LaunchError as error:
-        click.echo(f"busbw: runs only: {error}", err=True)
-        queued = ()
-    runs = JobRuns(results_dir)
-    rows: list[listing.Row] = []
-    told: set[str] = set()
-    for folder in store.folders(results_dir):
-        there = [stay.job for stay in runs.jobs(folder)]
-        # A job that has yet to begin with what a run lacks is in no run, but says so.
-        theirs = [one for one in queued if one.id in there or one.comment == f"resumes {folder.name}"]
-        job = max(theirs, key=lambda one: int(one.id), default=None)
-        told |= {one.id for one in theirs}
-        rows.append({**_job_part(next(reversed(there), None), job), **_run_part(folder)})
-    # Those that went well and have no run here have it in another folder.
-    waiting = [
-        job for job in queued if job.id not in told and job.name.startswith("busbw") and job.state != queue.ENDED_WELL
-    ]
-    return [*rows, *({**_job_part(job.id, job), **_run_part(None)} for job in waiting)]
-
-
-def _job_part(number: str | None, job: queue.QueuedJob | None) -> listing.Row:
-    return {
-        "job": job.shown if job else number,
-        "state": job.state if job else None,
-        "reason": job.reason if job else None,
-    }
-
-
-def _run_part(folder: Path | None) -> listing.Row:
-    if folder is None:
-        return {"run": None, "blocks": None, "ended": None}
-    try:
-        standing = standing_of(folder)
-    except StoreError as error:
-        return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
-    return {"run": str(folder), "blocks": f"{standing.done} of {standing.planned}", "ended": standing.ended}
+        why, queued = str(error), ()
+    if why is not None:
+        click.echo(f"busbw: runs only: {why}", err=True)
+    return queued
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

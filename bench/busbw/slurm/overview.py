@@ -1,0 +1,93 @@
+"""Jobs and runs side by side: what Slurm knows, what is on the disk, and which job goes on with which run."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from busbw import listing, store
+from busbw.errors import LaunchError, StoreError
+from busbw.slurm import queue
+from busbw.slurm.queue import QueuedJob
+from busbw.slurm.runs import JobRuns, Stay, jobs_of, standing_of
+
+
+def resumption_of(folder: Path) -> str:
+    """The comment of a job that is to go on with the run in ``folder``, which does not name the job until it begins."""
+    return f"resumes {folder.name}"
+
+
+def goes_on_with(job: QueuedJob, folder: Path, stays: Sequence[Stay]) -> bool:
+    """Whether ``job`` measures the run in ``folder``, which was measured in ``stays``, or will when it begins.
+
+    A job that was requeued onto other nodes has begun another run there.
+    """
+    if job.ended:
+        return False
+    if job.comment == resumption_of(folder):
+        return True
+    nodes = {stay.nodes for stay in stays if stay.job == job.id}
+    return bool(nodes) and (job.state != "RUNNING" or job.nodes in nodes)
+
+
+def refuse_a_second_job(folder: Path) -> None:
+    """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
+    stays = jobs_of(store.read_run(folder))
+    job = next((one for one in queue.mine() if goes_on_with(one, folder, stays)), None)
+    if job is not None:
+        message = (
+            f"run {folder.name} has a job already, which goes on with it: {job.shown}, {job.in_words()}; wait for its "
+            f"end (busbw status), or end it: scancel {job.shown}"
+        )
+        raise LaunchError(message)
+
+
+def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[listing.Row]:
+    """A row for every job and every run it measured: jobs that go on first, then the newest, runs without one last.
+
+    Of a run whose jobs Slurm has forgotten, the last one is named.
+    """
+    found = [*_of_runs(results_dir, queued)]
+    told = {number for number, *_ in found}
+    found += [(job.id, job, _NO_RUN) for job in queued if job.id not in told and job.name.startswith("busbw")]
+    found.sort(key=lambda one: _place(one[0], one[1]))
+    return [{**_job_part(number, job), **run} for number, job, run in found]
+
+
+_NO_RUN: listing.Row = {"run": None, "blocks": None, "ended": None}
+
+
+def _of_runs(
+    results_dir: Path, queued: Sequence[QueuedJob]
+) -> Iterator[tuple[str | None, QueuedJob | None, listing.Row]]:
+    runs = JobRuns(results_dir)
+    for folder in reversed(list(store.folders(results_dir))):
+        stays = runs.jobs(folder)
+        there = {stay.job for stay in stays}
+        theirs = [job for job in queued if job.id in there or job.comment == resumption_of(folder)]
+        run = _run_part(folder, live=any(goes_on_with(job, folder, stays) for job in theirs))
+        for job in theirs:
+            yield job.id, job, run
+        if not theirs:
+            yield stays[-1].job if stays else None, None, run
+
+
+def _place(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
+    """What is sorted by: jobs that go on, then the rest; among these the newest first, and no number last."""
+    return job is None or job.ended, -int(number) if number is not None and number.isdecimal() else 0
+
+
+def _job_part(number: str | None, job: QueuedJob | None) -> listing.Row:
+    return {
+        "job": job.shown if job else number,
+        "state": job.state if job else None,
+        "reason": job.reason if job else None,
+    }
+
+
+def _run_part(folder: Path, *, live: bool) -> listing.Row:
+    try:
+        standing = standing_of(folder)
+    except StoreError as error:
+        return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
+    # Every launch below srun ends the run, until the next one goes on: while a job is at it, that is no end.
+    ended = None if live and not standing.whole else standing.ended
+    return {"run": str(folder), "blocks": f"{standing.done} of {standing.planned}", "ended": ended}
