@@ -123,7 +123,8 @@ def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
     assert len(steps.told) == 2
     said = capsys.readouterr().err
     assert f"run {folder.name} is not whole: 5 of 12 blocks" in said
-    assert f"busbw submit --resume {folder.name} goes on" in said
+    assert f"busbw submit --resume {folder.name} goes on, unless Slurm starts this job again by itself" in said
+    assert "(busbw status shows it)" in said
 
 
 def test_a_case_that_failed_does_not_keep_the_other_launches_from_being_measured(results: Path) -> None:

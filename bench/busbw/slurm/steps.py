@@ -62,7 +62,10 @@ def carry_out(
         if after.whole:
             return folder, _exit_status(status)
         if after.broken_off or after.done == before:
-            _say(f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on")
+            _say(
+                f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on, "
+                "unless Slurm starts this job again by itself, as after the failure of a node (busbw status shows it)"
+            )
             return folder, 1
         options = ["--resume", str(folder), *quiet]
 
