@@ -248,8 +248,12 @@ def _broken_off_in_words() -> Iterator[None]:
     except (BusbwError, Interrupted) as broken:
         if broken.folder is None:
             raise
+        from busbw import launch  # noqa: PLC0415 - numpy comes with it; it is there by now
+
         folder = shlex.quote(str(broken.folder))
-        click.echo(f"busbw: {broken}\nresults: {folder}\nnext:    busbw run --resume {folder}", err=True)
+        # A step of Slurm is read where another world would form: on the node that submits.
+        command = "submit" if launch.launcher_here(os.environ).name == "srun" else "run"
+        click.echo(f"busbw: {broken}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True)
         click.get_current_context().exit(1)
 
 

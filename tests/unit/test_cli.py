@@ -342,6 +342,24 @@ def test_a_run_that_was_broken_off_says_where_it_is_and_what_goes_on_with_it(
     ]
 
 
+def test_below_srun_a_job_of_the_same_world_goes_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def breaks(*_: object) -> None:
+        raise in_folder(RankFailure("rank 1 was killed"), tmp_path)
+
+    monkeypatch.setattr(launch, "take_part", breaks)
+    for name, value in {
+        "SLURM_PROCID": "0",
+        "SLURM_STEP_NUM_TASKS": "2",
+        "SLURM_LOCALID": "0",
+        "SLURM_STEP_NODELIST": "n[1-2]",
+        "SLURM_STEP_ID": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    result = busbw("run", "--op", "barrier")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1] == f"next:    busbw submit --resume {tmp_path}"
+
+
 @pytest.mark.parametrize("begun", [False, True])
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), RankFailure("gone"), LaunchError("another world")])
 def test_what_breaks_a_run_off_names_its_folder_once_it_can_be_gone_on_with(
