@@ -83,8 +83,10 @@ def case_name(summary: CaseSummary) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:_EXAMPLES])
-    return shown if len(names) <= _EXAMPLES else f"{shown} and {len(names) - _EXAMPLES} more"
+    # "and 1 more" takes the room of the one.
+    if len(names) <= _EXAMPLES + 1:
+        return ", ".join(names)
+    return f"{', '.join(names[:_EXAMPLES])} and {len(names) - _EXAMPLES} more"
 
 
 def _cases(count: int) -> str:

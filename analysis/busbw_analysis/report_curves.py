@@ -67,7 +67,12 @@ def operations(judgement: Judgement) -> Section:
         _operation(f"op-{number}", op, curves, cases) for number, (op, curves) in enumerate(by_op.items(), start=1)
     )
     if not parts:
-        return Section("operations", "Operations", (Paragraph("No operation gave a result that can be shown."),))
+        text = (
+            "Pairs of ranks alone were measured: they are below."
+            if judgement.matrices
+            else "No operation gave a result that can be shown."
+        )
+        return Section("operations", "Operations", (Paragraph(text),))
     how = (
         "Each point is the median over launches of the slowest rank's time, on logarithmic axes. Bars are what the "
         "table below each figure says. A vertical dotted line marks a size at which the fit changes."

@@ -190,6 +190,12 @@ def test_the_same_judgement_gives_the_same_bytes() -> None:
     assert report.compose(judged(usual())) == report.compose(judged(usual()))
 
 
+def test_a_run_of_pairs_alone_says_where_they_are() -> None:
+    judgement = judge(pool((synthetic_run([case("pair_matrix", 1 << 20, 4, variant="together")], launches=4),)))
+    (operations,) = [one for one in report.page_of(judgement).sections if one.anchor == "operations"]
+    assert operations.blocks == (Paragraph("Pairs of ranks alone were measured: they are below."),)
+
+
 def test_the_json_is_strict_and_says_what_was_found() -> None:
     matrix = case("pair_matrix", 1 << 20, variant="together")
     world = replace(WORLD, slow_pairs=((2, 1),), launch_noise=0.0)
