@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 RANKS ?= 4
+SELECT ?=
 
 venv := .venv
 installed := $(venv)/.installed
@@ -38,7 +39,7 @@ cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm,
 	sh tests/cluster/setup.sh
 
 cluster-test: $(installed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
-	$(venv)/bin/python -m pytest tests/cluster
+	$(venv)/bin/python -m pytest tests/cluster $(SELECT)
 
 lint: $(installed) ## style, types and import layers
 	$(venv)/bin/ruff check

@@ -23,7 +23,7 @@ from busbw_analysis.judge import judge
 from busbw_analysis.load import load
 from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.measures]
 
 _PLAN = """\
 name = "pairs"

@@ -53,6 +53,7 @@ def run(cluster: Bed, tmp_path: Path) -> StoredRun:
     return store.read(folder)
 
 
+@pytest.mark.measures
 @pytest.mark.timeout(400)  # eight ranks load torch on whatever processors there are
 def test_places_are_those_of_slurm_and_pairs_are_split_by_them(run: StoredRun) -> None:
     """One world for all of it: it takes longer to start than to look at."""

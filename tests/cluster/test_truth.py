@@ -18,7 +18,7 @@ from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement, judge
 from busbw_analysis.load import load
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.timeout(400), pytest.mark.measures]
 
 RATES_MBIT = (100, 1000)
 DELAYS_MS = (1, 5)
