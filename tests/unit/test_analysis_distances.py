@@ -104,7 +104,7 @@ def test_the_report_says_the_split_in_words_table_and_json() -> None:
     text = report.text.replace("\\", "")
     assert "within a host and" in text
     assert "between hosts (" in text
-    assert "times as long): " in text
+    assert " times as long in the middle launch): " in text
     assert "of these: between leaf switches" in text
     splits = json.loads(report.json)["pair_splits"]
     assert [split["size_bytes"] for split in splits] == [8, MIB]
