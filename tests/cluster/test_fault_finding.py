@@ -12,18 +12,20 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 
 import pytest
 from bed import Bed, Cable, Network, Ranks, both_ways
 from bed.network import Path as Way
+from measured import measured
 
 from busbw import store
 from busbw_analysis.judge import judge
 from busbw_analysis.load import load
 from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR
 
-pytestmark = [pytest.mark.timeout(400), pytest.mark.measures]
+pytestmark = pytest.mark.timeout(400)
 
 _PLAN = """\
 name = "pairs"
@@ -66,10 +68,12 @@ class Matrices:
 
     bed: Bed
     ranks: Ranks
+    results: Path
 
-    def run(self, network: Network, results: Path) -> Path:
+    def run(self, network: Network) -> Path:
         """The folder of a run of as many launches as it takes to judge single pairs."""
         self.bed.set_network(network)
+        results = Path(mkdtemp(dir=self.results))
         plan = results / "plan.toml"
         plan.write_text(_PLAN)
         for launch in range(LAUNCHES_FOR_A_PAIR):
@@ -79,9 +83,9 @@ class Matrices:
         (folder,) = store.folders(results)
         return folder
 
-    def report(self, network: Network, results: Path) -> Report:
+    def report(self, network: Network) -> Report:
         """What ``busbw report`` says of such a run."""
-        folder = self.run(network, results)
+        folder = self.run(network)
         command = [sys.executable, "-m", "busbw", "report", str(folder)]
         told = subprocess.run(command, capture_output=True, text=True, check=False)
         assert told.returncode == 0, told.stderr
@@ -90,8 +94,9 @@ class Matrices:
 
 @pytest.fixture(scope="module")
 def matrices(network_of_module: Bed, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Matrices]:
-    with Ranks(network_of_module, tmp_path_factory.mktemp("ranks")) as ranks:
-        yield Matrices(network_of_module, ranks)
+    results = tmp_path_factory.mktemp("matrices")
+    with Ranks(network_of_module, results) as ranks:
+        yield Matrices(network_of_module, ranks, results)
 
 
 def one_fault(cables: dict[str, Cable] | None = None, paths: tuple[Way, ...] = ()) -> Network:
@@ -100,12 +105,12 @@ def one_fault(cables: dict[str, Cable] | None = None, paths: tuple[Way, ...] = (
 
 
 SLOW_HOST = one_fault({"n3": Cable(up_mbit=100, down_mbit=100)})
-SLOW_UP = one_fault({"n3": Cable(up_mbit=200)})
-SLOW_DOWN = one_fault({"n2": Cable(down_mbit=200)})
-SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=200))
-SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=200),))
-FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=2))
-FAR_HOST = one_fault({"n4": Cable(delay_ms=2)})
+SLOW_UP = one_fault({"n3": Cable(up_mbit=100)})
+SLOW_DOWN = one_fault({"n2": Cable(down_mbit=100)})
+SLOW_PAIR = one_fault(paths=both_ways("n1", "n4", rate_mbit=100))
+SLOW_PATH = one_fault(paths=(Way("n2", "n3", rate_mbit=100),))
+FAR_PAIR = one_fault(paths=both_ways("n2", "n4", delay_ms=10))
+FAR_HOST = one_fault({"n4": Cable(delay_ms=10)})
 
 
 @pytest.mark.parametrize(
@@ -162,26 +167,27 @@ FAR_HOST = one_fault({"n4": Cable(delay_ms=2)})
         ),
     ],
 )
+@measured
 def test_the_fault_is_named_and_nothing_else(
     matrices: Matrices,
-    tmp_path: Path,
     network: Network,
     words: str,
     small: list[tuple[str, str]],
     large: list[tuple[str, str]],
 ) -> None:
-    report = matrices.report(network, tmp_path)
+    report = matrices.report(network)
     assert words in report.text
     assert report.accused == {8: small, 256 * 1024: large}
 
 
-HEALTHY = (Network(1000, 0.2), Network(1000, 2), Network(100, 0.2), Network(500, 1))
+HEALTHY = (Network(1000, 0.2), Network(1000, 1), Network(100, 0.2), Network(500, 0.5))
 
 
 @pytest.mark.parametrize("trial", range(5))
 @pytest.mark.parametrize("network", HEALTHY, ids=lambda network: f"{network.rate_mbit} Mbit/s, {network.delay_ms} ms")
-def test_a_healthy_network_accuses_nobody(matrices: Matrices, tmp_path: Path, network: Network, trial: int) -> None:
+@measured
+def test_a_healthy_network_accuses_nobody(matrices: Matrices, network: Network, trial: int) -> None:
     del trial
-    judgement = judge(load([matrices.run(network, tmp_path)]))
+    judgement = judge(load([matrices.run(network)]))
     assert [matrix.odd for matrix in judgement.matrices] == [(), ()]
     assert not [remark.text for remark in judgement.remarks if "Pair matrix" in remark.text]

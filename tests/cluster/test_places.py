@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from tempfile import mkdtemp
 
 import pytest
 from bed import Bed, Network, both_ways
+from measured import measured
 
 from busbw import store
 from busbw.placement import binding, distance, seats_of
@@ -37,26 +39,26 @@ sizes = "8"
 """
 
 
-@pytest.fixture
-def run(cluster: Bed, tmp_path: Path) -> StoredRun:
+def run_of(cluster: Bed, results: Path) -> StoredRun:
     """Two ranks on each of four hosts, each rank bound to a core; the way between n1, n2 and n3, n4 is longer."""
     ways = [way for one in ("n1", "n2") for other in ("n3", "n4") for way in both_ways(one, other, 0, FURTHER_MS)]
     cluster.set_network(Network(delay_ms=DELAY_MS, paths=ways))
-    plan = tmp_path / "plan.toml"
+    plan = results / "plan.toml"
     plan.write_text(PLAN, encoding="utf-8")
-    told = tmp_path / "told"
-    bound = f"taskset --cpu-list $SLURM_LOCALID busbw run --plan {plan} --results-dir {tmp_path}/results"
+    told = results / "told"
+    bound = f"taskset --cpu-list $SLURM_LOCALID busbw run --plan {plan} --results-dir {results}/results"
     argv = ["--nodes=4", "--ntasks-per-node=2", f"--output={told}", f"--wrap=srun bash -c '{bound}'"]
     job = cluster.ended_job(cluster.sbatch(argv))
     assert job.exit_code == 0, told.read_text(encoding="utf-8")
-    (folder,) = store.folders(tmp_path / "results")
+    (folder,) = store.folders(results / "results")
     return store.read(folder)
 
 
-@pytest.mark.measures
 @pytest.mark.timeout(400)  # eight ranks load torch on whatever processors there are
-def test_places_are_those_of_slurm_and_pairs_are_split_by_them(run: StoredRun) -> None:
+@measured
+def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp_path: Path) -> None:
     """One world for all of it: it takes longer to start than to look at."""
+    run = run_of(cluster, Path(mkdtemp(dir=tmp_path)))
     facts = run.run
     assert facts.machine == "bed"
     assert {host: facts.environments[host]["node"] for host in facts.environments} == {

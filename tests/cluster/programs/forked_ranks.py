@@ -6,6 +6,7 @@ Reads orders from its standard input, one JSON object a line, and answers each w
 line on.
 """
 
+import atexit
 import ctypes
 import json
 import os
@@ -48,7 +49,16 @@ def be_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> None:
     os.chdir(order["folder"])
     for number, name in ((0, os.devnull), (1, rank["output"]), (2, rank["error"])):
         os.dup2(os.open(name, os.O_RDWR | os.O_CREAT, 0o644), number)
-    main(order["arguments"], prog_name="busbw")
+    try:
+        main(order["arguments"], prog_name="busbw")
+    except SystemExit as ended:
+        # What every process does at its end, but for taking apart what torch and the others have in memory: those are
+        # pages of the process that forked this one, and copying them takes longer than a small measurement.
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        code = ended.code or 0
+        os._exit(code if isinstance(code, int) else 1)
 
 
 def fork_rank(order: Mapping[str, Any], rank: Mapping[str, Any]) -> int:
