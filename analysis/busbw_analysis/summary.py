@@ -42,6 +42,9 @@ Flag = Literal[
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
 """Ops that no rank can leave before the last one has come: in them the shortest time is usually the late rank's."""
 
+LOCAL = frozenset({"memory_copy"})
+"""Ops in which no other rank takes part: who comes late delays nobody."""
+
 LAUNCHES_FOR_AN_INTERVAL = 6
 """Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
 
@@ -244,7 +247,7 @@ def _flags(
         # Ranks that copy wait for nobody, so when they come changes nothing.
         (
             "skew>10%",
-            case.op != "memory_copy" and any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups),
+            case.op not in LOCAL and any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups),
         ),
         ("drift", any(group.drift for group in groups)),
         ("correlated", any(group.tau >= _TAU_WORTH_A_FLAG for group in groups)),

@@ -7,7 +7,7 @@ from typing import Literal
 from busbw.units import format_rate, format_time
 from busbw_analysis.fit import Fit, Refused
 from busbw_analysis.models import NoModel, Prediction
-from busbw_analysis.peaks import NoRoof, Roof
+from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof
 from busbw_analysis.series import Point, Series
 from busbw_analysis.summary import Interval
 
@@ -76,7 +76,7 @@ class Verdict:
 
 def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
     """One verdict per band of sizes that was measured. A copy is a roof and is not judged by itself."""
-    if curve.series.key.op == "memory_copy":
+    if curve.series.key.op in TRAFFIC:
         return
     low = -1
     for band, high in BANDS:

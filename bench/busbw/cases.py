@@ -57,7 +57,10 @@ def _cases_of(
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    for mode, dtype, redop, placement, wanted in product(sweep.modes, dtypes, redops, placements, sizes):
+    variants = _variants(op, sweep)
+    for mode, variant, dtype, redop, placement, wanted in product(
+        sweep.modes, variants, dtypes, redops, placements, sizes
+    ):
         size = _rounded(op, groups, dtype, wanted) if dtype is not None else 0
         note = None
         if size != wanted and dtype is not None:
@@ -79,7 +82,7 @@ def _cases_of(
             held=sweep.held,
             in_place=placement == "in",
             root=sweep.root if op.rooted else None,
-            variant=_variant(op, sweep),
+            variant=variant,
         )
         yield case, note
 
@@ -91,14 +94,14 @@ def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
     return op.placements if choice == "both" else (choice,)
 
 
-def _variant(op: Op, sweep: Sweep) -> str | None:
+def _variants(op: Op, sweep: Sweep) -> tuple[str | None, ...]:
     if op.members == "pairs":
-        return sweep.pairs
+        return (sweep.pairs,)
     if not op.uneven:
-        return None
+        return (None,)
     if sweep.traffic is None:
-        return f"skew:{sweep.skew:g}"
-    return f"matrix:{traffic.fingerprint(sweep.traffic)}"
+        return (f"skew:{sweep.skew:g}",)
+    return (f"matrix:{traffic.fingerprint(sweep.traffic)}",)
 
 
 def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:

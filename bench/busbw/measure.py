@@ -57,10 +57,10 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return _untimeable(op, case, place) or backend.refuse(op, case)
+    return _untimeable(case, place) or backend.refuse(op, case)
 
 
-def _untimeable(op: Op, case: Case, place: Place) -> str | None:
+def _untimeable(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot be timed as it asks for."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
     obstacles = (
@@ -84,11 +84,6 @@ def _untimeable(op: Op, case: Case, place: Place) -> str | None:
         (
             case.held and cpu,
             "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
-        ),
-        (case.mode == "persistent" and op.name == "memory_copy", "a copy is nothing that could be prepared"),
-        (
-            case.mode == "overlap" and op.name == "memory_copy" and cpu,
-            "a copy by the processor is computation itself; it does not overlap with any",
         ),
     )
     return next((reason for applies, reason in obstacles if applies), None)
@@ -317,8 +312,8 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
         bench.backend.barrier()
         if part is not None and one is not None:
             error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
-            if part.made_of is not None and reason is None and not error:
-                here = count_wrong(one.receive, part.layout.expect, part.made_of)
+            if not error:
+                here = _wrong_here(part, one, checkable=reason is None)
         first_ns = first_ns or call_ns
         found = _found_everywhere(bench, error, here, took_part=part is not None)
         if isinstance(found, str):
@@ -327,6 +322,15 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     if reason is not None:
         return Check(state="not checked", reason=reason), first_ns
     return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
+
+
+def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
+    """How many elements the call left wrong on this rank: as the operation itself tells them, else by its layout."""
+    if one.operation.wrong is not None:
+        return one.operation.wrong()
+    if part.made_of is None or not checkable:
+        return 0
+    return count_wrong(one.receive, part.layout.expect, part.made_of)
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:

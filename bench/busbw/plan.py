@@ -13,7 +13,6 @@ import msgspec
 from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
-from busbw.ops.copies import COPIES
 from busbw.ops.groups import ALL
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 
@@ -289,7 +288,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
 
 
 def _is_roof(sweep: Sweep) -> bool:
-    return set(sweep.ops) <= {op.name for op in COPIES}
+    return all(OPS[name].local for name in sweep.ops)
 
 
 def _with(sweep: Sweep, given: Mapping[str, Any], *, keep_sizes: bool) -> Sweep:

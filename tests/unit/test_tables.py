@@ -4,14 +4,20 @@ import pytest
 
 from busbw import cases as planned
 from busbw import plan
+from busbw.backends.local import LOCAL as BOUND_BY_ALL
 from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
 from busbw_analysis.models import MODELS, UNMODELLED, model_for
-from busbw_analysis.summary import SYNCHRONISING
+from busbw_analysis.peaks import TRAFFIC
+from busbw_analysis.summary import LOCAL, SYNCHRONISING
 
 
 def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:
-    assert set(CALLS) == set(OPS)
+    assert set(CALLS) == {name for name, op in OPS.items() if not op.local}
+
+
+def test_every_local_op_has_a_call_and_nothing_else_has() -> None:
+    assert set(BOUND_BY_ALL) == {name for name, op in OPS.items() if op.local}
 
 
 @pytest.mark.parametrize("op", OPS)
@@ -28,6 +34,8 @@ def test_models_are_of_ops_that_exist() -> None:
 def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
     """The analysis may not import the table of ops, so it names them again."""
     assert {name for name, op in OPS.items() if op.synchronising} == SYNCHRONISING
+    assert {name for name, op in OPS.items() if op.local} == LOCAL
+    assert {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None} == TRAFFIC
 
 
 @pytest.mark.parametrize("name", plan.suites())

@@ -37,13 +37,16 @@ class Operation:
     device, finished means that nothing which is handed over later runs before it has.
 
     ``native`` is what ``call`` does, for a compiled loop that makes rows of it (None: only Python can call it).
-    ``free`` gives back what the library holds for this operation, once it will not be called any more.
+    ``free`` gives back what the library holds for this operation, once it will not be called any more. ``wrong`` counts
+    the elements that are not what the last call had to leave, where the layout of the buffers does not say it (None: it
+    does).
     """
 
     call: Call
     post: Post | None = None
     native: Native | None = None
     free: Call = _nothing
+    wrong: Callable[[], int] | None = None
 
 
 def _end_here(error: Exception) -> None:

@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, World
+from busbw.backends.local import LOCAL
+from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, wait_warily
 from busbw.devices import Device
 from busbw.environment import cores_of_launcher
@@ -93,6 +95,8 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
+        if op.local:
+            return LOCAL[op.name].refuse(case)
         prepares = PREPARED.get(op.name)
         obstacles = (
             (op.name not in CALLS, f"MPI has no {op.name}"),
@@ -144,6 +148,8 @@ class MpiBackend:
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
+        if op.local:
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device))
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 

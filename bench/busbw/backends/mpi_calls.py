@@ -36,7 +36,7 @@ TYPES: dict[str, MPI.Datatype] = {
 MOVED_ONLY = {"float16", "bfloat16"}
 """What MPI can move and not reduce."""
 
-IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
+IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 """Calls that are several steps in a row: there is nothing to be posted and waited for later."""
 
 PREPARED = {
@@ -272,10 +272,6 @@ def _there_and_back(bound: Bound, outgoing: Spec, incoming: Spec) -> Operation:
     return Operation(both, native=steps.native())
 
 
-def _memory_copy(bound: Bound) -> Operation:
-    return Operation(partial(bound.receive.copy_, bound.send))
-
-
 CALLS: dict[str, Callable[[Bound], Operation]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -292,5 +288,4 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
-    "memory_copy": _memory_copy,
 }

@@ -207,10 +207,6 @@ def _pair_uni(bound: Bound) -> Operation:
     return Operation(here)
 
 
-def _memory_copy(bound: Bound) -> Operation:
-    return Operation(partial(bound.receive.copy_, bound.send))
-
-
 CALLS: dict[str, Callable[[Bound], Operation]] = {
     "all_reduce": _all_reduce,
     "all_gather": _all_gather,
@@ -227,8 +223,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
-    "memory_copy": _memory_copy,
 }
 
-IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix", "memory_copy"}
+IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 """Calls that are several steps in a row: there is nothing to be posted and waited for later."""

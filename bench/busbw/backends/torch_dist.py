@@ -13,6 +13,8 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Vector, World
+from busbw.backends.local import LOCAL
+from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound
 from busbw.devices import Device
@@ -66,8 +68,8 @@ class TorchBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why torch.distributed cannot run ``case``, whatever its library."""
-        if op.name not in CALLS:
-            return f"torch.distributed has no {op.name}"
+        if op.local or op.name not in CALLS:
+            return LOCAL[op.name].refuse(case) if op.local else f"torch.distributed has no {op.name}"
         if case.mode == "overlap" and op.name in IN_ONE_PIECE:
             return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
         if case.mode == "persistent":
@@ -102,6 +104,8 @@ class TorchBackend:
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
+        if op.local:
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device))
         process_group = None if op.members != "all" else self._groups[group]
         return CALLS[op.name](Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
 

@@ -70,7 +70,9 @@ class Op:
     exists, the usual one first. ``synchronising``: no rank can leave before the last one has come, so the rank with
     the shortest time is the one that came late. ``members`` says which ranks of a group take part: all of them, its
     two ends, or every ordered pair in turn. ``trips``: messages in a row that one invocation makes and that count as
-    that many calls (2 for a ping-pong, of which half a round trip is wanted).
+    that many calls (2 for a ping-pong, of which half a round trip is wanted). ``local``: no other rank takes part, and
+    the backends share how it is called (``backends.local``); ``memory_traffic`` is how many bytes memory reads and
+    writes for every byte of S (None: S is in no memory, or it is not counted).
     """
 
     name: str
@@ -88,6 +90,8 @@ class Op:
     synchronising: bool = False
     members: Literal["all", "ends", "pairs"] = "all"
     trips: int = 1
+    local: bool = False
+    memory_traffic: float | None = None
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""

@@ -16,5 +16,7 @@ COPIES = (
         layout=_copy,
         bus_factor=None,
         wire_bytes=lambda _ranks, _size: 0.0,
+        local=True,
+        memory_traffic=2.0,
     ),
 )

@@ -1,0 +1,37 @@
+"""What an operation without other ranks is bound to, and what a row of the table of them has."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from busbw.backends.base import Operation
+from busbw.devices import Device
+from busbw.records import Case
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a call is made of: the buffers of this rank, and the device that they are on (None: host memory)."""
+
+    case: Case
+    send: "torch.Tensor"
+    receive: "torch.Tensor"
+    device: Device | None
+
+
+def _never(_case: Case) -> str | None:
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Local:
+    """How an operation is called. ``bind`` does all preparation, and raises BackendError when it cannot; what it
+    returns raises BackendError, or RuntimeError as torch does. ``refuse`` says why ``case`` cannot run, the same on
+    every rank.
+    """
+
+    bind: Callable[[Bound], Operation]
+    refuse: Callable[[Case], str | None] = _never
