@@ -180,7 +180,7 @@ def test_the_fault_is_named_and_nothing_else(
     assert report.accused == {8: small, 256 * 1024: large}
 
 
-HEALTHY = (Network(1000, 0.2), Network(1000, 1), Network(100, 0.2), Network(500, 0.5))
+HEALTHY = (Network(1000, 0.2), Network(1000, 0.5), Network(300, 0.2), Network(500, 0.5))
 
 
 @pytest.mark.parametrize("trial", range(5))
