@@ -326,6 +326,10 @@ MODELS: tuple[CostModel, ...] = (
 UNMODELLED: dict[str, str] = {
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
     "memory_copy": "it is a measured roof; no message is sent",
+    **dict.fromkeys(
+        ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write"),
+        "it stays in memory; no message is sent",
+    ),
 }
 """Ops without a row, and why."""
 

@@ -24,8 +24,16 @@ _HOST_MEMORY = "cpu"
 LEAST_COPY_BYTES = 1 << 20
 """A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
 
-TRAFFIC = {_COPY: 2.0}
-"""Copies inside a GPU → bytes that its memory reads and writes for every byte of S."""
+TRAFFIC = {
+    _COPY: 2.0,
+    "stream_copy": 2.0,
+    "stream_scale": 2.0,
+    "stream_add": 3.0,
+    "stream_triad": 3.0,
+    "memory_read": 1.0,
+    "memory_write": 1.0,
+}
+"""Ops in memory → bytes that it reads and writes for every byte of S."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,17 @@ Flag = Literal[
 SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
 """Ops that no rank can leave before the last one has come: in them the shortest time is usually the late rank's."""
 
-LOCAL = frozenset({"memory_copy"})
+LOCAL = frozenset(
+    {
+        "memory_copy",
+        "stream_copy",
+        "stream_scale",
+        "stream_add",
+        "stream_triad",
+        "memory_read",
+        "memory_write",
+    }
+)
 """Ops in which no other rank takes part: who comes late delays nobody."""
 
 LAUNCHES_FOR_AN_INTERVAL = 6

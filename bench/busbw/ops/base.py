@@ -61,6 +61,16 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True)
+class Shape:
+    """Which numbers of elements S can hold, where they are no multiples: ``down`` gives the largest one that is at most
+    the given one, or else the smallest; ``words`` says what they are.
+    """
+
+    down: Callable[[int], int]
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
 class Op:
     """One operation. Sizes follow nccl-tests, so that the two can be laid side by side.
 
@@ -70,9 +80,10 @@ class Op:
     exists, the usual one first. ``synchronising``: no rank can leave before the last one has come, so the rank with
     the shortest time is the one that came late. ``members`` says which ranks of a group take part: all of them, its
     two ends, or every ordered pair in turn. ``trips``: messages in a row that one invocation makes and that count as
-    that many calls (2 for a ping-pong, of which half a round trip is wanted). ``local``: no other rank takes part, and
-    the backends share how it is called (``backends.local``); ``memory_traffic`` is how many bytes memory reads and
-    writes for every byte of S (None: S is in no memory, or it is not counted).
+    that many calls (2 for a ping-pong, of which half a round trip is wanted). ``computed``: of what comes out the
+    layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``local``: no
+    other rank takes part, and the backends share how it is called (``backends.local``); ``memory_traffic`` is how many
+    bytes memory reads and writes for every byte of S (None: S is in no memory, or it is not counted).
     """
 
     name: str
@@ -90,8 +101,12 @@ class Op:
     synchronising: bool = False
     members: Literal["all", "ends", "pairs"] = "all"
     trips: int = 1
+    computed: bool = False
     local: bool = False
     memory_traffic: float | None = None
+    flop: Callable[[int], int] | None = None
+    least_traffic: float | None = None
+    shape: Shape | None = None
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""

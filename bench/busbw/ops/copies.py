@@ -1,11 +1,35 @@
-"""Copies inside a host: no wire, but the roof that every wire of this host runs under."""
+"""Memory of a rank's own: no wire, but the roofs that every wire of this host runs under.
+
+S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels are here with its scalar.
+"""
 
 from busbw.ops.base import Layout, Op, Share, Span
 
+SCALAR = 3.0
+"""What STREAM multiplies by, and what is written where only writing is measured."""
 
-def _copy(share: Share) -> Layout:
+
+def _copied(share: Share) -> Layout:
     own = (Span(share.count, share.rank),)
     return Layout(own, own)
+
+
+def _of_two(share: Share) -> Layout:
+    """Two arrays one after the other go in, of which the second is another one than the first; one comes out."""
+    one = Span(share.count, share.rank)
+    return Layout((one, Span(share.count, share.rank, phase=1)), (one,))
+
+
+def _read(share: Share) -> Layout:
+    return Layout((Span(share.count, share.rank),), ())
+
+
+def _written(share: Share) -> Layout:
+    return Layout((), (Span(share.count, share.rank),))
+
+
+def _no_wire(_ranks: int, _size: float) -> float:
+    return 0.0
 
 
 COPIES = (
@@ -13,10 +37,75 @@ COPIES = (
         name="memory_copy",
         summary="every rank copies a buffer in host memory, all at once; the roof of ranks that share a host",
         size_meaning="bytes of the source (read once, written once)",
-        layout=_copy,
+        layout=_copied,
         bus_factor=None,
-        wire_bytes=lambda _ranks, _size: 0.0,
+        wire_bytes=_no_wire,
         local=True,
         memory_traffic=2.0,
+    ),
+    Op(
+        name="stream_copy",
+        summary="STREAM's copy: a[i] = b[i] as a plain loop, unlike memory_copy, which is the library's",
+        size_meaning="bytes of one array (one is read, one written)",
+        layout=_copied,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        local=True,
+        memory_traffic=2.0,
+    ),
+    Op(
+        name="stream_scale",
+        summary="STREAM's scale: a[i] = 3 × b[i]",
+        size_meaning="bytes of one array (one is read, one written)",
+        layout=_copied,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        computed=True,
+        local=True,
+        memory_traffic=2.0,
+    ),
+    Op(
+        name="stream_add",
+        summary="STREAM's add: a[i] = b[i] + c[i]",
+        size_meaning="bytes of one array (two are read, one written)",
+        layout=_of_two,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        computed=True,
+        local=True,
+        memory_traffic=3.0,
+    ),
+    Op(
+        name="stream_triad",
+        summary="STREAM's triad: a[i] = b[i] + 3 × c[i]",
+        size_meaning="bytes of one array (two are read, one written)",
+        layout=_of_two,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        computed=True,
+        local=True,
+        memory_traffic=3.0,
+    ),
+    Op(
+        name="memory_read",
+        summary="reads an array: the sum of its bit patterns as whole numbers, to which every element counts",
+        size_meaning="bytes of the array (read once)",
+        layout=_read,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        computed=True,
+        local=True,
+        memory_traffic=1.0,
+    ),
+    Op(
+        name="memory_write",
+        summary="writes an array: the same number everywhere",
+        size_meaning="bytes of the array (written once)",
+        layout=_written,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        computed=True,
+        local=True,
+        memory_traffic=1.0,
     ),
 )

@@ -308,7 +308,11 @@ class FakeBackend:
             self._set_true(entered_ns + self._world.script.post_ns)
             return lambda: finish(entered_ns)
 
-        return Operation(call, post)
+        def wrong() -> int:
+            result = meaning(Exchange([send], 0))
+            return 0 if result is None else int((receive != result).sum())
+
+        return Operation(call, post, wrong=wrong if op.computed else None)
 
     def barrier(self) -> None:
         """All clocks are set to the last comer's, and a rank that the script makes late leaves later."""

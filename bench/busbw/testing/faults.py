@@ -154,7 +154,7 @@ class CorruptingBackend(WrappingBackend):
         if native is not None:
             after = as_native(corrupt, native.error)
             native = Native((*native.steps, *after.steps), native.error, (native, after))
-        return Operation(corrupted, post if inner.post is not None else None, native, inner.free)
+        return Operation(corrupted, post if inner.post is not None else None, native, inner.free, inner.wrong)
 
 
 class DelayingBackend(WrappingBackend):

@@ -37,6 +37,11 @@ class Exchange:
         length = len(buffer) // self.ranks
         return buffer[number * length : (number + 1) * length]
 
+    def half(self, number: int) -> torch.Tensor:
+        """The first or the second of the two arrays that rank ``me`` put in."""
+        own = self.sent[self.me]
+        return own[number * (len(own) // 2) :][: len(own) // 2]
+
 
 _COMBINE: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "sum": torch.add,
@@ -83,5 +88,13 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "pair_bidir": _of_the_other,
     "pair_matrix": _at_the_second,
     "memory_copy": lambda exchange: exchange.sent[exchange.me],
+    "stream_copy": lambda exchange: exchange.sent[exchange.me],
+    "stream_scale": lambda exchange: 3 * exchange.sent[exchange.me],
+    "stream_add": lambda exchange: exchange.half(0) + exchange.half(1),
+    "stream_triad": lambda exchange: exchange.half(0) + 3 * exchange.half(1),
+    "memory_read": lambda _exchange: None,
+    "memory_write": lambda exchange: torch.full((1,), 3, dtype=exchange.sent[exchange.me].dtype),
 }
-"""Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing."""
+"""Every operation as a function of what the ranks put in: what rank ``me`` gets, None when it gets nothing. A single
+element stands for a buffer that is full of it.
+"""
