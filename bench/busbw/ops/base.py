@@ -83,7 +83,8 @@ class Op:
     that many calls (2 for a ping-pong, of which half a round trip is wanted). ``computed``: of what comes out the
     layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``local``: no
     other rank takes part, and the backends share how it is called (``backends.local``); ``memory_traffic`` is how many
-    bytes memory reads and writes for every byte of S (None: S is in no memory, or it is not counted).
+    bytes memory reads and writes for every byte of S (None: S is in no memory, or it is not counted). ``stores``: it
+    makes files below the path of the plan; a rank's own ones where it is local, too.
     """
 
     name: str
@@ -104,6 +105,7 @@ class Op:
     computed: bool = False
     local: bool = False
     memory_traffic: float | None = None
+    stores: bool = False
     flop: Callable[[int], int] | None = None
     least_traffic: float | None = None
     shape: Shape | None = None

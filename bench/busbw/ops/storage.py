@@ -1,0 +1,114 @@
+"""Storage: files of a rank's own, and a checkpoint of all ranks. No wire that is known of, and no bus bandwidth.
+
+How a file is read and written is part of what is measured, so it stands in the variant of a case.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast, get_args
+
+from busbw.errors import UsageError
+from busbw.ops.base import Layout, Op, Shape, Share, Span
+from busbw.units import format_size, parse_size
+
+Way = Literal["direct", "dropped", "memory"]
+"""How the page cache is kept out: past it (O_DIRECT), by dropping the pages of a file before it is read, or not at all,
+because the file system is memory. Later ones are worse.
+"""
+
+GRAIN_BYTES = 4096
+"""O_DIRECT wants offsets, lengths and addresses in multiples of the device's block: 4096 B at most of today's."""
+
+_MOST_DEPTH = 1024
+_VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a file is gone through: from its start, in blocks, ``depth`` of them under way at any time."""
+
+    block_bytes: int
+    depth: int
+    way: Way
+
+    def __str__(self) -> str:
+        """As a case has it: ``block:1MiB depth:4 direct``."""
+        return f"block:{format_size(self.block_bytes).replace(' ', '')} depth:{self.depth} {self.way}"
+
+
+def access_of(variant: str | None) -> Access:
+    """What ``str`` made of it. Raises UsageError for what it does not make."""
+    match = _VARIANT.fullmatch(variant or "")
+    if match is None or match["way"] not in get_args(Way):
+        message = f"variant {variant!r} is none of storage; want one such as {Access(1 << 20, 4, 'direct')!s}"
+        raise UsageError(message)
+    return Access(parse_size(match["block"]), int(match["depth"]), cast("Way", match["way"]))
+
+
+def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[str, ...]:
+    """The variants of a sweep over blocks and depths. Raises UsageError for a block or depth that cannot be."""
+    if not blocks or not depths:
+        message = "blocks and depths: want at least one of each; given none"
+        raise UsageError(message)
+    for block in blocks:
+        if parse_size(block) % GRAIN_BYTES or not parse_size(block):
+            message = f"block {block} cannot be read past the page cache; want a multiple of {GRAIN_BYTES} B"
+            raise UsageError(message)
+    for depth in depths:
+        if not 1 <= depth <= _MOST_DEPTH:
+            message = f"depth {depth} cannot be; want 1 to {_MOST_DEPTH} blocks under way"
+            raise UsageError(message)
+    return tuple(str(Access(parse_size(block), depth, way)) for block in blocks for depth in depths)
+
+
+def _kept(share: Share) -> Layout:
+    """What a rank puts in is what it gets back."""
+    own = (Span(share.count, share.rank),)
+    return Layout(own, own)
+
+
+def _whole_grains(count: int) -> int:
+    return max(GRAIN_BYTES, count // GRAIN_BYTES * GRAIN_BYTES)
+
+
+_GRAINS = Shape(_whole_grains, f"a multiple of {GRAIN_BYTES} elements, as storage has its blocks")
+
+
+def _no_wire(_ranks: int, _size: float) -> float:
+    return 0.0
+
+
+STORAGE = (
+    Op(
+        name="storage_write",
+        summary="every rank writes a file of its own from start to end, and waits until it is on the device (fsync)",
+        size_meaning="bytes of the file of one rank",
+        layout=_kept,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        local=True,
+        stores=True,
+        shape=_GRAINS,
+    ),
+    Op(
+        name="storage_read",
+        summary="every rank reads a file of its own from start to end, and not out of the page cache",
+        size_meaning="bytes of the file of one rank",
+        layout=_kept,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        local=True,
+        stores=True,
+        shape=_GRAINS,
+    ),
+    Op(
+        name="checkpoint_save",
+        summary="all ranks save a sharded state together, by torch.distributed.checkpoint, until it is on the device",
+        size_meaning="bytes of one rank's shard",
+        layout=_kept,
+        bus_factor=None,
+        wire_bytes=_no_wire,
+        stores=True,
+    ),
+)
