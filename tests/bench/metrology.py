@@ -17,6 +17,7 @@ import late_ranks
 import numpy as np
 import numpy.typing as npt
 import overhead
+import plateau_counts
 import resolution
 import slow_pairs
 import stopping
@@ -308,6 +309,12 @@ def pairs() -> None:
         say(found.words, found.right, found.trials, NOBODY if found.healthy else None)
 
 
+def plateaus() -> None:
+    """Plateaus of a memory's rate over the working set: as many as there are, each rate within 5 %."""
+    for found in plateau_counts.outcomes():
+        say(found.words, found.right, found.trials, NOBODY if found.flat else None)
+
+
 def stop_in_time() -> None:
     """Time to an interval of ± 5 % against the fixed loops of other tools, in one world of real ranks."""
     stopping.stopping()
@@ -333,6 +340,7 @@ PROOFS: Final[dict[str, Callable[[], None]]] = {
     "tests": tests,
     "late": late,
     "pairs": pairs,
+    "plateaus": plateaus,
     "resolution": real_launches,
     "stopping": stop_in_time,
     "control": agree,

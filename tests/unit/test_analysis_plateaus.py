@@ -1,0 +1,161 @@
+"""Plateaus: found where they were put, not where there are none, and refused with a reason."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from busbw_analysis.plateaus import LEAST_SIZES, NoPlateaus, Plateaus, find_plateaus
+
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def sweep(first: int = 12, last: int = 28, steps: int = 2) -> list[int]:
+    return [round(2 ** (first + index / steps)) for index in range((last - first) * steps + 1)]
+
+
+def levels(sizes: Sequence[int], rates: Sequence[float], ends: Sequence[float], ramp: float = 1.0) -> list[float]:
+    """Rates over sizes: levels that end at 2^end with ramps of so many octaves between them."""
+    knots = [end + side * ramp / 2 for end in ends for side in (-1, 1)]
+    values = [rates[0], *(rate for rate in rates[1:-1] for _ in range(2)), rates[-1]]
+    return [float(rate) for rate in np.exp(np.interp(np.log2(sizes), knots, np.log(values)))]
+
+
+def noisy(rates: Sequence[float], seed: int, noise: float = 0.03, tails: float = 0.1) -> list[float]:
+    generator = np.random.default_rng(seed)
+    late = np.where(generator.random(len(rates)) < tails, generator.exponential(0.15, len(rates)), 0.0)
+    return [float(rate) for rate in rates * np.exp(generator.normal(0, noise, len(rates)) - late)]
+
+
+def found(sizes: Sequence[int], rates: Sequence[float], launches: Sequence[Sequence[float]] = ()) -> Plateaus:
+    answer = find_plateaus(sizes, rates, launches)
+    assert isinstance(answer, Plateaus)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("rates", "ends"),
+    [((200e9, 80e9, 20e9), (15.5, 20.5)), ((250e9, 120e9, 60e9, 18e9), (15.5, 20.5, 24.5))],
+)
+@pytest.mark.parametrize("ramp", [0.5, 2.0])
+def test_planted_plateaus_are_found_where_they_are(
+    rates: tuple[float, ...], ends: tuple[float, ...], ramp: float
+) -> None:
+    right = 0
+    for seed in range(10):
+        answer = found(sweep(), noisy(levels(sweep(), rates, ends, ramp), seed))
+        same = len(answer.plateaus) == len(rates)
+        right += same and all(
+            abs(plateau.rate / rate - 1) < 0.06 for plateau, rate in zip(answer.plateaus, rates, strict=True)
+        )
+        right += same and all(
+            abs(np.log2(plateau.last_bytes) - end) <= ramp / 2 + 1
+            for plateau, end in zip(answer.plateaus, ends, strict=False)
+        )
+    assert right >= 18, "in 10 curves, the rates and the ends each"
+
+
+def test_without_noise_ends_and_rates_are_exact() -> None:
+    answer = found(sweep(steps=1), levels(sweep(steps=1), (200e9, 80e9, 20e9), (15.5, 20.5)))
+    assert [(one.first_bytes, one.last_bytes) for one in answer.plateaus] == [
+        (4 * KIB, 32 * KIB),
+        (64 * KIB, MIB),
+        (2 * MIB, 256 * MIB),
+    ]
+    assert [one.rate for one in answer.plateaus] == pytest.approx([200e9, 80e9, 20e9])
+    assert answer.names == (
+        "plateau 1 (up to 32 KiB)",
+        "plateau 2 (up to 1 MiB)",
+        "plateau 3 (from 2 MiB)",
+    )
+    assert answer.end == "flat"
+    assert "the outermost level seen: flat for 7.0 octaves" in answer.outermost
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
+def test_a_flat_curve_has_one_plateau(noise: float) -> None:
+    for seed in range(10):
+        answer = found(sweep(), noisy([20e9] * len(sweep()), seed, noise))
+        assert len(answer.plateaus) == 1
+        assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.05)
+
+
+def test_the_cost_of_starting_a_call_is_no_plateau() -> None:
+    sizes = sweep()
+    rates = [20e9 / (1 + 16 * KIB / size) for size in sizes]
+    answer = found(sizes, noisy(rates, 1, 0.01, tails=0.0))
+    assert len(answer.plateaus) == 1
+    assert answer.start_bytes >= 64 * KIB
+    assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.08)
+
+
+def test_one_slow_size_bends_no_level() -> None:
+    rates = levels(sweep(), (200e9, 20e9), (18.5,))
+    rates[4] *= 0.6
+    rates[-6] *= 0.7
+    assert [one.rate for one in found(sweep(), rates).plateaus] == pytest.approx([200e9, 20e9])
+
+
+def test_levels_closer_than_a_tenth_are_one() -> None:
+    assert len(found(sweep(), levels(sweep(), (100e9, 95e9), (20.5,))).plateaus) == 1
+
+
+def test_a_rate_that_rises_is_a_plateau_as_well() -> None:
+    """A library's copy changes to stores past the caches for large sizes: more traffic than before is possible."""
+    answer = found(sweep(), levels(sweep(), (60e9, 15e9, 22e9), (15.5, 21.5)))
+    assert [one.rate for one in answer.plateaus] == pytest.approx([60e9, 15e9, 22e9])
+
+
+@pytest.mark.parametrize("count", [0, 1, LEAST_SIZES - 1])
+def test_too_few_sizes_are_refused(count: int) -> None:
+    answer = find_plateaus(sweep()[:count], [1e9] * count)
+    assert isinstance(answer, NoPlateaus)
+    assert f"{count} size" in answer.reason
+    assert f"at least {LEAST_SIZES}" in answer.reason
+
+
+def test_a_rate_that_falls_all_the_way_has_no_plateau() -> None:
+    sizes = sweep(steps=1)
+    answer = find_plateaus(sizes, [1e12 * 0.7**index for index in range(len(sizes))])
+    assert isinstance(answer, NoPlateaus)
+    assert "nowhere the same over 3 sizes" in answer.reason
+
+
+def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
+    sizes = sweep(steps=1)
+    rates = levels(sizes, (100e9, 40e9), (17.5,))
+    rates[-2:] = [30e9, 20e9]
+    answer = found(sizes, rates)
+    assert answer.end == "falls"
+    assert "still falls at the end" in answer.outermost
+    assert "memory was perhaps not reached" in answer.outermost
+
+
+def test_a_short_last_plateau_is_not_called_the_outermost() -> None:
+    sizes = sweep(steps=2)
+    answer = found(sizes, levels(sizes, (100e9, 40e9), (26.9,), ramp=0.2))
+    assert len(answer.plateaus) == 2
+    assert answer.end == "short"
+    assert "only 1.0 octaves" in answer.outermost
+
+
+def test_the_interval_is_over_launches() -> None:
+    sizes, rates = sweep(steps=1), levels(sweep(steps=1), (100e9, 20e9), (18.5,))
+    shifts = (0.95, 0.97, 1.0, 1.01, 1.02, 1.03, 1.04)
+    few = found(sizes, rates, [[rate * shift for shift in shifts[:3]] for rate in rates])
+    assert (few.plateaus[1].low, few.plateaus[1].high) == pytest.approx((19e9, 20e9))
+    assert few.plateaus[1].kind == "range of launch medians"
+    many = found(sizes, rates, [[rate * shift for shift in shifts] for rate in rates])
+    assert many.plateaus[1].kind == "95 % over launches"
+    alone = found(sizes, rates, [[rate] for rate in rates])
+    assert (alone.plateaus[1].low, alone.plateaus[1].kind) == (None, "none")
+
+
+def test_what_launches_differ_in_counts_as_noise() -> None:
+    """Three sizes 12 % below are a plateau when launches agree to 0.1 %, and chance when they differ by 30 %."""
+    sizes, rates = sweep(steps=1), levels(sweep(steps=1), (100e9, 88e9), (25.5,))
+    generator = np.random.default_rng(0)
+    sure = [[rate * factor for factor in np.exp(generator.normal(0, 0.001, 4))] for rate in rates]
+    unsure = [[rate * factor for factor in np.exp(generator.normal(0, 0.3, 4))] for rate in rates]
+    assert len(found(sizes, rates, sure).plateaus) == 2
+    assert len(found(sizes, rates, unsure).plateaus) == 1
