@@ -330,6 +330,7 @@ UNMODELLED: dict[str, str] = {
         ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write"),
         "it stays in memory; no message is sent",
     ),
+    **dict.fromkeys(("matmul", "attention", "attention_unfused"), "it computes; no message is sent"),
 }
 """Ops without a row, and why."""
 

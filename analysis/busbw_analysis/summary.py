@@ -51,6 +51,9 @@ LOCAL = frozenset(
         "stream_triad",
         "memory_read",
         "memory_write",
+        "matmul",
+        "attention",
+        "attention_unfused",
     }
 )
 """Ops in which no other rank takes part: who comes late delays nobody."""

@@ -65,7 +65,7 @@ def _cases_of(
         note = None
         if size != wanted and dtype is not None:
             given, taken = units.format_size(wanted), units.format_size(size)
-            note = f"{op.name} {dtype}: {given} became {taken}, a multiple of {_unit_in_words(op, groups, dtype)}"
+            note = f"{op.name} {dtype}: {given} became {taken}, {_allowed_in_words(op, groups, dtype)}"
         case = Case(
             op=op.name,
             backend=plan.backend,
@@ -118,6 +118,8 @@ def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
 
 def _rounded(op: Op, groups: Round, dtype: str, wanted: int) -> int:
     itemsize = DTYPE_BYTES[dtype]
+    if op.shape is not None:
+        return op.shape.down(wanted // itemsize) * itemsize
     unit = _unit(op, groups) * itemsize
     return max(unit, wanted // unit * unit)
 
@@ -126,9 +128,11 @@ def _unit(op: Op, groups: Round) -> int:
     return math.lcm(*(op.multiple(len(group)) for group in groups))
 
 
-def _unit_in_words(op: Op, groups: Round, dtype: str) -> str:
+def _allowed_in_words(op: Op, groups: Round, dtype: str) -> str:
     unit, itemsize = _unit(op, groups), DTYPE_BYTES[dtype]
-    return f"{itemsize} B" if unit == 1 else f"{unit} ranks × {itemsize} B"
+    if op.shape is not None:
+        return op.shape.words
+    return f"a multiple of {itemsize} B" if unit == 1 else f"a multiple of {unit} ranks × {itemsize} B"
 
 
 def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:

@@ -3,10 +3,11 @@
 from busbw.errors import UsageError
 from busbw.ops.base import Op
 from busbw.ops.collectives import COLLECTIVES
+from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
 from busbw.ops.p2p import POINT_TO_POINT
 
-OPS: dict[str, Op] = {op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES)}
+OPS: dict[str, Op] = {op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *COMPUTE)}
 
 
 def op_named(name: str) -> Op:

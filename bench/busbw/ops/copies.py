@@ -63,6 +63,7 @@ COPIES = (
         computed=True,
         local=True,
         memory_traffic=2.0,
+        flop=lambda count: count,
     ),
     Op(
         name="stream_add",
@@ -74,6 +75,7 @@ COPIES = (
         computed=True,
         local=True,
         memory_traffic=3.0,
+        flop=lambda count: count,
     ),
     Op(
         name="stream_triad",
@@ -85,6 +87,7 @@ COPIES = (
         computed=True,
         local=True,
         memory_traffic=3.0,
+        flop=lambda count: 2 * count,
     ),
     Op(
         name="memory_read",

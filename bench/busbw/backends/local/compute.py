@@ -1,0 +1,157 @@
+"""Products of matrices and attention, through torch, on whatever device the buffers are: points below a roofline.
+
+Operands are dense and none of them is 0: a GPU draws less power on zeros, and then clocks higher than real work lets it
+(https://www.thonking.ai/p/strangely-matrix-multiplications).
+"""
+
+import math
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from busbw.backends.base import Operation
+from busbw.backends.local.base import Bound, Local
+from busbw.backends.side_channel import first_line
+from busbw.errors import BackendError
+from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
+from busbw.ops.data import EXACT_UP_TO
+from busbw.records import Case
+
+_SEED = 5
+_LARGEST_OPERAND = 126
+_FAR_OUT = 8
+"""No sum of random products is so many standard deviations from 0."""
+
+_VECTORS = 8
+_ROWS_AT_ONCE = 1024
+_SAMPLE_STEP = 64
+"""Every 64th row is computed again, or more of a small matrix: no kernel's tile is smaller and left out."""
+
+_ROUNDING_STEPS = 8
+"""A sum that is kept in 16 bits between the parts of a row may be off by so many roundings."""
+
+_TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
+"""Of attention: the share of (the element + the root mean square of its row) by which it may be off. Sums and
+exponentials are rounded in another order by every kernel; a lost tile of keys changes rows by more."""
+
+
+def _matmul(bound: Bound) -> Operation:
+    side = math.isqrt(bound.receive.numel())
+    generator = torch.Generator(bound.receive.device).manual_seed(_SEED)
+    try:
+        left, right = (_integers(bound.receive, side, generator) for _ in range(2))
+    except RuntimeError as error:
+        raise BackendError(first_line(error)) from error
+    product = bound.receive.view(side, side)
+    wrong = wrong_rows if bound.case.dtype in {"float32", "float64"} else wrong_elements
+    return Operation(partial(torch.mm, left, right, out=product), wrong=partial(wrong, left, right, product))
+
+
+def _integers(like: torch.Tensor, side: int, generator: torch.Generator) -> torch.Tensor:
+    """Whole numbers of either sign, as large as products in float32 stay exact and those in float16 finite."""
+    largest = _LARGEST_OPERAND
+    if like.dtype == torch.float32:
+        largest = min(largest, math.isqrt(EXACT_UP_TO["float32"] // side))
+    elif like.dtype == torch.float16:
+        # A product of two uniform numbers up to t has the mean square (t² / 3)².
+        largest = min(largest, math.isqrt(int(3 * torch.finfo(torch.float16).max / (_FAR_OUT * math.sqrt(side)))))
+    made = torch.randint(1, largest + 1, (side, side), generator=generator, device=like.device, dtype=torch.int16)
+    made *= torch.randint(0, 2, (side, side), generator=generator, device=like.device, dtype=torch.int16) * 2 - 1
+    return made.to(like.dtype)
+
+
+def wrong_rows(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
+    """Rows of ``product`` that are not those of ``left`` times ``right``, whole numbers whose sums are exact.
+
+    Freivalds' check (1977): product · x against left · (right · x) for vectors of ±1, in float64, without a rounding.
+    One wrong element is always seen, several in a row are missed once in 2⁸ rows.
+    """
+    generator = torch.Generator(product.device).manual_seed(_SEED)
+    signs = torch.randint(0, 2, (len(right), _VECTORS), generator=generator, device=product.device) * 2 - 1
+    vectors = signs.double()
+    wanted = _times(left, _times(right, vectors))
+    return int((_times(product, vectors) != wanted).any(1).sum())
+
+
+def _times(matrix: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    return torch.cat([rows.double() @ vectors for rows in torch.split(matrix, _ROWS_AT_ONCE)])
+
+
+def wrong_elements(left: torch.Tensor, right: torch.Tensor, product: torch.Tensor) -> int:
+    """Elements that are off by more than 16 bits explain, in a sample of rows of ``product`` held against float64."""
+    sample = _sample(len(left), left.device)
+    rows = left[sample].double()
+    wanted = torch.cat([rows @ columns.double() for columns in torch.split(right, _ROWS_AT_ONCE, dim=1)], dim=1)
+    usual = wanted.square().mean().sqrt()
+    allowed = torch.finfo(product.dtype).eps * (wanted.abs() + _ROUNDING_STEPS * usual)
+    return _beyond(product[sample].double() - wanted, allowed)
+
+
+def _sample(rows: int, device: torch.device) -> torch.Tensor:
+    step = min(_SAMPLE_STEP, max(1, rows // _SAMPLE_STEP))
+    return torch.arange(0, rows, step, device=device)
+
+
+def _beyond(difference: torch.Tensor, allowed: torch.Tensor) -> int:
+    """How many are off by more than is allowed; NaN is."""
+    return int((~(difference.abs() <= allowed)).sum())
+
+
+Attention = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _fused(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return scaled_dot_product_attention(query, key, value)
+
+
+def _written_out(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    return torch.softmax(query @ key.transpose(-2, -1) / math.sqrt(HEAD_SIZE), dim=-1) @ value
+
+
+def _attention(how: Attention, bound: Bound) -> Operation:
+    shape = (1, HEADS, bound.case.count // TOKEN, HEAD_SIZE)
+    where = bound.receive.device
+    generator = torch.Generator(where).manual_seed(_SEED)
+    try:
+        query, key, value = (
+            torch.randn(shape, generator=generator, device=where).to(bound.receive.dtype) for _ in range(3)
+        )
+    except RuntimeError as error:
+        raise BackendError(first_line(error)) from error
+    # A new tensor at each call, as torch has no way to name one; the last is kept to be looked at.
+    made: list[torch.Tensor] = [query]
+
+    def call() -> None:
+        made[0] = how(query, key, value)
+
+    return Operation(call, wrong=lambda: wrong_attention(query, key, value, made[0]))
+
+
+def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, result: torch.Tensor) -> int:
+    """Elements of ``result`` that are further from attention in float64 than _TOLERANCE, in a sample of tokens."""
+    sample = _sample(query.shape[-2], query.device)
+    wanted = _written_out(query[..., sample, :].double(), key.double(), value.double())
+    usual = wanted.square().mean(-1, keepdim=True).sqrt()
+    allowed = _TOLERANCE[str(query.dtype).removeprefix("torch.")] * (wanted.abs() + usual)
+    return _beyond(result[..., sample, :].double() - wanted, allowed)
+
+
+def _refuse(case: Case) -> str | None:
+    obstacles = (
+        (
+            case.dtype not in _TOLERANCE,
+            f"{case.op} is computed in {', '.join(_TOLERANCE)}; {case.dtype} is none of them",
+        ),
+        (case.mode == "persistent", "MPI prepares messages; a computation is none"),
+        (case.mode == "overlap", "mode overlap computes beside an operation; this one is computation itself"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
+
+
+OPERATIONS: dict[str, Local] = {
+    "matmul": Local(_matmul, _refuse),
+    "attention": Local(partial(_attention, _fused), _refuse),
+    "attention_unfused": Local(partial(_attention, _written_out), _refuse),
+}

@@ -1,0 +1,181 @@
+"""Kernels that compute: what one call is counted as, which sizes there are, and that a wrong result is seen."""
+
+import math
+
+import msgspec
+import pytest
+import torch
+from torch.nn.functional import scaled_dot_product_attention as sdpa
+from torch.utils.flop_counter import FlopCounterMode
+
+from busbw import cases as planned
+from busbw import plan
+from busbw.backends.base import Operation
+from busbw.backends.local import LOCAL
+from busbw.backends.local.base import Bound
+from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_rows
+from busbw.ops import OPS
+from busbw.ops.base import Share
+from busbw.ops.compute import TOKEN
+from busbw.ops.data import TORCH_DTYPES, poison
+from busbw.records import DTYPE_BYTES, Case
+from busbw.testing.synthetic import case
+
+COMPUTING = ("matmul", "attention", "attention_unfused")
+FLOATS = ("float32", "float64", "bfloat16", "float16")
+
+
+def bound(one: Case) -> Bound:
+    layout = OPS[one.op].layout(Share(0, 1, one.count))
+    dtype = TORCH_DTYPES[one.dtype or ""]
+    send, receive = (torch.empty(count, dtype=dtype) for count in (layout.send_count, layout.receive_count))
+    poison(receive, None)
+    return Bound(one, send, receive, None)
+
+
+def called(one: Case) -> tuple[Bound, Operation]:
+    where = bound(one)
+    operation = LOCAL[one.op].bind(where)
+    operation.call()
+    return where, operation
+
+
+def wrong(operation: Operation) -> int:
+    assert operation.wrong is not None
+    return operation.wrong()
+
+
+# --- what is counted -------------------------------------------------------------------------------------------
+
+
+def test_a_product_of_two_matrices_is_2_n_cubed() -> None:
+    flop = OPS["matmul"].flop
+    assert flop is not None
+    assert [flop(side * side) for side in (16, 48, 1024)] == [8192, 221184, 2147483648]
+
+
+def test_attention_is_two_products_for_each_head() -> None:
+    """8 heads, 32 tokens: scores are 32 × 128 times 128 × 32 and the result 32 × 32 times 32 × 128."""
+    for name in ("attention", "attention_unfused"):
+        flop = OPS[name].flop
+        assert flop is not None
+        assert flop(32 * TOKEN) == 8 * (2 * 32 * 128 * 32 + 2 * 32 * 32 * 128)
+
+
+def test_flop_are_those_that_torch_counts() -> None:
+    for name, count in (("matmul", 192 * 192), ("attention_unfused", 39 * TOKEN)):
+        one = case(name, 4 * count, 1)
+        operation = LOCAL[name].bind(bound(one))
+        with FlopCounterMode(display=False) as counter:
+            operation.call()
+        flop = OPS[name].flop
+        assert flop is not None
+        assert counter.get_total_flops() == flop(one.count), name
+
+
+def test_the_kernels_of_stream_have_one_or_two_for_every_element() -> None:
+    """McCalpin 1995: scale and add one, triad two; a copy computes nothing and has no place below a roofline."""
+    counted = {name: op.flop(1000) for name, op in OPS.items() if op.flop is not None and name.startswith("stream")}
+    assert counted == {"stream_scale": 1000, "stream_add": 1000, "stream_triad": 2000}
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_what_must_move_at_least_is_every_operand_and_the_result_once(name: str) -> None:
+    assert OPS[name].least_traffic == {"matmul": 3.0}.get(name, 4.0)
+
+
+# --- sizes -----------------------------------------------------------------------------------------------------
+
+
+def test_sizes_become_whole_matrices_and_tokens_and_it_is_said() -> None:
+    sweep = plan.Sweep(ops=("matmul", "attention"), sizes="8,1MiB,2MiB", dtypes=("float32", "bfloat16"))
+    found = planned.expand(plan.Plan(sweep=(sweep,)), 2, 1)
+    for one in found.cases:
+        side = math.isqrt(one.count)
+        assert one.count % TOKEN == 0 if one.op == "attention" else (side * side == one.count and side % 16 == 0)
+    sizes = [one.size_bytes for one in found.cases if one.op == "matmul"]
+    assert sizes == [1024, 1 << 20, 4 * 720**2, 512, 2 * 720**2, 1 << 21]
+    assert "matmul float32: 8 B became 1 KiB, a square matrix with a side that is a multiple of 16" in found.adjusted
+    assert "attention bfloat16: 8 B became 2 KiB, whole tokens of 8 heads × 128 elements" in found.adjusted
+
+
+# --- results ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", COMPUTING)
+def test_right_results_are_right(name: str, dtype: str) -> None:
+    for tokens in (1, 40):
+        count = tokens * TOKEN if name != "matmul" else (16 * tokens) ** 2
+        assert wrong(called(case(name, count * DTYPE_BYTES[dtype], 1, dtype=dtype))[1]) == 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_product_that_is_not_computed_is_wrong_everywhere_that_is_looked_at(dtype: str) -> None:
+    one = case("matmul", 256 * 256 * DTYPE_BYTES[dtype], 1, dtype=dtype)
+    where = bound(one)
+    found = wrong(LOCAL["matmul"].bind(where))
+    assert found >= (256 if dtype in {"float32", "float64"} else 0.9 * 64 * 256)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.5, math.nan, math.inf])
+def test_one_wrong_element_of_an_exact_product_is_seen(value: float) -> None:
+    where, operation = called(case("matmul", 96 * 96 * 4, 1))
+    product = where.receive.view(96, 96)
+    for row, column in ((0, 0), (95, 95), (50, 3)):
+        kept = float(product[row, column])
+        product[row, column] = value
+        assert wrong(operation) == 1
+        product[row, column] = kept
+    assert wrong(operation) == 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_a_product_that_lacks_a_part_of_every_sum_is_wrong(dtype: str) -> None:
+    where, operation = called(case("matmul", 512 * 512 * DTYPE_BYTES[dtype], 1, dtype=dtype))
+    left, right = torch.randint(1, 5, (2, 512, 512)).to(TORCH_DTYPES[dtype])
+    short = left[:, :480] @ right[:480]
+    count = wrong_rows if dtype in {"float32", "float64"} else wrong_elements
+    assert count(left, right, left @ right) == 0
+    assert count(left, right, short) > 0
+    assert wrong(operation) == 0
+    where.receive.zero_()
+    assert wrong(operation) > 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_attention_that_lost_a_few_keys_or_the_scale_is_wrong(dtype: str) -> None:
+    torch.manual_seed(1)
+    query, key, value = torch.randn(3, 1, 8, 256, 128).to(TORCH_DTYPES[dtype])
+    assert wrong_attention(query, key, value, sdpa(query, key, value)) == 0
+    assert wrong_attention(query, key, value, sdpa(query, key[..., :-16, :], value[..., :-16, :])) > 0
+    assert wrong_attention(query, key, value, sdpa(query, key, value, scale=0.08)) > 0
+    assert wrong_attention(query, key, value, sdpa(query, key, value, is_causal=True)) > 0
+    assert wrong_attention(query, key, value, torch.full_like(query, math.nan)) > 0
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_operands_are_dense_and_finite(dtype: str) -> None:
+    """In float16 the largest sums, in the others the exact ones: 0 would make a GPU draw less power than real work."""
+    one = case("matmul", 1024 * 1024 * DTYPE_BYTES[dtype], 1, dtype=dtype)
+    where, operation = called(one)
+    assert wrong(operation) == 0
+    assert bool(where.receive.isfinite().all())
+    assert float((where.receive == 0).float().mean()) < 0.01
+
+
+# --- refusals --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", COMPUTING)
+def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
+    refuse = LOCAL[name].refuse
+    plain = case(name, 4096, 1)
+    assert refuse(plain) is None
+    assert "int32 is none of them" in (refuse(changed(plain, dtype="int32")) or "")
+    assert "computation itself" in (refuse(changed(plain, mode="overlap")) or "")
+    assert "prepares messages" in (refuse(changed(plain, mode="persistent")) or "")
+
+
+def changed(one: Case, **changes: str) -> Case:
+    return msgspec.structs.replace(one, **changes)
