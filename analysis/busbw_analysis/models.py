@@ -330,6 +330,9 @@ UNMODELLED: dict[str, str] = {
         ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write"),
         "it stays in memory; no message is sent",
     ),
+    **dict.fromkeys(
+        ("storage_write", "storage_read", "checkpoint_save"), "its time is that of storage, of which no model is known"
+    ),
     **dict.fromkeys(("matmul", "attention", "attention_unfused"), "it computes; no message is sent"),
 }
 """Ops without a row, and why."""

@@ -51,6 +51,8 @@ LOCAL = frozenset(
         "stream_triad",
         "memory_read",
         "memory_write",
+        "storage_write",
+        "storage_read",
         "matmul",
         "attention",
         "attention_unfused",

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -39,7 +40,8 @@ class Operation:
     ``native`` is what ``call`` does, for a compiled loop that makes rows of it (None: only Python can call it).
     ``free`` gives back what the library holds for this operation, once it will not be called any more. ``wrong`` counts
     the elements that are not what the last call had to leave, where the layout of the buffers does not say it (None: it
-    does).
+    does). ``prepare`` is done before every call that is checked or sampled, outside of its time and before the ranks
+    come together; it raises as the call does (None: nothing).
     """
 
     call: Call
@@ -47,6 +49,7 @@ class Operation:
     native: Native | None = None
     free: Call = _nothing
     wrong: Callable[[], int] | None = None
+    prepare: Call | None = None
 
 
 def _end_here(error: Exception) -> None:
@@ -61,7 +64,8 @@ class World:
 
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
     environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
-    ranks this host has (None: not promised).
+    ranks this host has (None: not promised). ``folder`` is where operations on storage make their files (None: the plan
+    has none of them).
 
     A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
     nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
@@ -74,6 +78,7 @@ class World:
     launcher: str
     timeout_seconds: float
     store: tuple[str, int] | None = None
+    folder: Path | None = None
     local_size: int | None = None
     batch_seconds: float = 0.0
     lost: Callable[[Exception], None] = _end_here

@@ -75,6 +75,7 @@ class MpiBackend:
         self.rank = world.rank
         self.size = world.size
         self.device: Device | None = None
+        self._folder = world.folder
         self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
@@ -99,6 +100,7 @@ class MpiBackend:
             return LOCAL[op.name].refuse(case)
         prepares = PREPARED.get(op.name)
         obstacles = (
+            (op.stores, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
             (op.name not in CALLS, f"MPI has no {op.name}"),
             (
                 case.mode == "overlap" and op.name in IN_ONE_PIECE,
@@ -149,7 +151,7 @@ class MpiBackend:
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device))
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder))
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 

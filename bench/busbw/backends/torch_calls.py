@@ -7,11 +7,13 @@ this rank has finished; on a GPU it hands the work over, and the stream waits fo
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from busbw.backends import torch_checkpoint
 from busbw.backends.base import Operation, Wait
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
@@ -32,7 +34,7 @@ _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dis
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it."""
+    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files."""
 
     case: Case
     group: Ranks
@@ -41,6 +43,7 @@ class Bound:
     send: torch.Tensor
     receive: torch.Tensor
     traffic: Matrix
+    folder: Path | None = None
 
     @property
     def root(self) -> int:
@@ -223,6 +226,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
+    "checkpoint_save": torch_checkpoint.bind,
 }
 
 IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from busbw.backends import torch_checkpoint
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
@@ -41,6 +42,7 @@ class TorchBackend:
         self.size = world.size
         self.device = device
         self._library = library
+        self._folder = world.folder
         self._where = "cpu" if device is None else device.name
         timeout = timedelta(seconds=world.timeout_seconds)
         try:
@@ -68,8 +70,8 @@ class TorchBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why torch.distributed cannot run ``case``, whatever its library."""
-        if op.local or op.name not in CALLS:
-            return LOCAL[op.name].refuse(case) if op.local else f"torch.distributed has no {op.name}"
+        if op.local or op.stores:
+            return LOCAL[op.name].refuse(case) if op.local else torch_checkpoint.refuse(case)
         if case.mode == "overlap" and op.name in IN_ONE_PIECE:
             return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
         if case.mode == "persistent":
@@ -105,9 +107,12 @@ class TorchBackend:
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device))
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder))
         process_group = None if op.members != "all" else self._groups[group]
-        return CALLS[op.name](Bound(case, group, group.index(self.rank), process_group, send, receive, traffic))
+        if op.stores:
+            process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile
+        me = group.index(self.rank)
+        return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, self._folder))
 
     def barrier(self) -> None:
         """Gloo's barrier over the control group."""

@@ -6,8 +6,9 @@ from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
 from busbw.ops.p2p import POINT_TO_POINT
+from busbw.ops.storage import STORAGE
 
-OPS: dict[str, Op] = {op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *COMPUTE)}
+OPS: dict[str, Op] = {op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *STORAGE, *COMPUTE)}
 
 
 def op_named(name: str) -> Op:

@@ -88,6 +88,9 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "pair_bidir": _of_the_other,
     "pair_matrix": _at_the_second,
     "memory_copy": lambda exchange: exchange.sent[exchange.me],
+    **dict.fromkeys(
+        ("storage_write", "storage_read", "checkpoint_save"), lambda exchange: exchange.sent[exchange.me]
+    ),
     "stream_copy": lambda exchange: exchange.sent[exchange.me],
     "stream_scale": lambda exchange: 3 * exchange.sent[exchange.me],
     "stream_add": lambda exchange: exchange.half(0) + exchange.half(1),

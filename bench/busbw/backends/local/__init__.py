@@ -3,7 +3,7 @@
 One table says how each is called, and every backend binds from it.
 """
 
-from busbw.backends.local import compute, memory
+from busbw.backends.local import compute, memory, storage
 from busbw.backends.local.base import Local
 
-LOCAL: dict[str, Local] = {**memory.OPERATIONS, **compute.OPERATIONS}
+LOCAL: dict[str, Local] = {**memory.OPERATIONS, **storage.OPERATIONS, **compute.OPERATIONS}

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
@@ -20,6 +21,7 @@ class Bound:
     send: "torch.Tensor"
     receive: "torch.Tensor"
     device: Device | None
+    folder: Path | None = None
 
 
 def _never(_case: Case) -> str | None:

@@ -1,0 +1,115 @@
+"""Writing and reading a file of this rank's own: how fast storage is when nothing of it comes out of memory."""
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from busbw.backends.base import Operation
+from busbw.backends.local.base import Bound, Local
+from busbw.backends.local.files import BlockFile
+from busbw.errors import BackendError
+from busbw.ops.storage import access_of
+from busbw.records import Case
+
+_NOISE_BYTES = 1 << 20
+_NOISE_SEED = 5
+_POISON = 0xFF
+
+
+class _Kept:
+    """What ``bound`` sends, in a file. A call that fails says so when its data are asked for: raising between two
+    samples would leave the other ranks waiting for the next one.
+
+    Noise is laid over the data, which repeat: storage that compresses would otherwise hold next to nothing.
+    """
+
+    def __init__(self, bound: Bound) -> None:
+        if bound.folder is None:
+            message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
+            raise BackendError(message)
+        self._bound = bound
+        self.file = BlockFile(bound.folder, bound.case.size_bytes, access_of(bound.case.variant))
+        self._noise = np.random.default_rng(_NOISE_SEED).integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+        self._fresh = True
+        self._failed: OSError | None = None
+
+    def prepare_to_write(self) -> None:
+        """The memory has what is sent."""
+        if self._fresh:
+            self._fill()
+
+    def prepare_to_read(self) -> None:
+        """The file has what is sent, and nothing else does."""
+        if self._fresh:
+            self._fill()
+            self._try(self.file.write)
+            self.file.memory.fill(_POISON)
+        self._try(self.file.forget)
+
+    def write(self) -> None:
+        """The call."""
+        self._try(self.file.write)
+
+    def read(self) -> None:
+        """The call."""
+        self._try(self.file.read)
+
+    def wrong_written(self) -> int:
+        """Read what was written, and count what is not as it was sent. Raises BackendError when any call failed."""
+        self.file.memory.fill(_POISON)
+        self._try(self.file.forget)
+        self._try(self.file.read)
+        return self.wrong_read()
+
+    def wrong_read(self) -> int:
+        """Count what was read and is not as it was sent. Raises BackendError when any call failed."""
+        failed, self._failed, self._fresh = self._failed, None, True
+        if failed is not None:
+            raise BackendError(self.file.explain(failed)) from failed
+        self._lay_noise()
+        self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
+        return int((self._bound.receive != self._bound.send).sum())
+
+    def _fill(self) -> None:
+        torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
+        self._lay_noise()
+        self._fresh = False
+
+    def _lay_noise(self) -> None:
+        """Over the memory; a second time takes it away."""
+        for start in range(0, self.file.size_bytes, _NOISE_BYTES):
+            part = self.file.memory[start : start + _NOISE_BYTES]
+            part ^= self._noise[: len(part)]
+
+    def _try(self, what: Callable[[], None]) -> None:
+        if self._failed is None:
+            try:
+                what()
+            except OSError as error:
+                self._failed = error
+
+
+def _write(bound: Bound) -> Operation:
+    kept = _Kept(bound)
+    return Operation(kept.write, wrong=kept.wrong_written, prepare=kept.prepare_to_write, free=kept.file.close)
+
+
+def _read(bound: Bound) -> Operation:
+    kept = _Kept(bound)
+    return Operation(kept.read, wrong=kept.wrong_read, prepare=kept.prepare_to_read, free=kept.file.close)
+
+
+def _refuse(case: Case) -> str | None:
+    obstacles = (
+        (
+            case.mode != "isolated",
+            f"{case.op} is timed call by call (mode isolated): before each one the page cache is kept out",
+        ),
+        (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
+        (case.held, "files are not handed to a device's stream"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
+
+
+OPERATIONS: dict[str, Local] = {"storage_write": Local(_write, _refuse), "storage_read": Local(_read, _refuse)}
