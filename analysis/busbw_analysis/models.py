@@ -324,6 +324,13 @@ MODELS: tuple[CostModel, ...] = (
 """Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
 
 UNMODELLED: dict[str, str] = {
+    **dict.fromkeys(
+        (
+            *("host_to_device", "device_to_host", "host_and_device"),
+            *("peer_copy", "peer_copy_both", "peer_copy_staged"),
+        ),
+        "it is a copy of a GPU's own; no message is sent",
+    ),
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
     "memory_copy": "it is a measured roof; no message is sent",
     **dict.fromkeys(

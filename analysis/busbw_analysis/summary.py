@@ -45,6 +45,12 @@ SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to
 LOCAL = frozenset(
     {
         "memory_copy",
+        "host_to_device",
+        "device_to_host",
+        "host_and_device",
+        "peer_copy",
+        "peer_copy_both",
+        "peer_copy_staged",
         "stream_copy",
         "stream_scale",
         "stream_add",

@@ -8,9 +8,10 @@ from typing import cast
 
 from busbw import units
 from busbw.errors import UsageError
-from busbw.ops import OPS, traffic
+from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import Round, pair_rounds, split_world
+from busbw.ops.storage import Way
 from busbw.plan import PlacementChoice, Plan, Sweep
 from busbw.records import DTYPE_BYTES, Case, Mode
 
@@ -29,8 +30,9 @@ class Cases:
     weights: dict[tuple[str, str], traffic.Weights]
 
 
-def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu") -> Cases:
-    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts; ``device`` is what the backend of the plan drives.
+def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "direct") -> Cases:
+    """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts; ``device`` is what the backend of the plan drives,
+    ``way`` how the page cache can be kept out of the files below the path of the plan.
 
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
     possible one, and said. Raises UsageError for groups that do not fit the world.
@@ -41,7 +43,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu") -> Cases:
     for sweep in plan.sweep:
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
-            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device):
+            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device, way):
                 cases[case] = None
                 if note:
                     adjusted[note] = None
@@ -51,13 +53,13 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu") -> Cases:
 
 
 def _cases_of(
-    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int, device: str
+    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int, device: str, way: Way
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    variants = _variants(op, sweep)
+    variants = _variants(op, sweep, way)
     for mode, variant, dtype, redop, placement, wanted in product(
         sweep.modes, variants, dtypes, redops, placements, sizes
     ):
@@ -94,9 +96,13 @@ def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
     return op.placements if choice == "both" else (choice,)
 
 
-def _variants(op: Op, sweep: Sweep) -> tuple[str | None, ...]:
+def _variants(op: Op, sweep: Sweep, way: Way) -> tuple[str | None, ...]:
+    if op.stores and op.local:
+        return storage.accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
     if op.members == "pairs":
         return (sweep.pairs,)
+    if op.host_memory:
+        return sweep.pinning
     if not op.uneven:
         return (None,)
     if sweep.traffic is None:

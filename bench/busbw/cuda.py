@@ -16,6 +16,11 @@ _CACHES_TO_FLUSH = 2
 _LEAST_CACHE_BYTES = 32 << 20
 """Where torch does not tell the size of the cache: more than most have."""
 
+_INFINITY_CACHE_BYTES = 256 << 20
+"""What AMD's Instinct GPUs have between their second-level cache and memory (MI300X datasheet), of which torch does not
+tell: its L2_cache_size is 4 MiB there.
+"""
+
 _SPIN_CYCLES = 1_000_000
 _SPIN_TRIES = 7
 _SIDE = 512
@@ -52,6 +57,13 @@ class CudaMark:
         return round(elapsed_ms * _NS_PER_MS)
 
 
+def _event() -> torch.cuda.Event:
+    """One that keeps no time, put once for the reason that a mark has."""
+    event = torch.cuda.Event()  # type: ignore[no-untyped-call] # as above
+    event.record()
+    return event
+
+
 class CudaDevice:
     """GPU ``index`` as torch counts them, made the current one of this process."""
 
@@ -60,8 +72,10 @@ class CudaDevice:
         properties = torch.cuda.get_device_properties(index)
         self.index = index
         self.name = f"cuda:{index}"
-        self.uuid = uuid_of(getattr(properties, "uuid", None)) or uuid_of(_visible(index))
+        self.uuid = uuid_at(index)
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _LEAST_CACHE_BYTES
+        if torch.version.hip is not None:
+            self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
         self._nvml = nvml_of(self.uuid, index)
         self._spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
         self._cycles_per_ns = 0.0
@@ -118,6 +132,38 @@ class CudaDevice:
         self.synchronise()
         return graph.replay
 
+    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
+        """On the current stream and one beside it, which an event forks off and another one joins again."""
+        beside = torch.cuda.Stream(self.index)
+        begun, ended = _event(), _event()
+
+        def both() -> None:
+            begun.record()
+            beside.wait_event(begun)
+            with torch.cuda.stream(beside):
+                other()
+                ended.record()
+            one()
+            torch.cuda.current_stream(self.index).wait_event(ended)
+
+        return both
+
+    def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
+        """On the current stream of the other GPU, between two events."""
+        begun = _event()
+        with torch.cuda.device(name):
+            ended = _event()  # an event belongs to the GPU that it was first recorded on
+
+        def in_turn() -> None:
+            begun.record()
+            with torch.cuda.device(name):
+                torch.cuda.current_stream().wait_event(begun)
+                call()
+                ended.record()
+            torch.cuda.current_stream(self.index).wait_event(ended)
+
+        return in_turn
+
     def compute(self, units: int) -> None:
         """Matrix products, captured once by the hundred, so that the host can hand over more than the GPU can do."""
         hundreds, rest = divmod(units, _UNITS_PER_GRAPH)
@@ -149,6 +195,12 @@ class CudaDevice:
     def conditions(self) -> DeviceConditions | None:
         """By NVML, where nvidia-ml-py is installed."""
         return None if self._nvml is None else self._nvml.conditions()
+
+
+def uuid_at(index: int) -> str | None:
+    """The UUID of GPU ``index``; None where neither torch nor CUDA_VISIBLE_DEVICES tells it."""
+    properties = torch.cuda.get_device_properties(index)
+    return uuid_of(getattr(properties, "uuid", None)) or uuid_of(_visible(index))
 
 
 def _visible(index: int) -> str | None:

@@ -87,6 +87,16 @@ class Device(Protocol):
         Each of them must have been called before. The graph uses the buffers that the calls are bound to.
         """
 
+    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
+        """What hands ``one`` and ``other`` over to run at once, on two streams: neither before what was handed over
+        earlier is done, and nothing that is handed over later before both are.
+        """
+
+    def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
+        """What hands over ``call``, whose work is that of the device ``name``, in the order of this one's stream: not
+        before what was handed over earlier is done, and nothing that is handed over later before it is.
+        """
+
     def compute(self, units: int) -> None:
         """``units`` units of computation on the current stream, the same amount at each call."""
 

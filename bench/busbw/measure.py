@@ -49,6 +49,8 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     wanted = "in" if case.in_place else "out"
     if op.sized and wanted not in op.placements:
         return f"{op.name} is measured {_placement_words(op)} only"
+    if op.needs_device and case.device == "cpu":
+        return f"there is no device: backend {case.backend} drives the processor, and {op.name} copies with a GPU"
     groups = split_world(case.group, case.ranks)
     smallest = min(len(group) for group in groups)
     if smallest < op.least_ranks():
@@ -242,7 +244,10 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, 
     except BackendError as refused:
         error = str(refused)
     told = first_error(bench, error)
-    return part if told is None else f"cannot be prepared: {told}"
+    if told is None:
+        return part
+    _give_back(bench, part)
+    return f"cannot be prepared: {told}"
 
 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
@@ -271,7 +276,7 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
         if case.mode == "overlap" and operation.post is None:
             message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
             raise BackendError(message)
-        bound.append(BufferSet(send, receive, operation))
+        bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
     # What is posted is posted by Python, and what is handed to a device is between marks of Python's.
     hosts = case.mode != "overlap" and bench.backend.device is None
     row = row_of([one.operation.native for one in bound]) if hosts else None
@@ -308,14 +313,15 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
             poison(one.receive, case.redop)
             if part.made_of is not None:
                 fill(one.send, part.layout.send, part.made_of)
+            _prepare(bench, one.operation)
         _wait_for_device(bench)
         bench.backend.barrier()
         if part is not None and one is not None:
             error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
             if not error:
-                here = _wrong_here(part, one, checkable=reason is None)
+                error, here = _wrong_here(bench, part, one, checkable=reason is None)
         first_ns = first_ns or call_ns
-        found = _found_everywhere(bench, error, here, took_part=part is not None)
+        found = _found_everywhere(bench, error, here, took_part=part is not None, together=not op.local)
         if isinstance(found, str):
             return found, first_ns
         wrong += found
@@ -324,13 +330,28 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
 
 
-def _wrong_here(part: Part, one: BufferSet, *, checkable: bool) -> int:
-    """How many elements the call left wrong on this rank: as the operation itself tells them, else by its layout."""
+def _prepare(bench: Bench, operation: Operation) -> None:
+    """What has to be done before a call. Raises BackendError."""
+    if operation.prepare is None:
+        return
+    try:
+        operation.prepare()
+    except bench.backend.raises as raised:
+        raise BackendError(bench.backend.explain(raised)) from raised
+
+
+def _wrong_here(bench: Bench, part: Part, one: BufferSet, *, checkable: bool) -> tuple[str, int]:
+    """What the operation says went wrong in it since the last check, or nothing; and how many elements the call left
+    wrong on this rank: as the operation itself tells them, else by its layout.
+    """
     if one.operation.wrong is not None:
-        return one.operation.wrong()
+        try:
+            return "", one.operation.wrong()
+        except bench.backend.raises as raised:
+            return bench.backend.explain(raised), 0
     if part.made_of is None or not checkable:
-        return 0
-    return count_wrong(one.receive, part.layout.expect, part.made_of)
+        return "", 0
+    return "", count_wrong(one.receive, part.layout.expect, part.made_of)
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:
@@ -364,10 +385,10 @@ def _wait_for_device(bench: Bench) -> None:
         raise BackendError(bench.backend.explain(raised)) from raised
 
 
-def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) -> str | int:
+def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool, together: bool) -> str | int:
     """Wrong elements over all ranks, or what was raised when every rank that took part raised.
 
-    Raises BackendError when only some did: the others may still be in the operation.
+    Raises BackendError when only some did and they are in it ``together``: the others may still be in the operation.
     """
     counts = np.asarray([bool(error), took_part, wrong], dtype=np.int64)
     try:
@@ -378,6 +399,10 @@ def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool) 
         # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
         message = f"{error}; after that: {broken}"
         raise BackendError(message) from broken
+    if 0 < raised_on < taking_part and not together:
+        told = bench.backend.share(error)
+        first = next(rank for rank, text in enumerate(told) if text)
+        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {first} says: {told[first]}"
     if 0 < raised_on < taking_part:
         message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
         raise BackendError(message)

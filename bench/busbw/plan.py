@@ -12,7 +12,7 @@ import msgspec
 
 from busbw import units
 from busbw.errors import UsageError
-from busbw.ops import OPS, op_named, traffic
+from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.groups import ALL
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 
@@ -24,6 +24,7 @@ _LARGEST_SEED = 10**18
 
 PlacementChoice = Literal["native", "in", "out", "both"]
 PairsChoice = Literal["together", "alone"]
+PinningChoice = Literal["pinned", "pageable"]
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -76,9 +77,11 @@ class Timing(Record, frozen=True, kw_only=True):
 
 
 class Sweep(Record, frozen=True, kw_only=True):
-    """Ops × modes × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``.
+    """Ops × modes × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``. Files are gone
+    through in each of ``blocks``, with each of ``depths`` of them under way, past the page cache where ``direct``.
 
-    ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``).
+    ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``), ``pinning`` what memory
+    of the host is copied from and to, where a GPU copies.
     """
 
     ops: tuple[str, ...]
@@ -95,6 +98,10 @@ class Sweep(Record, frozen=True, kw_only=True):
     skew: float = 0.5
     traffic: tuple[tuple[float, ...], ...] | None = None
     pairs: PairsChoice = "together"
+    blocks: tuple[str, ...] = ("1MiB",)
+    depths: tuple[int, ...] = (1,)
+    direct: bool = True
+    pinning: tuple[str, ...] = get_args(PinningChoice)
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[], object]] = {
@@ -107,7 +114,10 @@ class Sweep(Record, frozen=True, kw_only=True):
             "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
             "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
+            "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
+            "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
+            "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
             "skew": lambda: traffic.skewed(2, self.skew),
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
         }
@@ -120,13 +130,16 @@ class Sweep(Record, frozen=True, kw_only=True):
 
 
 class Plan(Record, frozen=True, kw_only=True):
-    """A whole run. ``ranks`` None: as many as the machine or the launcher gives."""
+    """A whole run. ``ranks`` None: as many as the machine or the launcher gives. ``path`` is the folder, on every host,
+    below which operations on storage make their files (None: nobody has said).
+    """
 
     name: str = "custom"
     backend: str = "gloo"
     ranks: int | None = None
     launches: int = 1
     seed: int = 1
+    path: str | None = None
     timing: Timing = Timing()
     sweep: tuple[Sweep, ...]
 
@@ -140,6 +153,16 @@ class Plan(Record, frozen=True, kw_only=True):
             raise UsageError(message)
         if abs(self.seed) > _LARGEST_SEED:
             message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"
+            raise UsageError(message)
+
+    def require_path(self) -> None:
+        """Raise UsageError when operations on storage are planned and nobody has said where."""
+        stores = [name for name, op in OPS.items() if op.stores and any(name in sweep.ops for sweep in self.sweep)]
+        if stores and not self.path:
+            message = (
+                f"key 'path': {', '.join(stores)} make files and need to be told where; given nothing; want a folder "
+                "on the storage that is to be measured, on every host"
+            )
             raise UsageError(message)
 
     def as_json(self) -> dict[str, JSON]:
@@ -283,7 +306,7 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         # A budget below the plan's minimum means "less than that", not a contradiction.
         pace.setdefault("min_seconds", min(plan.timing.min_seconds, pace["max_seconds"]))
     timing = msgspec.structs.replace(plan.timing, **pace)
-    own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed"}}
+    own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed", "path"}}
     return msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
 
 

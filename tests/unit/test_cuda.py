@@ -11,11 +11,12 @@ import torch.distributed as dist
 
 from busbw.backends import nccl
 from busbw.backends.base import World
+from busbw.backends.local import device as device_copies
 from busbw.clock import HostClock
 from busbw.cuda import CudaDevice, CudaMark
 from busbw.devices import DeviceConditions
 from busbw.errors import BackendError, LaunchError
-from busbw.measure import measure
+from busbw.measure import Place, measure, refusal
 from busbw.nvml import Nvml
 from busbw.ops import OPS
 from busbw.records import Measurement, Mode
@@ -42,27 +43,40 @@ class Gpu:
         gpu = self
 
         class Event:
-            def __init__(self, *, enable_timing: bool) -> None:
-                assert enable_timing
+            def __init__(self, *, enable_timing: bool = False) -> None:
+                self.timing = enable_timing
                 self.at_ns: float | None = None
 
             def record(self) -> None:
                 gpu.now_ns += 1_000
                 self.at_ns = gpu.now_ns
+                if not self.timing:
+                    gpu.asked.append(("put on", gpu.current))
 
             def query(self) -> bool:
                 return self.at_ns is not None
 
             def elapsed_time(self, end: "Event") -> float:
+                assert self.timing
+                assert end.timing
                 assert self.at_ns is not None
                 assert end.at_ns is not None
                 return (end.at_ns - self.at_ns) / 1e6
+
+        class Stream:
+            def __init__(self, name: object) -> None:
+                self.name = f"beside {name}"
+
+            def wait_event(self, event: Event) -> None:
+                assert event.at_ns is not None
+                gpu.asked.append(("waits", self.name))
 
         class CUDAGraph:
             def replay(self) -> None:
                 gpu.asked.append("replay")
 
-        self.event, self.graph_type = Event, CUDAGraph
+        self.event, self.graph_type, self.stream_type = Event, CUDAGraph, Stream
+        self.current = "main of 0"
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         properties = SimpleNamespace(L2_cache_size=1 << 20, uuid=UUID)
@@ -74,6 +88,10 @@ class Gpu:
             "graph": self.capture,
             "synchronize": lambda index: self.asked.append(("synchronize", index)),
             "_sleep": self.spin,
+            "Stream": self.stream_type,
+            "stream": lambda stream: self.switched(stream.name),
+            "device": lambda name: self.switched(f"main of {name}"),
+            "current_stream": self.current_stream,
         }
         for name, stand_in in replaced.items():
             monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -81,6 +99,17 @@ class Gpu:
     def spin(self, cycles: int) -> None:
         self.asked.append(("spin", cycles))
         self.now_ns += cycles / GHZ
+
+    @contextmanager
+    def switched(self, name: str) -> Iterator[None]:
+        before, self.current = self.current, name
+        yield
+        self.current = before
+
+    def current_stream(self, index: int | None = None) -> object:
+        stream = self.stream_type(index)
+        stream.name = self.current if index is None else f"main of {index}"
+        return stream
 
     @contextmanager
     def capture(self, graph: object, *, capture_error_mode: str) -> Iterator[None]:
@@ -163,6 +192,44 @@ def test_only_this_thread_may_spoil_a_capture_and_nothing_else_is_under_way(gpu:
     assert gpu.asked[-1] == "replay"
 
 
+def test_two_streams_run_at_once_between_what_comes_before_and_after(gpu: Gpu, device: CudaDevice) -> None:
+    both = device.together(
+        lambda: gpu.asked.append(("one", gpu.current)), lambda: gpu.asked.append(("other", gpu.current))
+    )
+    gpu.asked.clear()
+    both()
+    assert gpu.asked == [
+        ("put on", "main of 0"),
+        ("waits", "beside 0"),
+        ("other", "beside 0"),
+        ("put on", "beside 0"),
+        ("one", "main of 0"),
+        ("waits", "main of 0"),
+    ]
+
+
+def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(gpu: Gpu, device: CudaDevice) -> None:
+    later = device.on_other("cuda:3", lambda: gpu.asked.append(("work", gpu.current)))
+    assert gpu.asked == [("put on", "main of 0"), ("put on", "main of cuda:3")], (
+        "an event is the GPU's that had it first"
+    )
+    gpu.asked.clear()
+    later()
+    assert gpu.asked == [
+        ("put on", "main of 0"),
+        ("waits", "main of cuda:3"),
+        ("work", "main of cuda:3"),
+        ("put on", "main of cuda:3"),
+        ("waits", "main of 0"),
+    ]
+
+
+def test_a_gpu_of_amd_has_a_cache_that_torch_does_not_tell(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "hip", "6.2")
+    assert CudaDevice(0).cache_bytes == 256 << 20
+    assert gpu.asked
+
+
 def test_computation_is_captured_once_and_replayed_by_the_hundred(gpu: Gpu, device: CudaDevice) -> None:
     products: list[torch.Tensor] = []
     multiply = torch.mm
@@ -243,6 +310,39 @@ def test_a_real_library_is_measured_behind_a_device(
     (group,) = made.groups
     assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
     assert group.beside_ns is not None
+
+
+@pytest.mark.parametrize(
+    ("op", "variant", "modes"),
+    [
+        ("host_to_device", "pageable", ("isolated", "pipelined")),
+        ("device_to_host", "pageable", ("isolated", "pipelined")),
+        ("host_to_device", "pinned", ("isolated", "pipelined")),
+        ("device_to_host", "pinned", ("isolated", "pipelined")),
+        ("host_and_device", "pinned", ("isolated", "pipelined")),
+        ("stream_copy", None, ("isolated", "pipelined")),
+    ],
+)
+def test_copies_of_a_device_are_measured_and_verified(
+    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, variant: str | None, modes: tuple[Mode, ...]
+) -> None:
+    asked: list[bool] = []
+
+    def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+        asked.append(pinned)
+        return torch.zeros_like(like)
+
+    monkeypatch.setattr(device_copies, "host_memory", host_memory)
+    clock = HostClock()
+    bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
+    for mode in modes:
+        one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, variant=variant)
+        assert refusal(one, backend, Place(crowded=False, comparable=True)) is None
+        made = measure(bench, one, (), launch=0, block=0)
+        assert isinstance(made, Measurement), made
+        assert made.check.state == "verified"
+        assert made.groups[0].bus_factor is None
+    assert set(asked) == ({variant == "pinned"} if variant else set())
 
 
 def test_a_gpu_that_does_not_work_is_told_with_its_rank(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

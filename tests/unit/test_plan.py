@@ -139,7 +139,7 @@ def test_every_suite_expands_on_every_world(name: str, ranks: int) -> None:
 )
 @hypothesis_settings(deadline=None)
 def test_sizes_become_whole_blocks_for_every_group(op: str, ranks: int, dtype: str, size: int, split: str) -> None:
-    sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split)
+    sweep = Sweep(ops=(op,), sizes=str(size), dtypes=(dtype,), groups=split, pinning=("pinned",))
     expanded = planned.expand(Plan(sweep=(sweep,)), ranks, 1)
     (case,) = expanded.cases
     assert case.size_bytes % DTYPE_BYTES[dtype] == 0
@@ -177,6 +177,16 @@ def test_an_op_gets_only_what_it_has() -> None:
         ("pair_matrix", "float32", None, None, "together", False),
         ("memory_copy", "float32", None, None, None, False),
     }
+
+
+def test_a_copy_with_the_host_is_a_case_for_each_kind_of_memory_and_one_between_gpus_for_each_way_to_play() -> None:
+    sweep = Sweep(ops=("host_to_device", "peer_copy", "memory_copy"), sizes="8", pairs="alone")
+    found = [(case.op, case.variant) for case in cases_of(sweep)]
+    assert found[:3] == [("host_to_device", "pinned"), ("host_to_device", "pageable"), ("peer_copy", "alone")]
+    pageable = Sweep(ops=("device_to_host",), sizes="8", pinning=("pageable",))
+    assert [case.variant for case in cases_of(pageable)] == ["pageable"]
+    with pytest.raises(UsageError, match="key 'pinning': pinning 'locked' is unknown; known: pinned, pageable"):
+        Sweep(ops=("device_to_host",), pinning=("locked",))
 
 
 def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -> None:

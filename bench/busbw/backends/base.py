@@ -41,7 +41,11 @@ class Operation:
     ``free`` gives back what the library holds for this operation, once it will not be called any more. ``wrong`` counts
     the elements that are not what the last call had to leave, where the layout of the buffers does not say it (None: it
     does). ``prepare`` is done before every call that is checked or sampled, outside of its time and before the ranks
-    come together; it raises as the call does (None: nothing).
+    come together; it raises as the call does (None: nothing). What has one has one set of buffers, and samples of one
+    call: the second one would find nothing prepared.
+
+    ``buffers`` are those that it sends from and receives into, where they have to be elsewhere than those that it was
+    given: in memory of the host, or of another device (None: those that it was given).
     """
 
     call: Call
@@ -50,6 +54,7 @@ class Operation:
     free: Call = _nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
+    buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
 
 
 def _end_here(error: Exception) -> None:

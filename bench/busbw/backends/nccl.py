@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import torch
 import torch.distributed as dist
 
+from busbw.backends import peers
 from busbw.backends.base import World
 from busbw.backends.side_channel import first_line
 from busbw.backends.torch_dist import TorchBackend
@@ -13,7 +14,7 @@ from busbw.cuda import CudaDevice
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
-from busbw.ops.groups import split_world
+from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
 
 _WAITED_FOR_BY_THE_HOST = {"barrier"}
@@ -41,6 +42,8 @@ class NcclBackend(TorchBackend):
             problem = shared_gpu(self.share(mine))
             if problem is not None:
                 raise LaunchError(problem)
+            seen = peers.view(socket.gethostname(), self._gpu)
+            self._views = tuple(peers.heard(text) for text in self.share(seen.told()))
             # All ranks together in the first call: point-to-point may otherwise not come first (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
@@ -50,7 +53,13 @@ class NcclBackend(TorchBackend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why NCCL cannot run ``case``."""
-        return why_not(op, case) or super().refuse(op, case)
+        apart = peers.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        return apart or why_not(op, case) or super().refuse(op, case)
+
+    def peer_in(self, group: Ranks) -> str | None:
+        """The GPU of the other rank of a pair, as torch counts them in this process."""
+        others = [rank for rank in group if rank != self.rank]
+        return peers.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
 
 
 def why_not(op: Op, case: Case) -> str | None:

@@ -107,12 +107,16 @@ class TorchBackend:
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder))
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, self.peer_in(group), self._folder))
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile
         me = group.index(self.rank)
         return CALLS[op.name](Bound(case, group, me, process_group, send, receive, traffic, self._folder))
+
+    def peer_in(self, group: Ranks) -> str | None:  # noqa: ARG002 - for backends that drive a device
+        """What this process calls the device of the other rank of a pair; None where it cannot have memory there."""
+        return None
 
     def barrier(self) -> None:
         """Gloo's barrier over the control group."""

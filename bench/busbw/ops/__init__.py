@@ -5,10 +5,13 @@ from busbw.ops.base import Op
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
+from busbw.ops.devices import DEVICE_COPIES
 from busbw.ops.p2p import POINT_TO_POINT
 from busbw.ops.storage import STORAGE
 
-OPS: dict[str, Op] = {op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *STORAGE, *COMPUTE)}
+OPS: dict[str, Op] = {
+    op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *STORAGE, *DEVICE_COPIES, *COMPUTE)
+}
 
 
 def op_named(name: str) -> Op:

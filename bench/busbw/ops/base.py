@@ -84,7 +84,8 @@ class Op:
     layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``local``: no
     other rank takes part, and the backends share how it is called (``backends.local``); ``memory_traffic`` is how many
     bytes memory reads and writes for every byte of S (None: S is in no memory, or it is not counted). ``stores``: it
-    makes files below the path of the plan; a rank's own ones where it is local, too.
+    makes files below the path of the plan; a rank's own ones where it is local, too. ``needs_device``: there is nothing
+    to do where ranks drive none. ``host_memory``: one of its buffers is the host's, pinned or pageable.
     """
 
     name: str
@@ -106,6 +107,8 @@ class Op:
     local: bool = False
     memory_traffic: float | None = None
     stores: bool = False
+    needs_device: bool = False
+    host_memory: bool = False
     flop: Callable[[int], int] | None = None
     least_traffic: float | None = None
     shape: Shape | None = None

@@ -129,21 +129,49 @@ class FakeDevice:
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
         """What ``calls`` hand over, noted instead of done; replaying it costs the host once."""
-        noted: list[Work] = []
-        self._capturing = noted
-        try:
-            for call in calls:
-                call()
-        finally:
-            self._capturing = None
+        noted = self._noted(calls)
 
         def replay() -> None:
             self._spend(self.script.replay_ns)
             self.log.append("replay")
-            for work in noted:
-                self._ends_ns = work(self.comes_ns())
+            self._ends_ns = noted(self.comes_ns())
 
         return replay
+
+    def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
+        """What they hand over begins at once and is done when the longer of the two is; it costs the host once."""
+
+        def both() -> None:
+            first, second = self._noted([one]), self._noted([other])
+            self.hand_over("together", lambda begins: max(first(begins), second(begins)))
+
+        return both
+
+    def on_other(self, name: str, call: Callable[[], object]) -> Callable[[], object]:
+        """In turn, which is all that can be seen of another device here."""
+
+        def in_turn() -> None:
+            noted = self._noted([call])
+            self.hand_over(f"on {name}", noted)
+
+        return in_turn
+
+    def _noted(self, calls: Sequence[Callable[[], object]]) -> Work:
+        """All that ``calls`` hand over, one after the other, as one piece of work."""
+        noted: list[Work] = []
+        before, self._capturing = self._capturing, noted
+        try:
+            for call in calls:
+                call()
+        finally:
+            self._capturing = before
+
+        def done(begins: int) -> int:
+            for work in noted:
+                begins = work(begins)
+            return begins
+
+        return done
 
     def compute(self, units: int) -> None:
         """Work that takes ``units`` times what the script says, more so while something posted is under way."""

@@ -71,6 +71,10 @@ def _at_the_second(exchange: Exchange) -> torch.Tensor | None:
     return exchange.sent[0] if exchange.me == 1 else None
 
 
+def _by_the_first(exchange: Exchange) -> torch.Tensor | None:
+    return exchange.sent[0] if exchange.me == 0 else None
+
+
 MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "all_reduce": Exchange.reduced,
     "all_gather": lambda exchange: torch.cat(list(exchange.sent)),
@@ -87,10 +91,13 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "pair_uni": _at_the_second,
     "pair_bidir": _of_the_other,
     "pair_matrix": _at_the_second,
-    "memory_copy": lambda exchange: exchange.sent[exchange.me],
     **dict.fromkeys(
-        ("storage_write", "storage_read", "checkpoint_save"), lambda exchange: exchange.sent[exchange.me]
+        ("host_to_device", "device_to_host", "host_and_device", "peer_copy_both"),
+        lambda exchange: exchange.sent[exchange.me],
     ),
+    **dict.fromkeys(("peer_copy", "peer_copy_staged"), _by_the_first),
+    "memory_copy": lambda exchange: exchange.sent[exchange.me],
+    **dict.fromkeys(("storage_write", "storage_read", "checkpoint_save"), lambda exchange: exchange.sent[exchange.me]),
     "stream_copy": lambda exchange: exchange.sent[exchange.me],
     "stream_scale": lambda exchange: 3 * exchange.sent[exchange.me],
     "stream_add": lambda exchange: exchange.half(0) + exchange.half(1),

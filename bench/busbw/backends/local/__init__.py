@@ -3,7 +3,13 @@
 One table says how each is called, and every backend binds from it.
 """
 
-from busbw.backends.local import compute, memory, storage
+from busbw.backends.local import compute, device, memory, storage
 from busbw.backends.local.base import Local
 
-LOCAL: dict[str, Local] = {**memory.OPERATIONS, **storage.OPERATIONS, **compute.OPERATIONS}
+LOCAL: dict[str, Local] = {
+    **memory.OPERATIONS,
+    "stream_copy": device.kernel_beside(memory.OPERATIONS["stream_copy"]),
+    **device.OPERATIONS,
+    **storage.OPERATIONS,
+    **compute.OPERATIONS,
+}

@@ -15,13 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a call is made of: the buffers of this rank, and the device that they are on (None: host memory)."""
+    """What a call is made of: the buffers of this rank, and the device that they are on (None: host memory).
+
+    ``local_rank`` is the number of this rank on its host.
+    ``peer`` is what this process calls the device of the other rank of a pair (None: it cannot have memory there).
+    """
 
     case: Case
     send: "torch.Tensor"
     receive: "torch.Tensor"
     device: Device | None
     folder: Path | None = None
+    peer: str | None = None
+    local_rank: int = 0
 
 
 def _never(_case: Case) -> str | None:

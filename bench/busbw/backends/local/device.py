@@ -1,0 +1,166 @@
+"""Copies between a GPU and the host, and between GPUs: through torch, on the stream that the marks are put in.
+
+torch hands a copy between buffers of one type to ``cudaMemcpyAsync`` on the source's current stream (the target's, from
+the host; ATen/native/cuda/Copy.cu, torch 2.13). ``non_blocking``: the host need not wait. With pinned memory it does
+not; pageable memory it has to stage itself and is busy as long as that takes (CUDA Runtime API, "API synchronization
+behavior"): the marks then time that, too, as it is in the way of everybody who copies so.
+"""
+
+from functools import partial
+
+import torch
+
+from busbw.backends.base import Operation
+from busbw.backends.local.base import Bound, Local
+from busbw.devices import Device
+from busbw.errors import BackendError
+from busbw.ops.base import Span
+from busbw.ops.data import count_wrong, fill, pattern, poison
+from busbw.records import Case
+
+PINNED = "pinned"
+_SEED = 2
+"""Of the data that go against those of the case: any seed of their own."""
+
+
+def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+    """A zeroed buffer of the host, as long as ``like``; its pages are touched first by this process, so they are where
+    it runs. Raises BackendError when it cannot be had.
+    """
+    try:
+        return torch.empty(len(like), dtype=like.dtype, pin_memory=pinned).zero_()
+    except RuntimeError as error:
+        kind = "pinned" if pinned else "pageable"
+        message = f"{len(like) * like.itemsize} B of {kind} memory of the host cannot be had: {error}"
+        raise BackendError(message) from error
+
+
+def _device_of(bound: Bound) -> Device:
+    if bound.device is None:
+        message = f"{bound.case.op} needs a device, and the backend drives none"
+        raise BackendError(message)
+    return bound.device
+
+
+def _copies(target: torch.Tensor, source: torch.Tensor) -> partial[torch.Tensor]:
+    return partial(target.copy_, source, non_blocking=True)
+
+
+def _host_to_device(bound: Bound) -> Operation:
+    source = host_memory(bound.send, pinned=bound.case.variant == PINNED)
+    return Operation(_copies(bound.receive, source), buffers=(source, bound.receive))
+
+
+def _device_to_host(bound: Bound) -> Operation:
+    target = host_memory(bound.receive, pinned=bound.case.variant == PINNED)
+    return Operation(_copies(target, bound.send), buffers=(bound.send, target))
+
+
+def _host_and_device(bound: Bound) -> Operation:
+    """The buffers of the case go to the host; against them go data of their own, which are checked here."""
+    source, target = host_memory(bound.send, pinned=True), host_memory(bound.receive, pinned=True)
+    arriving, dtype = torch.empty_like(bound.receive), bound.case.dtype or "uint8"
+    made_of, spans = pattern(1, dtype, None, _SEED), (Span(len(source), 0),)
+    fill(source, spans, made_of)
+    poison(arriving, None)
+    both = _device_of(bound).together(_copies(arriving, source), _copies(target, bound.send))
+
+    def wrong() -> int:
+        found = count_wrong(arriving, spans, made_of) + int((target != bound.send.cpu()).sum())
+        poison(arriving, None)  # so that the next count is of what was copied since
+        return found
+
+    return Operation(both, buffers=(bound.send, target), wrong=wrong)
+
+
+def _refuse(case: Case) -> str | None:
+    pageable = case.variant != PINNED
+    obstacles = (
+        (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
+        (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),
+        (
+            pageable and case.op == "host_and_device",
+            "the host stages a copy of pageable memory itself, so it cannot have both directions under way",
+        ),
+        (
+            pageable and (case.held or case.mode == "graph"),
+            "the host stages a copy of pageable memory itself, so it can be neither captured nor handed over ahead",
+        ),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
+
+
+def kernel_beside(host: Local) -> Local:
+    """``host``'s copy, but by a kernel where the memory is a GPU's: what torch copies with there is the copy path, and
+    that is ``memory_copy``. Multiplying by 1 reads and writes as much, and leaves the values as they are.
+    """
+
+    def bind(bound: Bound) -> Operation:
+        if bound.device is None:
+            return host.bind(bound)
+        return Operation(partial(torch.mul, bound.send, 1.0, out=bound.receive))
+
+    return Local(bind, host.refuse)
+
+
+# --- from GPU to GPU ---------------------------------------------------------------------------------------------
+
+
+def _sits_out() -> None:
+    """The other rank of the pair copies."""
+
+
+def _on_peer(bound: Bound) -> torch.Tensor:
+    """The memory of the other GPU that is copied to, by this process. Raises BackendError when it cannot be had."""
+    if bound.peer is None:
+        message = f"{bound.case.op}: this process does not see the GPU that it is to copy to"
+        raise BackendError(message)
+    try:
+        return torch.empty_like(bound.receive, device=bound.peer).zero_()
+    except RuntimeError as error:
+        message = f"memory of {bound.peer} cannot be had: {error}"
+        raise BackendError(message) from error
+
+
+def _peer_copy(bound: Bound) -> Operation:
+    if not len(bound.send):
+        return Operation(_sits_out)
+    target = _on_peer(bound)
+    return Operation(_copies(target, bound.send), buffers=(bound.send, target))
+
+
+def _peer_copy_staged(bound: Bound) -> Operation:
+    if not len(bound.send):
+        return Operation(_sits_out)
+    target, between = _on_peer(bound), host_memory(bound.send, pinned=True)
+    down = _copies(between, bound.send)
+    # The second half is on a stream of the other GPU, which has to wait for the first, and the marks for the second.
+    up = _device_of(bound).after(bound.peer, _copies(target, between))
+
+    def staged() -> None:
+        down()
+        up()
+
+    return Operation(staged, buffers=(bound.send, target))
+
+
+def _refuse_peer(case: Case) -> str | None:
+    """Besides what any copy is refused for: the other rank's own stream, and its GPU, are not this process's."""
+    obstacles = (
+        (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
+        (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),
+        (case.mode == "graph", "a copy to another GPU waits for a stream there, which is not part of the capture"),
+        (case.held, "the GPU that is copied to would be held by the rank that lends it, and the copy would wait"),
+        (case.cache != "warm", "the buffers are on two GPUs, of whose caches only one would be treated so"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None)
+
+
+OPERATIONS: dict[str, Local] = {
+    "host_to_device": Local(_host_to_device, _refuse),
+    "device_to_host": Local(_device_to_host, _refuse),
+    "host_and_device": Local(_host_and_device, _refuse),
+    "peer_copy": Local(_peer_copy, _refuse_peer),
+    "peer_copy_both": Local(_peer_copy, _refuse_peer),
+    "peer_copy_staged": Local(_peer_copy_staged, _refuse_peer),
+}
