@@ -4,10 +4,10 @@ Each is the slowest of its kind among the ranks, with its nominal peak from the 
 reason, in words, why none is known.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from busbw.catalogue import Catalogue
+from busbw.catalogue import Catalogue, Gpu
 from busbw.levels import Peak, called, gpus_of, memory_of, nvlink_of, nvlinks, pcie_of, port_of, rdma_ports
 from busbw.records import JSON
 from busbw.units import format_rate
@@ -40,11 +40,22 @@ class Narrowest:
 
 def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
     """The slowest memory among the GPUs of ``ranks``, which each have one of their own."""
+    return _slowest_gpu(dataset, ranks, lambda gpu: memory_of(gpu, rows))
+
+
+def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
+    """The slowest link to the host among the GPUs of ``ranks``, which each have one of their own."""
+    return _slowest_gpu(dataset, ranks, lambda gpu: pcie_of(gpu, rows))
+
+
+def _slowest_gpu(
+    dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], Peak | str]
+) -> Narrowest | str:
     found: dict[str, Peak] = {}
     used: list[str] = []
     for rank in ranks:
         gpu = _gpu(dataset, rank)
-        peak = gpu if isinstance(gpu, str) else memory_of(gpu, rows)
+        peak = gpu if isinstance(gpu, str) else peak_of(gpu)
         if isinstance(gpu, str) or isinstance(peak, str):
             return str(peak)
         name = f"{called(gpu)} on {_host(dataset, rank)}"
@@ -53,6 +64,20 @@ def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narro
     if len(found) < len(used):
         return "several ranks share a GPU"
     return _slowest(found)
+
+
+def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | str:
+    """The row of the GPU that all of ``ranks`` drive one of."""
+    found: dict[str, Gpu] = {}
+    for rank in ranks:
+        gpu = _gpu(dataset, rank)
+        if isinstance(gpu, str):
+            return gpu
+        row = rows.gpu(gpu.get("name"), gpu.get("id"))
+        if row is None:
+            return f"no row for {gpu.get('name') or gpu.get('id')!r}; add one to your peaks file"
+        found[row.name] = row
+    return next(iter(found.values())) if len(found) == 1 else f"the ranks drive unlike GPUs: {', '.join(found)}"
 
 
 def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:

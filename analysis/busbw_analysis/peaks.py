@@ -1,9 +1,9 @@
 """What the hardware allows: the roof over a curve, and what exactly 100 % means.
 
 CPU ranks on one host talk through its memory, so their roof is the rate at which that host copies memory, measured in
-the same run. GPUs of one host are under their links, ranks on several hosts under the network, copies in a GPU under
-its memory: nominal peaks, from what the system states and the catalogue. Where none is known there is no roof: a
-percentage of a guess is worse than none.
+the same run. GPUs of one host are under their links, ranks on several hosts under the network, kernels in memory under
+that of the host or of the GPU, copies between the two under the GPU's link to the host: nominal peaks, from what the
+system states and the catalogue. Where none is known there is no roof: a percentage of a guess is worse than none.
 """
 
 from collections import Counter
@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from busbw.catalogue import Catalogue
-from busbw.levels import Peak
+from busbw.levels import Peak, dram_of
 from busbw.units import format_rate, format_size
 from busbw_analysis.load import Dataset, rank_list
-from busbw_analysis.paths import gpu_links, gpu_memory, host_network
+from busbw_analysis.paths import gpu_links, gpu_memory, host_links, host_network
 from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
 
@@ -35,19 +35,27 @@ TRAFFIC = {
 }
 """Ops in memory → bytes that it reads and writes for every byte of S."""
 
+TO_THE_HOST = frozenset({"host_to_device", "device_to_host", "host_and_device"})
+"""Copies between a GPU and its host."""
+
+STORAGE = frozenset({"storage_write", "storage_read", "checkpoint_save"})
+"""Ops whose bytes end in files."""
+
 
 @dataclass(frozen=True, slots=True)
 class Roof:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
 
     ``denominator`` is the sentence behind every percentage: what, which direction, measured or nominal, from where.
-    ``measured`` tells a rate of this run from one that the system states.
+    ``measured`` tells a rate of this run from one that the system states. ``practical`` is the algbw that others reach
+    on such hardware (None: not known).
     """
 
     algbw: float
     busbw: float | None
     denominator: str
     measured: bool
+    practical: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,8 @@ def roof_of(
     """
     point = series.points[-1]
     on_host = series.key.device == _HOST_MEMORY
-    if series.key.op in TRAFFIC:
-        return NoRoof("it is the roof itself") if on_host else _gpu_memory_roof(dataset, series, rows)
+    if series.key.op in TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORAGE:
+        return _roof_of_a_copy(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
         return NoRoof(
             "nothing crosses a wire"
@@ -129,17 +137,60 @@ def roof_of(
     return _link_roof(dataset, series, rows)
 
 
+def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    if series.key.op in STORAGE:
+        return NoRoof("the run does not tell which drives are behind its files")
+    if series.key.op in TO_THE_HOST:
+        return _host_link_roof(dataset, series, rows)
+    if series.key.device == _HOST_MEMORY:
+        return _host_memory_roof(dataset, series, rows)
+    return _gpu_memory_roof(dataset, series, rows)
+
+
 def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """The memory of the slowest GPU, of which a copy reads and writes every byte."""
     memory = gpu_memory(dataset, series.key.ranks, rows)
     if isinstance(memory, str):
         return NoRoof(memory)
-    algbw = memory.peak.nominal / TRAFFIC[series.key.op]
-    denominator = (
-        f"{memory.in_words('GPUs')}; {series.key.op} reads and writes {TRAFFIC[series.key.op]:g} × S, so 100 % is "
-        f"{format_rate(algbw)} of S"
-    )
-    return Roof(algbw, None, denominator, measured=False)
+    return _under_memory(memory.peak, memory.in_words("GPUs"), series.key.op, 1)
+
+
+def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    """The memory of the slowest host, which its ranks share."""
+    found: list[tuple[Peak, str, int]] = []
+    for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in series.key.ranks).items():
+        peak = dram_of(dataset.environment(host), rows)
+        if isinstance(peak, str):
+            return NoRoof(f"the nominal rate of the memory of {host} is not known: {peak}")
+        reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
+        words = (
+            f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, nominal{reached} "
+            f"(source: {peak.source})"
+        )
+        found.append((peak, words, ranks))
+    peak, words, ranks = min(found, key=lambda one: one[0].nominal / one[2])
+    return _under_memory(peak, words, series.key.op, ranks)
+
+
+def _under_memory(peak: Peak, words: str, op: str, ranks: int) -> Roof:
+    """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
+    moved = TRAFFIC[op] * ranks
+    algbw = peak.nominal / moved
+    by = "reads and writes" if TRAFFIC[op] > 1 else "moves"
+    together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
+    denominator = f"{words}; {op} {by} {TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
+    practical = None if peak.practical is None else peak.practical / moved
+    return Roof(algbw, None, denominator, measured=False, practical=practical)
+
+
+def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    """The slowest link of a GPU to the host; each GPU has its own, whatever they share further up is not counted."""
+    link = host_links(dataset, series.key.ranks, rows)
+    if isinstance(link, str):
+        return NoRoof(link)
+    both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
+    denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
+    return Roof(link.peak.nominal, None, denominator, measured=False, practical=link.peak.practical)
 
 
 def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:

@@ -88,7 +88,8 @@ def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
     [
         ("all_reduce", 1, "nothing crosses a wire"),
         ("barrier", 4, "nothing crosses a wire"),
-        ("memory_copy", 4, "the roof itself"),
+        ("memory_copy", 4, "the nominal rate of the memory of node0 is not known: its modules are not recorded"),
+        ("storage_read", 4, "the run does not tell which drives are behind its files"),
     ],
 )
 def test_what_has_no_roof(op: str, ranks: int, reason: str) -> None:
@@ -287,6 +288,38 @@ def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
 def test_an_unknown_gpu_has_no_roof_and_no_percentage() -> None:
     found = on_gpus("memory_copy", [gpu(0, "NVIDIA Fast 9000")])
     assert found == NoRoof("no row for 'NVIDIA Fast 9000'; add one to your peaks file")
+
+
+MODULES = {"kind": "DDR5", "megatransfers": 4800, "channels": 8}
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "moved"),
+    [("stream_copy", 1, 2), ("stream_triad", 1, 3), ("memory_read", 1, 1), ("memory_copy", 4, 8)],
+)
+def test_kernels_in_the_memory_of_a_host_are_under_its_modules(op: str, ranks: int, moved: int) -> None:
+    """Eight channels of DDR5-4800 have 8 · 38.4 GB/s, which ranks of one host share."""
+    found = roof(op, ranks=ranks, machine=Machine(facts={"memory_modules": MODULES}), copies=())
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(8 * 38.4e9 / moved)
+    assert not found.measured
+    for said in (
+        "memory of node0 (8 channels of DDR5-4800, all sockets), 307 GB/s of reads and writes together, nominal",
+        f"{OPS[op].memory_traffic:g} × S",
+    ):
+        assert said in found.denominator
+    assert ("on each of 4 ranks that share it" in found.denominator) == (ranks == 4)
+
+
+@pytest.mark.parametrize("op", ["host_to_device", "device_to_host", "host_and_device"])
+def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str) -> None:
+    trained = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": {"gigatransfers": 32.0, "lanes": 16}}
+    found = on_gpus(op, [{**gpu(0), "link": trained}], ranks=1)
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(31.5e9, rel=0.01)
+    assert "PCIe 5 x8 as trained of GPU 0 on node0" in found.denominator
+    unknown = on_gpus(op, [{**gpu(0), "link": None}], ranks=1)
+    assert unknown == NoRoof("the kernel does not tell how its link was trained")
 
 
 def port(device: str, gigabits: float, *, up: bool = True, layer: str = "InfiniBand", rate: str = "4X NDR") -> JSON:
