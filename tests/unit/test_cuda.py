@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from busbw.backends import nccl
+from busbw.backends import nccl, peers
 from busbw.backends.base import World
 from busbw.backends.local import device as device_copies
 from busbw.clock import HostClock
@@ -343,6 +343,27 @@ def test_copies_of_a_device_are_measured_and_verified(
         assert made.check.state == "verified"
         assert made.groups[0].bus_factor is None
     assert set(asked) == ({variant == "pinned"} if variant else set())
+
+
+def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
+    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = case("peer_copy", 64, 2, backend="nccl", device="cuda", variant="together")
+    own = backend._views[0]
+    assert (own.gpu, own.names, own.access) == (f"GPU-{UUID}", {f"GPU-{UUID}": "cuda:0"}, ())
+    assert backend.peer_in((0,)) is None
+    other = peers.View(host=own.host, gpu="GPU-other", names={}, access=())
+    monkeypatch.setattr(backend, "_views", (own, other))
+    assert "does not see the GPU of rank 1" in str(backend.refuse(OPS["peer_copy"], one))
+    seen = peers.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
+    both = peers.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
+    monkeypatch.setattr(backend, "_views", (seen, both))
+    assert backend.refuse(OPS["peer_copy"], one) is None
+    assert backend.peer_in((0, 1)) == "cpu"
+    made = backend.bind(OPS["peer_copy"], one, (0, 1), torch.ones(16), torch.zeros(16), ())
+    assert made.buffers is not None
+    made.call()
+    assert made.buffers[1].tolist() == [1.0] * 16
 
 
 def test_a_gpu_that_does_not_work_is_told_with_its_rank(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:

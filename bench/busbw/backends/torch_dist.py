@@ -107,7 +107,8 @@ class TorchBackend:
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, self.peer_in(group), self._folder))
+            peer = self.peer_in(group)
+            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder, peer=peer))
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile

@@ -135,7 +135,7 @@ def _peer_copy_staged(bound: Bound) -> Operation:
     target, between = _on_peer(bound), host_memory(bound.send, pinned=True)
     down = _copies(between, bound.send)
     # The second half is on a stream of the other GPU, which has to wait for the first, and the marks for the second.
-    up = _device_of(bound).after(bound.peer, _copies(target, between))
+    up = _device_of(bound).on_other(str(target.device), _copies(target, between))
 
     def staged() -> None:
         down()

@@ -1,0 +1,381 @@
+"""Copies of a GPU, as far as they can be held without one: where the buffers are, what is checked, what is refused."""
+
+from functools import partial
+from itertools import permutations
+
+import pytest
+import torch
+
+from busbw.backends import peers
+from busbw.backends.base import Backend, Operation
+from busbw.backends.local import LOCAL, device
+from busbw.backends.local.base import Bound
+from busbw.backends.peers import View, heard, name_of, why_no_pairs
+from busbw.cuda import CudaDevice
+from busbw.devices import Device
+from busbw.errors import BackendError
+from busbw.measure import Place, refusal, rounds_of
+from busbw.ops import OPS
+from busbw.ops.base import Matrix, Op, Share
+from busbw.ops.groups import Ranks
+from busbw.records import Case, Failed, Measurement, Mode
+from busbw.testing.blocks import measure_everywhere
+from busbw.testing.devices import DeviceScript, FakeDevice
+from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from busbw.testing.faults import WrappingBackend
+from busbw.testing.synthetic import case
+
+HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
+PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_staged")
+HERE = Place(crowded=False, comparable=True)
+
+
+def on_device(op: str, ranks: int = 1, **changes: object) -> Case:
+    variant = "pinned" if op in HOST_OPS else "together" if op in PEER_OPS else None
+    return case(op, 64, ranks, **{"backend": "nccl", "device": "cuda", "variant": variant, **changes})  # type: ignore[arg-type] # fields of a case
+
+
+class Machine:
+    """A fake device, and the buffers that a rank would be given there."""
+
+    def __init__(self) -> None:
+        clock = FakeClock()
+        self.device = FakeDevice(DeviceScript(), lambda: clock.ns, lambda ns: setattr(clock, "ns", ns))
+
+    def bound(self, op: str, *, peer: str | None = None, there: bool = True, **changes: object) -> Bound:
+        """As the layout of the first rank of a pair, or of the second one, has it."""
+        one = on_device(op, 2 if op in PEER_OPS else 1, **changes)
+        layout = OPS[op].layout(Share(0 if there else 1, 2 if op in PEER_OPS else 1, one.count))
+        send = torch.arange(layout.send_count, dtype=torch.float32)
+        receive = torch.full((layout.receive_count,), 0.5)
+        driven: Device = self.device
+        return Bound(one, send, receive, driven, peer=peer)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def pinned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """What memory of the host was asked for; none of it can be pinned without a GPU."""
+    asked: list[bool] = []
+
+    def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
+        asked.append(pinned)
+        return torch.zeros_like(like)
+
+    monkeypatch.setattr(device, "host_memory", host_memory)
+    return asked
+
+
+# --- with the host -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["pinned", "pageable"])
+def test_one_of_the_buffers_is_the_hosts_and_the_other_one_that_of_the_device(
+    machine: Machine, pinned: list[bool], variant: str
+) -> None:
+    for op, mine in (("host_to_device", 1), ("device_to_host", 0)):
+        bound = machine.bound(op, variant=variant)
+        made = LOCAL[op].bind(bound)
+        assert made.buffers is not None
+        given = (bound.send, bound.receive)
+        assert made.buffers[mine] is given[mine], "the device's"
+        assert made.buffers[1 - mine] is not given[1 - mine], "the host's"
+        assert made.wrong is None, "the layout says it all"
+        source, target = made.buffers
+        source.copy_(torch.arange(16.0) + 1)
+        made.call()
+        assert target.tolist() == source.tolist()
+        assert made.post is None
+    assert pinned == [variant == "pinned"] * 2
+
+
+def test_memory_of_the_host_is_of_the_kind_that_was_asked_for_or_it_is_said_why_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[object] = []
+    empty = torch.empty
+
+    def noted(count: int, *, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        asked.append((count, dtype, pin_memory))
+        return empty(count, dtype=dtype)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "empty", noted)
+        assert device.host_memory(torch.ones(3), pinned=True).tolist() == [0.0] * 3
+        assert device.host_memory(torch.ones(2, dtype=torch.int8), pinned=False).tolist() == [0] * 2
+    assert asked == [(3, torch.float32, True), (2, torch.int8, False)]
+
+    def refused(*_given: object, **_options: object) -> torch.Tensor:
+        message = "cannot pin"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(torch, "empty", refused)
+    with pytest.raises(BackendError, match="12 B of pinned memory of the host cannot be had: cannot pin"):
+        device.host_memory(torch.ones(3), pinned=True)
+
+
+def test_both_directions_run_on_two_streams_and_both_are_checked(machine: Machine, pinned: list[bool]) -> None:
+    bound = machine.bound("host_and_device")
+    made = LOCAL["host_and_device"].bind(bound)
+    assert pinned == [True, True]
+    assert made.buffers is not None
+    assert made.wrong is not None
+    assert made.buffers[0] is bound.send
+    target = made.buffers[1]
+    assert made.wrong() == 16 + 15, "nothing was copied yet; the first of what is sent is 0, as fresh memory is"
+    made.call()
+    assert machine.device.log == ["together"]
+    assert made.wrong() == 0
+    assert target.tolist() == bound.send.tolist()
+    assert made.wrong() == 16, "what came to the device is counted once: after that it has to be copied again"
+    made.call()
+    target[3] += 1
+    assert made.wrong() == 1
+
+
+def test_both_directions_need_a_device(pinned: list[bool]) -> None:
+    one = on_device("host_and_device")
+    with pytest.raises(BackendError, match="host_and_device needs a device"):
+        LOCAL["host_and_device"].bind(Bound(one, torch.zeros(16), torch.zeros(16), None))
+    assert pinned
+
+
+def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machine: Machine) -> None:
+    fake = machine.device
+    both = fake.together(
+        lambda: fake.hand_over("one", lambda begins: begins + 500),
+        lambda: fake.hand_over("other", lambda begins: begins + 900),
+    )
+    first, last = fake.mark(), fake.mark()
+    fake.hand_over("before", lambda begins: begins + 10_000)
+    first.record()
+    both()
+    last.record()
+    fake.synchronise()
+    assert last.ns_since(first) == 900
+    replay = fake.capture([both, both])
+    first.record()
+    replay()
+    last.record()
+    fake.synchronise()
+    assert last.ns_since(first) >= 1_800, "captured, they are still one after the other and two at once"
+    assert last.ns_since(first) < 1_800 + 10_000
+
+
+@pytest.mark.parametrize(
+    ("op", "changes", "said"),
+    [
+        ("host_to_device", {"mode": "persistent"}, "nothing that could be prepared"),
+        ("device_to_host", {"mode": "overlap"}, "posted first"),
+        ("host_and_device", {"variant": "pageable"}, "both directions under way"),
+        ("host_to_device", {"variant": "pageable", "mode": "graph"}, "neither captured nor handed over ahead"),
+        ("device_to_host", {"variant": "pageable", "held": True}, "neither captured nor handed over ahead"),
+        ("peer_copy", {"mode": "graph"}, "not part of the capture"),
+        ("peer_copy_both", {"held": True}, "would be held"),
+        ("peer_copy_staged", {"cache": "flushed"}, "only one"),
+        ("peer_copy_staged", {"mode": "overlap"}, "posted first"),
+        ("peer_copy", {"mode": "persistent"}, "nothing that could be prepared"),
+    ],
+)
+def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[str, object], said: str) -> None:
+    assert said in str(LOCAL[op].refuse(on_device(op, 2, **changes)))
+    assert LOCAL[op].refuse(on_device(op, 2)) is None
+
+
+@pytest.mark.parametrize("mode", ["isolated", "pipelined"])
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.needs_device])
+def test_where_ranks_drive_no_device_there_is_nothing_to_copy_to(op: str, mode: Mode) -> None:
+    backend = FakeBackend(FakeWorld(2, Script()), 0)
+    reason = refusal(on_device(op, 2, device="cpu", backend="gloo", mode=mode), backend, HERE)
+    assert reason == f"there is no device: backend gloo drives the processor, and {op} copies with a GPU"
+
+
+def test_one_gpu_has_no_pair() -> None:
+    backend = FakeBackend(FakeWorld(1, Script(device=DeviceScript())), 0)
+    for op in PEER_OPS:
+        assert refusal(on_device(op), backend, HERE) == f"{op} needs 2 ranks in every group; the smallest here has 1"
+
+
+# --- inside of a GPU -----------------------------------------------------------------------------------------------
+
+
+def test_streams_copy_is_a_kernel_on_a_device_and_what_the_host_has_without_one(machine: Machine) -> None:
+    bound = machine.bound("stream_copy")
+    kernel = LOCAL["stream_copy"].bind(bound)
+    kernel.call()
+    assert bound.receive.tolist() == bound.send.tolist()
+    assert getattr(kernel.call, "func", None) is torch.mul, "not the copy path, which is memory_copy"
+    copied = LOCAL["memory_copy"].bind(machine.bound("memory_copy"))
+    assert getattr(copied.call, "func", None) is not torch.mul
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "op", ["stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write", "memory_copy"]
+)
+def test_kernels_on_a_device_are_exact_and_one_wrong_element_is_seen(machine: Machine, op: str, dtype: str) -> None:
+    """On tensors of the processor, which torch gives the same kernels for."""
+    one = on_device(op, dtype=dtype)
+    layout = OPS[op].layout(Share(0, 1, one.count))
+    kind = torch.float32 if dtype == "float32" else torch.float64
+    send = torch.arange(layout.send_count, dtype=kind) + 1
+    receive = torch.full((layout.receive_count,), 0.5, dtype=kind)
+    made = LOCAL[op].bind(Bound(one, send, receive, machine.device))
+    made.call()
+    if made.wrong is None:
+        assert receive.tolist() == send.tolist()
+        return
+    assert made.wrong() == 0
+    made.call()
+    if len(receive):
+        receive[0] += 1
+    else:
+        send[0] += 1
+    assert made.wrong() == 1
+
+
+# --- from GPU to GPU ----------------------------------------------------------------------------------------------
+
+
+def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, told: bool = True) -> tuple[View, ...]:
+    """What as many ranks as ``hosts`` see: those of their host, or only themselves."""
+    gpus = [f"GPU-{rank}" for rank in range(len(hosts))]
+    views = []
+    for rank, host in enumerate(hosts):
+        there = [
+            gpu for gpu, other in zip(gpus, hosts, strict=True) if other == host and (not lonely or gpu == gpus[rank])
+        ]
+        names = {gpu: f"cuda:{index}" for index, gpu in enumerate(there)}
+        others = tuple(gpu for gpu in there if gpu != gpus[rank]) if access else ()
+        views.append(View(host=host, gpu=gpus[rank] if told else None, names=names, access=others))
+    return tuple(views)
+
+
+def test_gpus_of_one_host_that_see_each_other_copy() -> None:
+    views = seeing("aabb")
+    for op in PEER_OPS:
+        assert why_no_pairs(OPS[op], on_device(op, 4, group="div:2"), views) is None
+    assert [name_of(views, rank, peer) for rank, peer in ((0, 1), (1, 0), (3, 2), (0, 2))] == [
+        "cuda:1",
+        "cuda:0",
+        "cuda:0",
+        None,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("views", "said"),
+    [
+        (seeing("ab"), "ranks 0 and 1 are on two hosts, and a GPU copies to those of its own"),
+        (seeing(lonely=True), "rank 0 does not see the GPU of rank 1, but only 1"),
+        (seeing(told=False), "torch does not tell the UUID of the GPU of rank 1"),
+        (seeing(access=False), "the GPU of rank 0 has no peer access to that of rank 1; peer_copy_staged measures"),
+    ],
+)
+def test_a_pair_that_cannot_copy_is_named_with_the_reason(views: tuple[View, ...], said: str) -> None:
+    reason = why_no_pairs(OPS["peer_copy"], on_device("peer_copy", 2), views)
+    assert reason is not None
+    assert reason.startswith(said)
+
+
+def test_the_way_through_the_host_needs_no_peer_access() -> None:
+    assert why_no_pairs(OPS["peer_copy_staged"], on_device("peer_copy_staged", 2), seeing(access=False)) is None
+
+
+def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[int, int]] = []
+
+    def access(one: int, other: int) -> bool:
+        asked.append((one, other))
+        return other == 2
+
+    uuids = {0: "GPU-a", 1: "GPU-b", 2: "GPU-c", 3: None}
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(torch.cuda, "can_device_access_peer", access)
+    monkeypatch.setattr(peers, "uuid_at", uuids.__getitem__)
+    own = CudaDevice.__new__(CudaDevice)
+    own.index, own.uuid = 1, "GPU-b"
+    seen = peers.view("here", own)
+    assert asked == [(1, 0), (1, 2)], "not its own, and not one that has no name"
+    names = {"GPU-a": "cuda:0", "GPU-b": "cuda:1", "GPU-c": "cuda:2"}
+    assert seen == View(host="here", gpu="GPU-b", names=names, access=("GPU-c",))
+    assert heard(seen.told()) == seen
+
+
+@pytest.mark.parametrize(("op", "copiers"), [("peer_copy", {0}), ("peer_copy_both", {0, 1}), ("peer_copy_staged", {0})])
+def test_who_copies_has_both_buffers_and_the_other_one_lends_its_gpu(
+    machine: Machine, pinned: list[bool], op: str, copiers: set[int]
+) -> None:
+    for rank in (0, 1):
+        bound = machine.bound(op, peer="cpu", there=rank == 0)
+        made = LOCAL[op].bind(bound)
+        made.call()
+        assert (made.buffers is not None) == (rank in copiers)
+        if made.buffers is not None:
+            source, target = made.buffers
+            assert source is bound.send
+            assert target is not bound.receive, "it is the other GPU's"
+            assert target.tolist() == source.tolist()
+    assert pinned == ([True] if op == "peer_copy_staged" else [])
+    assert machine.device.log == (["on cpu"] if op == "peer_copy_staged" else [])
+
+
+def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BackendError, match="this process does not see the GPU that it is to copy to"):
+        LOCAL["peer_copy"].bind(machine.bound("peer_copy"))
+
+    def full(*_given: object, **_options: object) -> torch.Tensor:
+        message = "CUDA out of memory"
+        raise RuntimeError(message)
+
+    bound = machine.bound("peer_copy", peer="cuda:1")
+    monkeypatch.setattr(torch, "empty_like", full)
+    with pytest.raises(BackendError, match="memory of cuda:1 cannot be had: CUDA out of memory"):
+        LOCAL["peer_copy"].bind(bound)
+
+
+@pytest.mark.parametrize("op", PEER_OPS)
+def test_every_ordered_pair_copies_once_and_pairs_that_play_together_share_no_gpu(op: str) -> None:
+    for variant, most in (("together", 2), ("alone", 1)):
+        rounds = rounds_of(on_device(op, 4, variant=variant))
+        assert sorted(pair for one in rounds for pair in one) == sorted(permutations(range(4), 2))
+        for one in rounds:
+            ranks = [rank for pair in one for rank in pair]
+            assert len(ranks) == len(set(ranks))
+            assert len(one) <= most
+
+
+class Elsewhere(WrappingBackend):
+    """Copies between buffers of its own, and one element of them wrong where it is ``broken``."""
+
+    def __init__(self, inner: Backend, *, broken: bool) -> None:
+        super().__init__(inner)
+        self._broken = broken
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        inner = self.inner.bind(op, case, group, send, receive, traffic)
+        source, target = torch.zeros_like(send), torch.zeros_like(receive)
+
+        def call() -> None:
+            inner.call()  # for the time that it takes
+            target.copy_(source)
+            if self._broken:
+                target[5] += 1
+
+        return Operation(call, buffers=(source, target))
+
+
+def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> None:
+    one = case("memory_copy", 64, 1)
+    (right,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=False))
+    assert isinstance(right, Measurement)
+    assert right.check.state == "verified"
+    (wrong,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=True))
+    assert isinstance(wrong, Failed)
+    assert wrong.error == "wrong data before timing: 1 elements differ"
