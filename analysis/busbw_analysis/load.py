@@ -177,6 +177,8 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("mpi.transport", _over_hosts("mpi.transport")),
     ("virtualization", _over_hosts("virtualization")),
     ("thp", _over_hosts("thp")),
+    ("storage.type", _over_hosts("storage.type")),
+    ("storage.device", _over_hosts("storage.device")),
     ("variables", _variables),
     ("warm-up", _warm_up),
     ("busbw", lambda run: run.busbw),

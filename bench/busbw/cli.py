@@ -123,6 +123,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     help="all_to_all_v: CSV of what each rank (row) sends to each (column).",
 )
 @click.option("--pairs", help="pair_matrix: disjoint pairs together, or every pair alone.  [default: together]")
+@click.option(
+    "--path",
+    type=click.Path(path_type=Path),
+    help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
+)
 @click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it."
@@ -157,6 +162,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     redop: str | None,
     mode: str | None,
     traffic: Path | None,
+    path: Path | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -176,6 +182,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         if resume is not None:
             return _resume(resume, settings["launches"], given, dry_run, as_json)
         asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
+        if path is not None:
+            asked["path"] = str(path.absolute())
         if traffic is not None:
             from busbw.ops.traffic import read_weights  # noqa: PLC0415
 
@@ -273,11 +281,14 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     try:
         if base is None:
-            return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
-        return plan.override(base, ops=ops or (), **asked)
+            wanted = plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
+        else:
+            wanted = plan.override(base, ops=ops or (), **asked)
+        wanted.require_path()
     except UsageError as error:
         # The plan knows its keys; who typed options has never seen them.
         raise UsageError(_KEY.sub(lambda key: f"{_OPTIONS.get(key[1], f'--{key[1]}')}: ", str(error))) from error
+    return wanted
 
 
 _KEY = re.compile(r"^key '(\w+)': ")

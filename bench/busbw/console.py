@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn
 
 from busbw.cases import Cases
 from busbw.listeners import in_words, timing_in_words
+from busbw.ops import OPS
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.resume import Remaining
@@ -243,8 +244,10 @@ def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: 
 
 
 def _timing(case: Case) -> str:
-    """How ``case`` is timed, where it is not the usual way: numbers of different ways must not be taken for one."""
-    words = timing_in_words(case)
+    """How ``case`` is timed, where it is not the usual way, and what a local operation varies: numbers of different ways
+    must not be taken for one.
+    """
+    words = [*([case.variant] if case.variant and OPS[case.op].local else []), *timing_in_words(case)]
     return f"  ({', '.join(words)})" if words else ""
 
 

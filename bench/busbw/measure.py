@@ -403,6 +403,10 @@ def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool, 
         told = bench.backend.share(error)
         first = next(rank for rank, text in enumerate(told) if text)
         return f"the operation raised on {raised_on} of {taking_part} ranks: rank {first} says: {told[first]}"
+    if 0 < raised_on < taking_part and not together:
+        told = bench.backend.share(error)
+        who = next(rank for rank, text in enumerate(told) if text)
+        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {who} says: {told[who]}"
     if 0 < raised_on < taking_part:
         message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
         raise BackendError(message)

@@ -31,6 +31,9 @@ _SAME_FACTS = (
     "mpi.loop",
     "virtualization",
     "thp",
+    "storage.type",
+    "storage.device",
+    "storage.way",
 )
 """Facts of a host that may not change within a run: runs that differ in them are not pooled either."""
 

@@ -151,7 +151,7 @@ class _Sampler:
         # A round over one call would cost more than repeating it.
         calls = repeat(operations[0].call) if len(operations) == 1 else cycle([one.call for one in operations])
         compiled = part.row if self.compiled else None
-        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self.flush, row, compiled)
+        loop = Loop(bench.backend, bench.clock, self.replays or calls, self.start, self._prepare, row, compiled)
         on_device = None if device is None else DeviceLoop(loop, device, self.hold)
         if not self.computes:
             samples = take(loop, count) if on_device is None else device_loops.take(on_device, count)
@@ -182,6 +182,12 @@ class _Sampler:
         missed = np.zeros(count, dtype=np.int64) if samples.unheld is None else samples.unheld.copy()
         missed[np.asarray(self.start.missed(), dtype=np.int64) // self._starts] = 1
         return missed
+
+    @property
+    def _prepare(self) -> Call | None:
+        """What is done before a sample, outside of its time: for the operation, or to the caches."""
+        own = None if self.part is None else self.part.sets[0].operation.prepare
+        return self.flush if own is None else own
 
     @property
     def _starts(self) -> int:
@@ -244,7 +250,9 @@ def sample(
     spent = bench.clock.now_ns() - began
     by = timed_by(case)
     estimate, pace = map(int, agreed(bench, [int(np.median(durations(warm, by))), spent // warmup]))
-    error = sampler.settle(terms.calls or calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache))
+    # A second call in a sample would find nothing prepared.
+    calls = 1 if op.stores else calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
+    error = sampler.settle(terms.calls or calls)
     if case.mode == "graph" and (told := first_error(bench, error)) is not None:
         raise Uncapturable(told)
     if device is not None and case.mode in ROWED:

@@ -5,7 +5,7 @@ import json
 import os
 import random
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +27,8 @@ from busbw.plan import Plan
 from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.resume import Remaining, carry_on, lacking
 from busbw.sampling import Bench
+from busbw.storage_facts import cautions as cautions_of_storage
+from busbw.storage_facts import files_folder, obstacle, remove_files, storage_facts, way_of_all
 from busbw.synchronise import CommonClock, compare_all
 
 _EMPTY_ROW = 100
@@ -75,11 +77,15 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     place = _Place("the start of the launch", None)
     there: list[Backend] = []
 
+    folder = files_folder(job.plan.path, job.folder.name)
+
     def lost(error: Exception) -> None:
         """From the thread of a backend that watches its calls: this one will not return to where it was called."""
+        remove_files(folder)
         world.lost(_blame(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
 
-    backend = job.backend.open(dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, lost=lost))
+    world = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
+    backend = job.backend.open(world)
     there.append(backend)
     try:
         outcome = _work(job, backend, world.local_rank, clock, listener, place)
@@ -87,6 +93,8 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
         backend.close()
     except BackendError as error:
         raise _blame(backend, place, error) from error
+    finally:
+        remove_files(folder)
     return outcome
 
 
@@ -100,7 +108,12 @@ class _Place:
 
 def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: Listener, place: _Place) -> Outcome:
     gpu = None if backend.device is None or (now := backend.device.conditions()) is None else now.index
-    facts = {**environment.host_facts(), **job.backend.facts(), "rank": rank_facts(local_rank, gpu)}
+    facts = {
+        **environment.host_facts(),
+        **job.backend.facts(),
+        **storage_facts(job.plan.path),
+        "rank": rank_facts(local_rank, gpu),
+    }
     about = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -113,9 +126,11 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
     hosts = tuple(str(one["host"]) for one in everyone)
     place.hosts = hosts
-    there = environment.by_host(hosts, [one["facts"] for one in everyone])
-    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device)
-    common = CommonClock(backend, clock, environment.clock_domains([one["facts"] for one in everyone]))
+    of_ranks = [one["facts"] for one in everyone]
+    there = environment.by_host(hosts, of_ranks)
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way_of_all(of_ranks))
+    hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
+    common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     place_here = Place(environment.crowded(hosts, [there[host] for host in hosts]), common.comparable)
     refused = {case: reason for case in cases.cases if (reason := refusal(case, backend, place_here)) is not None}
@@ -148,7 +163,7 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
             record(Skipped(case=case, reason=reason))
     place.words = "the warm-up of the launch"
     _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
-    outcome = _measure_all(bench, job, cases, order, listener, place, record)
+    outcome = _measure_all(bench, job, cases, hindered, order, listener, place, record)
     listener.launch_ended()
     return outcome
 
@@ -178,11 +193,13 @@ def _measure_all(
     bench: Bench,
     job: Job,
     cases: Cases,
+    hindered: Mapping[Case, str],
     order: list[tuple[Case, int]],
     listener: Listener,
     place: _Place,
     record: "Callable[[Measurement | Skipped | Failed], None]",
 ) -> Outcome:
+    """Block after block; what is ``hindered``, on all ranks alike, fails for that reason without being tried."""
     measured = 0
     void: set[Case] = set()
     for case, block in order:
@@ -192,7 +209,11 @@ def _measure_all(
         listener.block_begins(case, job.launch, block)
         if _asked_to_end(bench.backend, job):
             return Outcome(measured, len(void), stopped=True)
-        row = measure(bench, case, shares(case, cases.weights), job.launch, block)
+        row: Measurement | Failed
+        if case in hindered:
+            row = Failed(case=case, launch=job.launch, block=block, error=hindered[case])
+        else:
+            row = measure(bench, case, shares(case, cases.weights), job.launch, block)
         record(row)
         place.words = f"the pause after {in_words(case)}"
         if isinstance(row, Failed):
@@ -247,7 +268,7 @@ def _recorder(
         raise LaunchError(message)
     appender = store.Appender(job.folder)
     appender.append(begun)
-    listener.world_formed(cases, blocks, hosts, cautions(hosts, facts))
+    listener.world_formed(cases, blocks, hosts, (*cautions(hosts, facts), *cautions_of_storage(facts)))
 
     def record(row: Measurement | Skipped | Failed) -> None:
         appender.append(row)

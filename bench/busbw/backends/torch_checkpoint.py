@@ -49,12 +49,12 @@ class _Checkpoint:
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
         from torch.distributed.tensor import DTensor, Shard  # noqa: PLC0415
 
-        self._library = library
+        self._library: Any = library  # it exports by import, not by name
         self._bound = bound
         self._folder = bound.folder / "checkpoint"
         self._number = 0
         self._failed: str | None = None
-        group = bound.process_group or dist.group.WORLD
+        group: Any = bound.process_group
         mesh = DeviceMesh.from_group(group, bound.send.device.type)
 
         def state(shard: torch.Tensor) -> dict[str, Any]:

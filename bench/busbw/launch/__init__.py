@@ -124,6 +124,7 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     interrupted.
     """
     ranks_of(plan, os.environ)
+    plan.require_path()
     return launcher_here(os.environ).run(plan, usable_backend(plan, row), settings)
 
 

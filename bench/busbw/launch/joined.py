@@ -19,6 +19,7 @@ from busbw.launch.promises import Seat
 from busbw.listeners import Listener, Several, Silent
 from busbw.plan import Plan
 from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.storage_facts import files_folder, remove_files
 from busbw.worker import Job, Outcome, run
 
 _INTERRUPTED = "interrupted by a signal"
@@ -64,12 +65,15 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         )
         here.finish("failed", str(error), failure)
 
+    files = files_folder(plan.path, here.folder.name)
+
     def lost(error: Exception) -> None:
         broke(error)
         _leave(error)
 
     def give_up() -> None:
         here.finish("interrupted", _INTERRUPTED)
+        remove_files(files)
         _leave(Interrupted(here.folder))
 
     ending = settings.ending or ending_below(seat)
@@ -117,8 +121,14 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
         _leave(error, speaks=_speaks(error))
 
     job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
+    files = files_folder(plan.path, job.folder.name)
+
+    def give_up() -> None:
+        remove_files(files)
+        _leave(Interrupted(job.folder), speaks=False)
+
     try:
-        with ending.listening(lambda: _leave(Interrupted(job.folder), speaks=False)):
+        with ending.listening(give_up):
             outcome: Outcome = run(job, _world(seat, plan, meeting.store, lost), Silent())
     except BusbwError as error:
         if ending.manners.together:

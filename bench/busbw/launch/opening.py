@@ -14,6 +14,7 @@ from busbw.packing import pack, unpack
 from busbw.plan import Plan
 from busbw.records import EndStatus, Failed
 from busbw.resume import Lack, Remaining, lack_of
+from busbw.storage_facts import files_folder, remove_files
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,11 @@ def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
     folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
     """
     if settings.resume is None:
-        with _claimed(store.create(settings.results_dir, environment.machine_name())) as folder, _named(folder):
+        with (
+            _claimed(store.create(settings.results_dir, environment.machine_name())) as folder,
+            _named(folder),
+            _without_files(plan, folder),
+        ):
             yield Opened(folder, tuple((number, None) for number in range(plan.launches)))
         return
     with Claim(settings.resume) as claim:
@@ -70,8 +75,19 @@ def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
             _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
         _say(lack.in_words())
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
-        with _named(settings.resume):
+        with _named(settings.resume), _without_files(plan, settings.resume):
             yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+
+
+@contextmanager
+def _without_files(plan: Plan, folder: Path) -> Iterator[None]:
+    """Whatever becomes of the run in ``folder``, it leaves no files on the storage of this host, also where its ranks
+    were killed. Those of other hosts remove theirs themselves.
+    """
+    try:
+        yield
+    finally:
+        remove_files(files_folder(plan.path, folder.name))
 
 
 @contextmanager

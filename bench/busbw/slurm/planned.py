@@ -66,6 +66,7 @@ def new_order(selector: str, shape: Shape, *, backend: str | None, launches: int
         message = f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})"
         raise UsageError(message)
     wanted = plan.override(base, backend=backend, launches=launches)
+    wanted.require_path()
     device = backend_named(wanted.backend).device
     for nodes, ranks in shape.worlds:
         if wanted.ranks not in {None, ranks}:

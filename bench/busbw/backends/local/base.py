@@ -19,6 +19,7 @@ class Bound:
 
     ``local_rank`` is the number of this rank on its host.
     ``peer`` is what this process calls the device of the other rank of a pair (None: it cannot have memory there).
+    ``folder`` is for files (None: the plan has no path).
     """
 
     case: Case

@@ -101,19 +101,19 @@ class BlockFile:
 def opened_nameless(folder: Path, *, direct: bool) -> int:
     """A new file in ``folder``, open for reading and writing, whose name is gone. Raises OSError."""
     folder.mkdir(exist_ok=True)
-    made, name = tempfile.mkstemp(prefix="busbw-", dir=folder)
+    opened, name = tempfile.mkstemp(prefix="busbw-", dir=folder)
     try:
-        if not direct:
-            return made
-        # Not at once: some file systems make the file and refuse O_DIRECT then.
-        again = os.open(name, os.O_RDWR | O_DIRECT)
-        os.close(made)
-        return again
+        if direct:
+            # Not at once: some file systems make the file and refuse O_DIRECT then.
+            again = os.open(name, os.O_RDWR | O_DIRECT)
+            os.close(opened)
+            opened = again
     except OSError:
-        os.close(made)
+        os.close(opened)
         raise
     finally:
-        os.unlink(name)
+        Path(name).unlink()
+    return opened
 
 
 def in_words(error: OSError, folder: Path, size_bytes: int) -> str:

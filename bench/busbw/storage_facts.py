@@ -1,0 +1,206 @@
+"""What is known of the storage below a plan's path, host by host; and why a case cannot have its files there.
+
+Everything is asked before anything is written, and every rank comes to the same answer from the facts of all of them.
+"""
+
+import errno
+import mmap
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import cast, get_args
+
+import psutil
+
+from busbw.ops import OPS
+from busbw.ops.storage import GRAIN_BYTES, Way
+from busbw.records import JSON, Case
+from busbw.units import format_size
+
+PREFIX = "busbw-files-"
+"""How the folders begin that runs make below their paths: what a killed run leaves behind is known by it."""
+
+_MARGIN = 0.05
+_LEAST_MARGIN_BYTES = 16 << 20
+
+_IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs", "hugetlbfs")
+_OF_ALL_HOSTS = ("nfs", "nfs4", "lustre", "gpfs", "beegfs", "ceph", "cifs", "smb3", "orangefs", "wekafs", "glusterfs")
+
+_WAYS: tuple[Way, ...] = get_args(Way)
+
+_Facts = Mapping[str, JSON]
+
+
+def files_folder(path: str | None, run: str) -> Path | None:
+    """Where the run of that name makes its files below ``path``; None where it makes none."""
+    return None if path is None else Path(path).absolute() / f"{PREFIX}{run}"
+
+
+def remove_files(folder: Path | None) -> None:
+    """Nothing of ``folder`` is left, if it is there. Does not raise: what went wrong before is the one to tell."""
+    if folder is not None:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def storage_facts(path: str | None) -> dict[str, JSON]:
+    """The storage below ``path`` as this host sees it, under ``storage``: what cannot be known is None, ``error`` says
+    why files cannot be made there. Nothing when there is no path.
+    """
+    if path is None:
+        return {}
+    folder = Path(path).absolute()
+    facts: dict[str, JSON] = {"path": str(folder), "error": _error(folder), "tools": _tools()}
+    if facts["error"] is None:
+        try:
+            facts |= {**_mount(folder), **_space(folder)}
+            facts["way"], facts["no_direct"] = _way(folder, facts["type"])
+        except OSError as error:
+            facts["error"] = f"{folder} on {socket.gethostname()} cannot be looked at: {error.strerror}"
+    return {"storage": facts}
+
+
+def _error(folder: Path) -> str | None:
+    """Why no file can be made in ``folder``."""
+    where = f"{folder} on {socket.gethostname()}"
+    try:
+        if not folder.exists():
+            return f"{where} does not exist; make it there, or give another --path: a folder that every host has"
+        if not folder.is_dir():
+            return f"{where} is a file; --path wants a folder"
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        if error.errno == errno.EROFS:
+            return f"{where} is on a file system that is mounted read-only; give another --path"
+        if isinstance(error, PermissionError):
+            return f"{where} is not for this user to write ({error.strerror}); give another --path"
+        return f"{where} takes no file: {error.strerror}; give another --path"
+
+
+def _mount(folder: Path) -> dict[str, JSON]:
+    """The file system that ``folder`` is in: the last one that was mounted at the longest path above it."""
+    resolved = folder.resolve()
+    above = [one for one in psutil.disk_partitions(all=True) if resolved.is_relative_to(one.mountpoint)]
+    if not above:
+        return {"type": None, "device": None, "mount": None, "options": None}
+    longest = max(len(Path(one.mountpoint).parts) for one in above)
+    found = [one for one in above if len(Path(one.mountpoint).parts) == longest][-1]
+    return {"type": found.fstype, "device": found.device, "mount": found.mountpoint, "options": found.opts}
+
+
+def _space(folder: Path) -> dict[str, JSON]:
+    told = os.statvfs(folder)
+    free, total = told.f_bavail * told.f_frsize, told.f_blocks * told.f_frsize
+    return {"free_bytes": free, "total_bytes": total, "number": folder.stat().st_dev}
+
+
+def _way(folder: Path, kind: str | None) -> tuple[Way, str | None]:
+    """How the page cache can be kept out of files in ``folder``, and why not by O_DIRECT."""
+    if kind in _IN_MEMORY:
+        return "memory", f"{kind} is memory itself"
+    if not hasattr(os, "posix_fadvise"):
+        return "memory", "this system can neither go past its page cache nor drop a file from it"
+    if not hasattr(os, "O_DIRECT"):
+        return "dropped", "this system has no O_DIRECT"
+    block = mmap.mmap(-1, GRAIN_BYTES)  # O_DIRECT wants it at the start of a page
+    with tempfile.NamedTemporaryFile(dir=folder, prefix="busbw-") as file:
+        try:
+            opened = os.open(file.name, os.O_RDWR | os.O_DIRECT)
+        except OSError as error:
+            return "dropped", f"O_DIRECT is not possible there: {error.strerror}"
+        try:
+            os.pwrite(opened, block, 0)
+            os.preadv(opened, [block], 0)
+        except OSError as error:
+            return "dropped", f"O_DIRECT with blocks of {GRAIN_BYTES} B is not possible there: {error.strerror}"
+        finally:
+            os.close(opened)
+    return "direct", None
+
+
+def _tools() -> dict[str, JSON]:
+    """Versions of what else measures storage; None: it is not installed."""
+    fio = shutil.which("fio")
+    if fio is None:
+        return {"fio": None}
+    try:
+        told = subprocess.run([fio, "--version"], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {"fio": None}
+    return {"fio": told.stdout.strip().removeprefix("fio-")}
+
+
+# --- of all ranks --------------------------------------------------------------------------------------------------
+
+
+def way_of_all(facts: Sequence[_Facts]) -> Way:
+    """How the page cache is kept out on every rank alike, by the facts of each: the worst way of any of them."""
+    known = [cast("Way", told["way"]) for told in map(_storage, facts) if told.get("way") in _WAYS]
+    return max(known, key=_WAYS.index, default="direct")
+
+
+def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
+    """Why ``case`` cannot have its files below the path, by the facts of every rank: it is not there, or has no room.
+
+    Ranks of one file system need their bytes together.
+    """
+    if not OPS[case.op].stores:
+        return None
+    errors = [(fact, str(told["error"])) for fact in facts if (told := _storage(fact)).get("error")]
+    if errors:
+        hosts = sorted({str(fact.get("host")) for fact, _ in errors})
+        others = f"; the same or alike on {', '.join(hosts[1:])}" if len(hosts) > 1 else ""
+        return f"no files can be made: {errors[0][1]}{others}"
+    by_system: dict[tuple[object, ...], list[_Facts]] = {}
+    for fact in facts:
+        by_system.setdefault(_system(fact), []).append(fact)
+    for ranks in by_system.values():
+        told = _storage(ranks[0])
+        free = min(int(_storage(fact)["free_bytes"]) for fact in ranks)
+        bare = len(ranks) * case.size_bytes
+        needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
+        if needed > free:
+            return (
+                f"too little space: {told['path']} on {ranks[0].get('host')} ({told['device']}) has {_size(free)} free "
+                f"and {_size(needed)} are needed, which is {len(ranks)} ranks × {format_size(case.size_bytes)} and a "
+                "margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
+            )
+    return None
+
+
+def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:
+    """What to hear before numbers of storage, one line each, by the facts of every host."""
+    lines: dict[str, None] = {}
+    for told in map(_storage, facts.values()):
+        if told.get("way") == "memory":
+            lines[f"{told['path']}: {told['no_direct']}; what is written and read there never leaves memory"] = None
+        elif told.get("way") == "dropped":
+            lines[
+                f"{told['path']}: {told['no_direct']}; files are dropped from the page cache before they are read"
+            ] = None
+    return tuple(lines)
+
+
+def _storage(fact: _Facts) -> _Facts:
+    found = fact.get("storage")
+    return found if isinstance(found, Mapping) else {}
+
+
+def _system(fact: _Facts) -> tuple[object, ...]:
+    """What tells the file system of a rank apart from those of others."""
+    told = _storage(fact)
+    if told.get("type") in _OF_ALL_HOSTS or ":" in str(told.get("device")):
+        return (told.get("type"), told.get("device"))
+    return (fact.get("boot_id"), fact.get("host"), told.get("number"))
+
+
+def _size(size_bytes: int) -> str:
+    """With three digits: free space is no round number."""
+    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.3g} {unit}"
+    return f"{size_bytes} B"
