@@ -401,10 +401,6 @@ def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool, 
         raise BackendError(message) from broken
     if 0 < raised_on < taking_part and not together:
         told = bench.backend.share(error)
-        first = next(rank for rank, text in enumerate(told) if text)
-        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {first} says: {told[first]}"
-    if 0 < raised_on < taking_part and not together:
-        told = bench.backend.share(error)
         who = next(rank for rank, text in enumerate(told) if text)
         return f"the operation raised on {raised_on} of {taking_part} ranks: rank {who} says: {told[who]}"
     if 0 < raised_on < taking_part:
