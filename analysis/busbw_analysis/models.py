@@ -1,4 +1,5 @@
-"""What theory promises: the cost of every algorithm that the backends are known to run, as one literal table.
+"""What theory promises: the cost of every algorithm that the backends are known to run, as one literal table; those of
+the textbooks are in ``textbook``.
 
 T = messages · α + max(rank bytes · β, total bytes / R_host). α (seconds per message) and β (seconds per byte) come from
 point-to-point times of the same run, so that a row is a prediction and not a fit; R_host is the rate at which the host
@@ -11,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
+from busbw_analysis.textbook import BY_HAND, TEXTBOOK, Textbook, textbook
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"
@@ -251,74 +253,12 @@ MODELS: tuple[CostModel, ...] = (
     CostModel(
         op="all_reduce",
         backend="textbook",
-        algorithm="ring",
-        messages=lambda n, _s: 2 * (n - 1),
-        rank_bytes=lambda n, s: 2 * _others(n, s),
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="2(n−1) α + 2(n−1)/n S β",
-        source="Chan et al. 2007; compute left out",
-    ),
-    CostModel(
-        op="all_reduce",
-        backend="textbook",
-        algorithm="recursive doubling",
-        messages=lambda n, _s: _rounds(n),
-        rank_bytes=lambda n, s: _rounds(n) * s,
-        total_bytes=lambda n, s: n * _rounds(n) * s,
-        formula="lg n (α + S β), n a power of 2",
-        source="Thakur et al. 2005; compute left out",
-        possible=lambda ranks: ranks > 1 and ranks & (ranks - 1) == 0,
-    ),
-    CostModel(
-        op="all_reduce",
-        backend="textbook",
-        algorithm="Rabenseifner",
-        messages=lambda n, _s: 2 * _rounds(n),
-        rank_bytes=lambda n, s: 2 * _others(n, s),
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="2 lg n α + 2(n−1)/n S β, n a power of 2",
-        source="Thakur et al. 2005; compute left out",
-        possible=lambda ranks: ranks > 1 and ranks & (ranks - 1) == 0,
-    ),
-    CostModel(
-        op="all_reduce",
-        backend="textbook",
-        algorithm="binomial reduce, then binomial broadcast",
-        messages=lambda n, _s: 2 * _rounds(n),
-        rank_bytes=lambda n, s: 2 * _rounds(n) * s,
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="2⌈lg n⌉ (α + S β)",
-        source="Chan et al. 2007; compute left out",
-    ),
-    CostModel(
-        op="all_reduce",
-        backend="textbook",
         algorithm="double binary tree, pipelined",
         messages=lambda n, _s: 2 * _rounds(n),
         rank_bytes=lambda _n, s: 2 * s,
         total_bytes=lambda n, s: 2 * (n - 1) * s,
         formula="2⌈lg n⌉ α + 2 S β",
         source="Sanders et al. 2009; compute and the filling of the pipeline left out",
-    ),
-    CostModel(
-        op="all_gather",
-        backend="textbook",
-        algorithm="Bruck",
-        messages=lambda n, _s: _rounds(n),
-        rank_bytes=_others,
-        total_bytes=lambda n, s: (n - 1) * s,
-        formula="⌈lg n⌉ α + (n−1)/n S β",
-        source="Bruck et al. 1997",
-    ),
-    CostModel(
-        op="reduce_scatter",
-        backend="textbook",
-        algorithm="ring",
-        messages=lambda n, _s: n - 1,
-        rank_bytes=_others,
-        total_bytes=lambda n, s: (n - 1) * s,
-        formula="(n−1) α + (n−1)/n S β",
-        source="Chan et al. 2007; compute left out",
     ),
 )
 """Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
@@ -355,16 +295,43 @@ def model_for(op: str, backend: str) -> CostModel | NoModel:
     return NoModel(f"no cost model is known for {op} on {backend}")
 
 
-def alternatives(op: str, ranks: int) -> tuple[CostModel, ...]:
-    """The textbook algorithms for ``op`` that exist for this number of ranks."""
-    return tuple(model for model in MODELS if model.op == op and model.backend == "textbook" and model.possible(ranks))
+def alternatives(op: str, ranks: int, hosts: int = 1) -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts."""
+    counted = (_in_closed_form(row, hosts) for row in TEXTBOOK if row.op == op and row.possible(ranks, hosts))
+    others = (one for one in MODELS if one.op == op and one.backend == "textbook" and one.possible(ranks))
+    return (*counted, *others)
+
+
+_PROPER = {"rabenseifner": "Rabenseifner", "bruck": "Bruck"}
+
+
+def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
+    return CostModel(
+        op=row.op,
+        backend="textbook",
+        algorithm=_PROPER.get(row.algorithm, row.algorithm.replace("-", " ")),
+        messages=lambda n, _s: row.messages(n, hosts),
+        rank_bytes=lambda n, s: row.sent(n, hosts) * s,
+        total_bytes=lambda n, s: row.moved(n, hosts) * s,
+        formula=row.formula,
+        source=f"{row.source}; sums left out",
+        possible=lambda n: row.possible(n, hosts),
+    )
+
+
+def _model_of(key: SeriesKey) -> CostModel | NoModel:
+    """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default."""
+    if key.variant is None or not key.variant.startswith(BY_HAND):
+        return model_for(key.op, key.backend)
+    row = textbook(key.op, key.variant.removeprefix(BY_HAND))
+    return NoModel(f"{key.variant} is unknown to this version") if row is None else _in_closed_form(row, key.hosts)
 
 
 def predict(
     key: SeriesKey, bus_factor: float | None, sizes_bytes: Sequence[int], parameters: Parameters | NoModel
 ) -> tuple[Prediction, ...] | NoModel:
     """What the default algorithm of the key's backend should take at each of ``sizes_bytes``."""
-    model = model_for(key.op, key.backend)
+    model = _model_of(key)
     ranks = len(key.ranks)
     if isinstance(model, NoModel):
         return model
@@ -382,7 +349,10 @@ def predict_alternatives(
     ranks = len(key.ranks)
     if isinstance(parameters, NoModel) or ranks < 2:
         return ()
-    return tuple(_prediction(model, ranks, bus_factor, size_bytes, parameters) for model in alternatives(key.op, ranks))
+    return tuple(
+        _prediction(model, ranks, bus_factor, size_bytes, parameters)
+        for model in alternatives(key.op, ranks, key.hosts)
+    )
 
 
 def _prediction(

@@ -30,6 +30,7 @@ from busbw_analysis.peaks import Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary, Interval
+from busbw_analysis.textbook import BY_HAND
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
@@ -375,9 +376,10 @@ def _alternatives(curve: Curve, label: str) -> Table:
     """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
     point = curve.series.points[-1]
     own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
+    by_hand = (curve.series.key.variant or "").startswith(BY_HAND)
     rows = tuple(
         words((one.algorithm + mark, format_time(one.time_ns), format_rate(one.busbw), one.formula, one.source))
-        for mark, members in ((" (this backend)", own), ("", curve.alternatives))
+        for mark, members in ((" (by hand)" if by_hand else " (this backend)", own), ("", curve.alternatives))
         for one in members
     )
     columns = (

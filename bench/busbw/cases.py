@@ -14,6 +14,7 @@ from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.ops.storage import Way
 from busbw.plan import PlacementChoice, Plan, Sweep
 from busbw.records import DTYPE_BYTES, Case, Mode
+from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
@@ -99,15 +100,25 @@ def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
 def _variants(op: Op, sweep: Sweep, way: Way) -> tuple[str | None, ...]:
     if op.stores and op.local:
         return storage.accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
+    if op.name in ALGORITHMS:
+        return tuple(_algorithms(op, sweep.algorithms))
     if op.members == "pairs":
         return (sweep.pairs,)
     if op.host_memory:
         return sweep.pinning
-    if not op.uneven:
-        return (None,)
-    if sweep.traffic is None:
-        return (f"skew:{sweep.skew:g}",)
-    return (f"matrix:{traffic.fingerprint(sweep.traffic)}",)
+    return (_traffic(sweep),) if op.uneven else (None,)
+
+
+def _traffic(sweep: Sweep) -> str:
+    return f"skew:{sweep.skew:g}" if sweep.traffic is None else f"matrix:{traffic.fingerprint(sweep.traffic)}"
+
+
+def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[str | None]:
+    """The variants of an op that can be done by hand; what only other ops of the sweep have is left out."""
+    every = (LIBRARY, *ALGORITHMS[op.name])
+    for name in every if ALL_ALGORITHMS in wanted else wanted:
+        if name in every:
+            yield None if name == LIBRARY else f"{BY_HAND}{name}"
 
 
 def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:

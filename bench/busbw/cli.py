@@ -105,6 +105,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     "--mode",
     help="How calls are timed, by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
 )
+@click.option(
+    "--algorithm",
+    help="By commas: library (its own), all, or by hand ring, rabenseifner … (busbw list algorithms).  "
+    "[default: library]",
+)
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
 @click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
 @click.option(
@@ -161,6 +166,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     dtype: str | None,
     redop: str | None,
     mode: str | None,
+    algorithm: str | None,
     traffic: Path | None,
     path: Path | None,
     suite: str | None,
@@ -181,7 +187,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
         if resume is not None:
             return _resume(resume, settings["launches"], given, dry_run, as_json)
-        asked = {"dtypes": _names(dtype), "redops": _names(redop), "modes": _names(mode), "traffic": None, **settings}
+        listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
+        asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
         if path is not None:
             asked["path"] = str(path.absolute())
         if traffic is not None:
@@ -292,7 +299,7 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
-_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode"}
+_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode", "algorithms": "--algorithm"}
 """Keys of a plan → the options that have another name."""
 
 
@@ -347,11 +354,11 @@ def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
 
 @main.command("list")
-@click.argument("what", type=click.Choice(["ops", "backends", "suites", "launchers", "runs"]))
+@click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
 @_results_dir
 @_as_json
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
-    """List what there is: ops, backends, suites, launchers or runs."""
+    """List what there is: ops, algorithms, backends, suites, launchers or runs."""
     from busbw import listing  # noqa: PLC0415
 
     rows = listing.rows(what, results_dir)

@@ -14,16 +14,19 @@ from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
 from busbw.progress import progress_of
 from busbw.records import JSON
+from busbw.schedules import ALGORITHMS
 from busbw.units import format_rate, number_list
 
 Row = dict[str, JSON]
 
 
 def rows(what: str, results_dir: Path) -> list[Row]:
-    """The rows of one list: ``ops``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
+    """The rows of one list: ``ops``, ``algorithms``, ``backends``, ``suites``, ``launchers`` or ``runs``."""
     if what == "runs":
         return [_run_row(folder) for folder in store.folders(results_dir)]
-    return {"ops": _ops, "backends": _backends, "suites": _suites, "launchers": _launchers}[what]()
+    return {"ops": _ops, "algorithms": _algorithms, "backends": _backends, "suites": _suites, "launchers": _launchers}[
+        what
+    ]()
 
 
 def as_table(table: list[Row]) -> str:
@@ -54,6 +57,14 @@ def _ops() -> list[Row]:
             "what": op.summary,
         }
         for op in OPS.values()
+    ]
+
+
+def _algorithms() -> list[Row]:
+    return [
+        {"op": op, "algorithm": name, "takes": row.takes, "what": row.summary}
+        for op, named in ALGORITHMS.items()
+        for name, row in named.items()
     ]
 
 

@@ -15,6 +15,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.groups import ALL
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
+from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
 _MOST_RANKS = 1 << 20
 _LONGEST_TIMEOUT_SECONDS = 10**6
@@ -98,6 +99,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     skew: float = 0.5
     traffic: tuple[tuple[float, ...], ...] | None = None
     pairs: PairsChoice = "together"
+    algorithms: tuple[str, ...] = (LIBRARY,)
     blocks: tuple[str, ...] = ("1MiB",)
     depths: tuple[int, ...] = (1,)
     direct: bool = True
@@ -113,6 +115,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "sync": lambda: _known("sync", (self.sync,), get_args(Sync)),
             "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
             "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
+            "algorithms": lambda: _known("algorithm", self.algorithms, self._algorithms()),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
@@ -127,6 +130,11 @@ class Sweep(Record, frozen=True, kw_only=True):
             except UsageError as error:
                 message = f"key {key!r}: {error}"
                 raise UsageError(message) from error
+
+    def _algorithms(self) -> tuple[str, ...]:
+        """What ``algorithms`` may name: those of any of the ops."""
+        by_hand = {name: None for op in self.ops for name in ALGORITHMS.get(op, {})}
+        return LIBRARY, ALL_ALGORITHMS, *by_hand
 
 
 class Plan(Record, frozen=True, kw_only=True):

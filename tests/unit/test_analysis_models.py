@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,8 +14,10 @@ from busbw_analysis.models import (
     alternatives,
     gloo_segments,
     model_for,
+    predict,
 )
 from busbw_analysis.parameters import parameters_from
+from busbw_analysis.series import SeriesKey
 
 MIB = 1 << 20
 ALPHA, BETA = 1e-4, 1e-9
@@ -116,7 +120,37 @@ def test_textbook_all_reduces_by_hand() -> None:
     assert by_name["recursive doubling"].seconds(8, MIB, LINK) == pytest.approx(3 * (ALPHA + MIB * BETA))
     assert by_name["Rabenseifner"].seconds(8, MIB, LINK) == pytest.approx(6 * ALPHA + 14 / 8 * MIB * BETA)
     assert by_name["double binary tree, pipelined"].seconds(8, MIB, LINK) == pytest.approx(6 * ALPHA + 2 * MIB * BETA)
-    assert "recursive doubling" not in {model.algorithm for model in alternatives("all_reduce", 6)}
+    assert "recursive doubling" not in {model.algorithm for model in alternatives("all_gather", 6)}
+    assert "hierarchical" not in by_name
+    (levels,) = (model for model in alternatives("all_reduce", 8, hosts=2) if model.algorithm == "hierarchical")
+    assert levels.seconds(8, MIB, LINK) == pytest.approx(8 * ALPHA + (2 * 3 / 4 + 2 / 8) * MIB * BETA)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
+def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) -> None:
+    key = SeriesKey(
+        op="all_reduce",
+        backend="nccl",
+        device="cuda",
+        dtype="float32",
+        redop="sum",
+        ranks=tuple(range(8)),
+        group="all",
+        hosts=1,
+        mode="isolated",
+        sync="barrier",
+        cache="warm",
+        held=False,
+        in_place=True,
+        root=None,
+        variant=f"by hand: {algorithm}",
+    )
+    found = predict(key, 14 / 8, [MIB], LINK)
+    assert not isinstance(found, NoModel)
+    messages = {"ring": 14, "rabenseifner": 6}[algorithm]
+    assert found[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
+    assert isinstance(predict(replace(key, variant="by hand: magic"), 14 / 8, [MIB], LINK), NoModel)
+    assert isinstance(predict(replace(key, variant=None), 14 / 8, [MIB], LINK), NoModel)
 
 
 def test_an_unknown_backend_has_no_model() -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Literal
 
 import mpi4py
@@ -18,6 +19,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from busbw.backends import by_hand
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
@@ -49,6 +51,7 @@ from busbw.backends.mpi_calls import (  # noqa: E402 - as above
     PREPARED,
     REDUCTIONS,
     Bound,
+    exchange_all,
 )
 from busbw.backends.mpi_facts import THREADS, first_words, library  # noqa: E402 - as above
 from busbw.backends.mpi_native import address, function  # noqa: E402 - as above
@@ -96,8 +99,8 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
-        if op.local:
-            return LOCAL[op.name].refuse(case)
+        if op.local or by_hand.algorithm_of(case) is not None:
+            return LOCAL[op.name].refuse(case) if op.local else by_hand.refuse(op, case)
         prepares = PREPARED.get(op.name)
         obstacles = (
             (op.stores, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
@@ -152,6 +155,9 @@ class MpiBackend:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
             return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder))
+        if by_hand.algorithm_of(case) is not None:
+            exchange = partial(exchange_all, self._measured, case.dtype)
+            return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange)
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 

@@ -13,7 +13,8 @@ from itertools import accumulate
 import torch
 from mpi4py import MPI
 
-from busbw.backends.base import Operation, Wait
+from busbw.backends.base import Call, Operation, Wait
+from busbw.backends.by_hand import Messages
 from busbw.backends.mpi_native import Spec, Steps
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
@@ -117,12 +118,17 @@ class Bound:
         return memory, (counts, list(accumulate(counts[:-1], initial=0))), datatype
 
     def _spec(self, buffer: torch.Tensor, blocks: int = 1) -> Spec:
-        memory = (
-            MPI.buffer.fromaddress(buffer.data_ptr(), buffer.nbytes)
-            if buffer.is_cuda
-            else MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())  # as bytes: numpy has no bfloat16
-        )
-        return memory, len(buffer) // blocks, TYPES[self.case.dtype or "uint8"]
+        return specification(buffer, self.case.dtype, blocks)
+
+
+def specification(buffer: torch.Tensor, dtype: str | None, blocks: int = 1) -> Spec:
+    """``buffer`` as mpi4py takes it; MPI counts the elements of one of ``blocks``."""
+    memory = (
+        MPI.buffer.fromaddress(buffer.data_ptr(), buffer.nbytes)
+        if buffer.is_cuda
+        else MPI.buffer.frombuffer(buffer.view(torch.uint8).numpy())  # as bytes: numpy has no bfloat16
+    )
+    return memory, len(buffer) // blocks, TYPES[dtype or "uint8"]
 
 
 def _collective(bound: Bound, name: str, *arguments: object) -> Operation:
@@ -236,6 +242,17 @@ def _exchange(bound: Bound, to: int, source: int) -> Operation:
     steps.exchange(world, outgoing, to, incoming, source, _TAG)
     call = partial(world.Sendrecv, outgoing, to, _TAG, incoming, source, _TAG)
     return Operation(call, post, steps.native())
+
+
+def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Call:
+    """Several messages each way at once, for collectives by hand."""
+    starts = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
+    starts += [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
+
+    def call() -> None:
+        MPI.Request.Waitall([start() for start in starts])
+
+    return call
 
 
 def _ping_pong(bound: Bound) -> Operation:

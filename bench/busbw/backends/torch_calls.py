@@ -4,7 +4,7 @@ Whatever can be prepared is prepared before the function that is timed is return
 this rank has finished; on a GPU it hands the work over, and the stream waits for what was posted, not the host.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends import torch_checkpoint
-from busbw.backends.base import Operation, Wait
+from busbw.backends.base import Call, Operation, Wait
+from busbw.backends.by_hand import Messages
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.records import Case
@@ -154,6 +155,23 @@ def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -
         post()()
 
     return Operation(call, post)
+
+
+def exchange_all(sends: Messages, receives: Messages) -> Call:
+    """Several messages each way at once, for collectives by hand; on a GPU as ``_exchange_in_one`` says."""
+    if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
+        every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
+        every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]
+        return partial(_wait_for_all, partial(dist.batch_isend_irecv, every))
+    starts = [partial(dist.irecv, buffer, source) for source, buffer in receives]
+    starts += [partial(dist.isend, buffer, to) for to, buffer in sends]
+    return partial(_wait_for_all, lambda: [start() for start in starts])
+
+
+def _wait_for_all(start: Callable[[], Sequence[dist.Work | None]]) -> None:
+    for work in start():
+        if work is not None:
+            work.wait()
 
 
 def _exchange_in_one(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -> Operation:

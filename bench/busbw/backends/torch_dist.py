@@ -12,12 +12,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import torch_checkpoint
+from busbw.backends import by_hand, torch_checkpoint
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
-from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound
+from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound, exchange_all
 from busbw.devices import Device
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
@@ -70,8 +70,16 @@ class TorchBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why torch.distributed cannot run ``case``, whatever its library."""
-        if op.local or op.stores:
-            return LOCAL[op.name].refuse(case) if op.local else torch_checkpoint.refuse(case)
+        if op.local:
+            return LOCAL[op.name].refuse(case)
+        if op.stores:
+            return torch_checkpoint.refuse(case)
+        return by_hand.refuse(op, case) if by_hand.algorithm_of(case) is not None else self._refuse_call(op, case)
+
+    def _refuse_call(self, op: Op, case: Case) -> str | None:
+        """Why torch.distributed has no such call of its own."""
+        if op.name not in CALLS:
+            return f"torch.distributed has no {op.name}"
         if case.mode == "overlap" and op.name in IN_ONE_PIECE:
             return f"{op.name} is several blocking steps, which cannot be posted first and waited for later"
         if case.mode == "persistent":
@@ -109,6 +117,8 @@ class TorchBackend:
         if op.local:
             peer = self.peer_in(group)
             return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder, peer=peer))
+        if by_hand.algorithm_of(case) is not None:
+            return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile

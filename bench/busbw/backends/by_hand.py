@@ -1,0 +1,234 @@
+"""Collectives over send and receive, by a schedule: algorithms that a user measures beside the library's own.
+
+Everything is prepared when the operation is bound: which memory a slot is, what has to be copied where, and the
+messages of every round. A call goes through that list.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from busbw.backends.base import Call, Operation
+from busbw.errors import BackendError
+from busbw.ops.base import Op
+from busbw.ops.groups import Ranks, split_world
+from busbw.records import Case
+from busbw.schedules import ALGORITHMS, BY_HAND
+from busbw.schedules.base import NOTHING, Round, Schedule, Slots, Transfer
+
+Messages = Sequence[tuple[int, torch.Tensor]]
+"""Ranks of the world, and what is sent to or received from each."""
+
+Exchange = Callable[[Messages, Messages], Call]
+"""Messages to send and to receive → what does all of it at once, and returns when this rank has finished it."""
+
+_ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "sum": lambda there, received: there.add_(received),
+    "product": lambda there, received: there.mul_(received),
+    "min": lambda there, received: torch.minimum(there, received, out=there),
+    "max": lambda there, received: torch.maximum(there, received, out=there),
+}
+
+
+def algorithm_of(case: Case) -> str | None:
+    """The name of the algorithm that ``case`` is measured with; None for the library's own."""
+    return case.variant.removeprefix(BY_HAND) if case.variant is not None and case.variant.startswith(BY_HAND) else None
+
+
+def refuse(op: Op, case: Case) -> str | None:
+    """Why ``case`` cannot be done by hand; None when it can."""
+    name = algorithm_of(case) or ""
+    algorithm = ALGORITHMS.get(op.name, {}).get(name)
+    if algorithm is None:
+        return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
+    groups = split_world(case.group, case.ranks)
+    obstacles: tuple[tuple[bool, str], ...] = (
+        (
+            case.mode in {"overlap", "persistent"},
+            f"{case.variant} is several steps in a row: {case.mode} has no use for it",
+        ),
+        (bool(case.root), "by hand the root is rank 0"),
+        (op.reduces and case.redop not in _ADD, f"by hand there is no {case.redop}; there are {', '.join(_ADD)}"),
+        (any(len(group) == 1 for group in groups), "a rank alone sends nothing"),
+        (
+            algorithm.multilevel is not None
+            and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),
+            f"it takes {algorithm.takes}, and all of them together",
+        ),
+    )
+    told = next((reason for applies, reason in obstacles if applies), None)
+    return told or next((reason for group in groups if (reason := algorithm.refuse(len(group))) is not None), None)
+
+
+def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
+    """What a group of ``ranks`` does for ``case``. Raises BackendError where ``refuse`` has a reason."""
+    reason = refuse(op, case)
+    if reason is not None:
+        raise BackendError(reason)
+    algorithm = ALGORITHMS[op.name][algorithm_of(case) or ""]
+    return algorithm.schedule(ranks) if algorithm.multilevel is None else algorithm.multilevel(ranks, case.nodes)
+
+
+def bind(
+    op: Op, case: Case, group: Ranks, me: int, send: torch.Tensor, receive: torch.Tensor, exchange: Exchange
+) -> Operation:
+    """``op`` for place ``me`` of ``group`` with these buffers, over ``exchange``. Raises as ``schedule_of``."""
+    schedule = schedule_of(op, case, len(group))
+    memory = _Memory.of(schedule, me, case.count, send, receive)
+    add = _ADD[case.redop or "sum"]
+    steps = [*memory.brought_in()]
+    for one in schedule.rounds:
+        steps += _steps_of(one, group, me, memory, add, exchange)
+    steps += memory.brought_out()
+    return Operation(partial(_all, tuple(steps)))
+
+
+def _all(steps: tuple[Call, ...]) -> None:
+    for step in steps:
+        step()
+
+
+def _steps_of(
+    one: Round,
+    group: Ranks,
+    me: int,
+    memory: "_Memory",
+    add: Callable[[torch.Tensor, torch.Tensor], object],
+    exchange: Exchange,
+) -> Iterator[Call]:
+    """What this rank does in a round: gather what lies apart, send and receive, put what came where it belongs."""
+    going = [transfer for transfer in one if transfer.source == me and memory.length(transfer.sent)]
+    coming = [transfer for transfer in one if transfer.to == me and memory.length(transfer.received)]
+    words = one and not memory.count  # a barrier's messages are empty: one element stands for them
+    if words:
+        going, coming = _mine(one, me)
+    busy = {slot for transfer in going for slot in transfer.sent}
+    sends: list[tuple[int, torch.Tensor]] = []
+    receives: list[tuple[int, torch.Tensor]] = []
+    after: list[Call] = []
+    for transfer in going:
+        packed = memory.word() if words else memory.view(transfer.sent)
+        if packed is None:
+            packed = memory.scratch(transfer.sent)
+            yield partial(_copy_parts, torch.split(packed, memory.lengths(transfer.sent)), memory.parts(transfer.sent))
+        sends.append((group[transfer.to], packed))
+    for transfer in coming:
+        # What is added, or replaces what is being sent at this moment, has to wait beside its place.
+        apart = transfer.adds or not busy.isdisjoint(transfer.received)
+        target = memory.word() if words else None if apart else memory.view(transfer.received)
+        if target is None:
+            target = memory.scratch(transfer.received)
+            places = memory.parts(transfer.received)
+            came = torch.split(target, memory.lengths(transfer.received))
+            if transfer.adds:
+                after += [partial(add, there, part) for there, part in zip(places, came, strict=True)]
+            else:
+                after.append(partial(_copy_parts, places, came))
+        receives.append((group[transfer.source], target))
+    if sends or receives:
+        yield exchange(sends, receives)
+    yield from after
+
+
+def _mine(one: Round, me: int) -> tuple[list[Transfer], list[Transfer]]:
+    return [transfer for transfer in one if transfer.source == me], [transfer for transfer in one if transfer.to == me]
+
+
+def _copy_parts(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:
+    for target, source in zip(targets, sources, strict=True):
+        target.copy_(source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Memory:
+    """Where the slots of one rank are. ``regions[k]`` holds slots k·blocks up to (k+1)·blocks, each as long as its
+    share of ``count`` elements.
+    """
+
+    schedule: Schedule
+    me: int
+    count: int
+    send: torch.Tensor
+    receive: torch.Tensor
+    regions: tuple[torch.Tensor, ...]
+
+    @classmethod
+    def of(cls, schedule: Schedule, me: int, count: int, send: torch.Tensor, receive: torch.Tensor) -> "_Memory":
+        """Slots in the buffers themselves where those may be used as they are, otherwise in memory of their own."""
+        begins, ends, blocks = schedule.begins[me], schedule.ends[me], schedule.blocks
+        written = {
+            slot for one in schedule.rounds for transfer in one if transfer.to == me for slot in transfer.received
+        }
+        regions: list[torch.Tensor] = []
+        for first in range(0, len(begins), blocks):
+            here = range(first, first + blocks)
+            is_input = len(send) == count and begins[first : first + blocks] == tuple(range(blocks))
+            in_place = [slot == here[place] for place, slot in enumerate(ends) if slot in here]
+            # Blocks of the result that are in no region of received ones are copied there at the end.
+            is_result = len(receive) == count and len(ends) == blocks and all(in_place)
+            if is_input and written.isdisjoint(here):
+                regions.append(send)
+            elif is_result and any(in_place):
+                regions.append(receive)
+            else:
+                regions.append(receive.new_empty(count))
+        return cls(schedule, me, count, send, receive, tuple(regions))
+
+    def _edge(self, block: int) -> int:
+        return block * self.count // self.schedule.blocks
+
+    def slot(self, slot: int) -> torch.Tensor:
+        """The memory of one slot."""
+        region, block = divmod(slot, self.schedule.blocks)
+        return self.regions[region][self._edge(block) : self._edge(block + 1)]
+
+    def parts(self, slots: Slots) -> list[torch.Tensor]:
+        """The memory of each."""
+        return [self.slot(slot) for slot in slots]
+
+    def lengths(self, slots: Slots) -> list[int]:
+        """Elements of each."""
+        return [len(part) for part in self.parts(slots)]
+
+    def length(self, slots: Slots) -> int:
+        """Elements of all of them."""
+        return sum(self.lengths(slots))
+
+    def view(self, slots: Slots) -> torch.Tensor | None:
+        """``slots`` as one piece of memory; None where they do not follow one another."""
+        first = slots[0]
+        together = all(slot == first + place for place, slot in enumerate(slots))
+        if not together or first // self.schedule.blocks != slots[-1] // self.schedule.blocks:
+            return None
+        region, block = divmod(first, self.schedule.blocks)
+        return self.regions[region][self._edge(block) : self._edge(block + len(slots))]
+
+    def scratch(self, slots: Slots) -> torch.Tensor:
+        """Memory beside the slots, as long as they are."""
+        return self.receive.new_empty(self.length(slots))
+
+    def word(self) -> torch.Tensor:
+        """One element, where there are no data."""
+        return self.receive.new_zeros(1)
+
+    def brought_in(self) -> Iterator[Call]:
+        """Copies of the input into the slots that are not the input itself."""
+        for slot, block in enumerate(self.schedule.begins[self.me]):
+            if block != NOTHING:
+                first = self._edge(block) if len(self.send) == self.count else 0
+                yield from _copied(self.slot(slot), self.send[first : first + len(self.slot(slot))])
+
+    def brought_out(self) -> Iterator[Call]:
+        """Copies of the slots into the result where they are not the result itself."""
+        first = 0
+        for slot in self.schedule.ends[self.me]:
+            here = self.slot(slot)
+            yield from _copied(self.receive[first : first + len(here)], here)
+            first += len(here)
+
+
+def _copied(target: torch.Tensor, source: torch.Tensor) -> Iterator[Call]:
+    if len(source) and target.data_ptr() != source.data_ptr():
+        yield partial(target.copy_, source)

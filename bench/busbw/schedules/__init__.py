@@ -1,0 +1,117 @@
+"""The algorithms that a user can measure by hand beside the library's own, by operation and name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from busbw.schedules import all_reduce, exchanges, rooted
+from busbw.schedules.base import Schedule, is_power_of_two
+
+BY_HAND = "by hand: "
+"""What the variant of a case begins with that is measured with one of these; its name follows."""
+LIBRARY, ALL_ALGORITHMS = "library", "all"
+"""In a plan: the library's own, and every one that there is."""
+
+_SEGMENTS = 8
+"""Of a chain: enough to overlap, few enough to stay large."""
+
+_POWER_OF_TWO, _EVEN, _HOSTS = (
+    "a power of two of ranks",
+    "an even number of ranks",
+    "several hosts, as many ranks on each",
+)
+
+
+def _always(_ranks: int) -> str | None:
+    return None
+
+
+def _power_of_two(ranks: int) -> str | None:
+    return None if is_power_of_two(ranks) else f"it takes {_POWER_OF_TWO}; the group has {ranks}"
+
+
+def _even(ranks: int) -> str | None:
+    return f"it takes {_EVEN}; the group has {ranks}" if ranks % 2 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithm:
+    """``schedule(n)`` for n ranks of which ``refuse(n)`` has nothing to say; ``multilevel(n, k)`` instead where it
+    knows of the k hosts that they are on, as many on each. ``takes`` says in words what it needs (None: nothing).
+    """
+
+    summary: str
+    schedule: Callable[[int], Schedule]
+    refuse: Callable[[int], str | None] = _always
+    takes: str | None = None
+    multilevel: Callable[[int, int], Schedule] | None = None
+
+
+def _one_host(ranks: int) -> Schedule:
+    return all_reduce.hierarchical(ranks, ranks)
+
+
+ALGORITHMS: dict[str, dict[str, Algorithm]] = {
+    "all_reduce": {
+        "ring": Algorithm("once around to add, once to hand out", all_reduce.ring),
+        "recursive-doubling": Algorithm(
+            "everything to a partner twice as far each time", all_reduce.recursive_doubling
+        ),
+        "rabenseifner": Algorithm("halves to partners to add, doubled to hand out", all_reduce.rabenseifner),
+        "binomial-tree": Algorithm("up a binomial tree and down again", all_reduce.binomial),
+        "binary-tree": Algorithm("up a binary tree and down again", lambda ranks: all_reduce.tree(ranks, 2)),
+        "parameter-server": Algorithm("all to rank 0 and back", all_reduce.parameter_server),
+        "sharded-parameter-server": Algorithm("each rank serves one block", all_reduce.sharded_parameter_server),
+        "direct": Algorithm("everything to everybody at once", all_reduce.direct),
+        "hierarchical": Algorithm(
+            "rings on every host, rings between them, rings on every host",
+            _one_host,
+            takes=_HOSTS,
+            multilevel=lambda ranks, hosts: all_reduce.hierarchical(ranks, ranks // hosts),
+        ),
+    },
+    "all_gather": {
+        "ring": Algorithm("every block once around", exchanges.gathering_ring),
+        "bruck": Algorithm("all that is there to ranks twice as far each time", exchanges.gathering_bruck),
+        "recursive-doubling": Algorithm(
+            "all that is there to a partner twice as far each time",
+            exchanges.gathering_recursive_doubling,
+            _power_of_two,
+            _POWER_OF_TWO,
+        ),
+        "neighbour-exchange": Algorithm(
+            "two blocks to either neighbour in turns", exchanges.gathering_neighbours, _even, _EVEN
+        ),
+        "direct": Algorithm("every block to everybody at once", exchanges.gathering_direct),
+    },
+    "reduce_scatter": {
+        "ring": Algorithm("every block once around, growing", exchanges.scattering_ring),
+        "recursive-halving": Algorithm(
+            "half of what is left to a partner half as far each time",
+            exchanges.scattering_recursive_halving,
+            _power_of_two,
+            _POWER_OF_TWO,
+        ),
+        "pairwise": Algorithm("one partner after the other", exchanges.scattering_pairwise),
+    },
+    "all_to_all": {
+        "pairwise": Algorithm("one partner after the other", exchanges.exchange_pairwise),
+        "spread": Algorithm("all messages at once", exchanges.exchange_spread),
+        "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.exchange_bruck),
+    },
+    "broadcast": {
+        "binomial-tree": Algorithm("whoever has it sends it on", rooted.broadcast_binomial),
+        "scatter-ring": Algorithm("a binomial scatter, then a ring", rooted.broadcast_scattered),
+        "chain": Algorithm("from rank to rank in 8 segments", lambda ranks: rooted.broadcast_chain(ranks, _SEGMENTS)),
+    },
+    "reduce": {"binomial-tree": Algorithm("up a binomial tree", rooted.reduce_binomial)},
+    "gather": {
+        "binomial-tree": Algorithm("up a binomial tree, growing", rooted.gather_binomial),
+        "linear": Algorithm("every rank to rank 0", rooted.gather_linear),
+    },
+    "scatter": {
+        "binomial-tree": Algorithm("down a binomial tree, shrinking", rooted.scatter_binomial),
+        "linear": Algorithm("rank 0 to every rank", rooted.scatter_linear),
+    },
+    "barrier": {"dissemination": Algorithm("a word to ranks twice as far each time", rooted.barrier_dissemination)},
+}
+"""Operation → name → algorithm. What each costs is in ``busbw_analysis.textbook``, and counted in its tests."""

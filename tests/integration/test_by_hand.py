@@ -1,0 +1,48 @@
+"""Algorithms by hand on real ranks: verified data, beside the library's own, by Gloo and by MPI."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.schedules import ALGORITHMS, BY_HAND
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+    from busbw.store import StoredRun
+
+pytestmark = pytest.mark.integration
+
+RANKS = 3
+IMPOSSIBLE = {
+    ("all_gather", "recursive-doubling"),
+    ("all_gather", "neighbour-exchange"),
+    ("reduce_scatter", "recursive-halving"),
+    ("all_reduce", "hierarchical"),
+}
+"""On three ranks of one host."""
+
+
+def measured(commands: Commands, backend: str) -> StoredRun:
+    """Every algorithm of every op at two sizes, one of which no number of ranks divides."""
+    plan = commands.sweep(",".join(ALGORITHMS), "12,40004", algorithms='["all"]')
+    options = ("--backend", backend, "--ranks", str(RANKS))
+    finished = commands.run("run", "--plan", plan, *options, "--results-dir", commands.results / backend)
+    assert finished.code == 0, finished.told
+    return commands.read(commands.results / backend)
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_what_can_be_is_verified_and_the_rest_is_skipped_with_its_reason(commands: Commands, backend: str) -> None:
+    run = measured(commands, backend)
+    assert not run.failed
+    done = {(row.case.op, row.case.variant) for row in run.measurements}
+    every = {(op, f"{BY_HAND}{name}") for op, named in ALGORITHMS.items() for name in named}
+    not_here = {(op, f"{BY_HAND}{name}") for op, name in IMPOSSIBLE}
+    assert done == (every - not_here) | {(op, None) for op in ALGORITHMS}
+    assert {(row.case.op, row.case.variant) for row in run.skipped} == not_here
+    assert all("it takes" in row.reason for row in run.skipped)
+    for row in run.measurements:
+        assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case
