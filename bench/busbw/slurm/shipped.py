@@ -17,7 +17,10 @@ _LAUNCHES = Setting("LAUNCHES", "6", "fresh processes so many times: what an int
 _MPI = Setting("MPI", "pmi2", "pmi2 for MPICH and Intel MPI, pmix for Open MPI; srun --mpi=list shows what there is")
 
 
-def _about(name: str, *lines: str, more: str = "--op all_reduce --sizes 8..64MiB*2") -> tuple[str, ...]:
+_MORE = "--op all_reduce --sizes 8..64MiB*2"
+
+
+def _about(name: str, *lines: str, more: str = _MORE) -> tuple[str, ...]:
     return (
         *lines,
         "",
@@ -33,18 +36,21 @@ def _suite(backend: str) -> tuple[str | Shell, ...]:
     return ("--suite", Shell("$SUITE"), "--backend", backend, "--launches", Shell("$LAUNCHES"), Shell("$@"))
 
 
-def _gpus(name: str, nodes: int, about: str) -> Job:
+def _gpus(name: str, nodes: int, about: str, suite: Setting = _SUITE, more: str = _MORE) -> Job:
     return Job(
         name=f"busbw-{name}",
         about=_about(
-            name, about, "One rank drives one GPU: make --ntasks-per-node and --gpus-per-node what your nodes have."
+            name,
+            about,
+            "One rank drives one GPU: make --ntasks-per-node and --gpus-per-node what your nodes have.",
+            more=more,
         ),
         nodes=nodes,
         ranks_per_node=_GPUS,
         gpus_per_node=_GPUS,
         exclusive=True,
         time="1:00:00",
-        settings=(_BUSBW, _RESULTS, _SUITE, _LAUNCHES),
+        settings=(_BUSBW, _RESULTS, suite, _LAUNCHES),
         run=_suite("nccl"),
     )
 
@@ -52,6 +58,13 @@ def _gpus(name: str, nodes: int, about: str) -> Job:
 SHIPPED: dict[str, Job] = {
     "gpu-node": _gpus("gpu-node", 1, "The GPUs of one node, over NCCL: what NVLink or PCIe give."),
     "gpu-nodes": _gpus("gpu-nodes", 2, "The GPUs of several nodes, over NCCL: what the network between them gives."),
+    "gpu-memory": _gpus(
+        "gpu-memory",
+        1,
+        "What feeds the GPUs of one node: their memory, their links to the host, every pair. Each must see all others.",
+        suite=Setting("SUITE", "memory-gpu", "or quick, standard, full"),
+        more="--op host_to_device,peer_copy",
+    ),
     "cpu": Job(
         name="busbw-cpu",
         about=_about("cpu", "The processors of several nodes, over Gloo: what TCP gives, and no MPI is needed."),
