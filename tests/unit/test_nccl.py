@@ -1,5 +1,6 @@
 """NCCL as far as it can be held without a GPU: what it refuses, and how it says that it cannot run."""
 
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
@@ -17,27 +18,75 @@ from busbw.ops import OPS
 from busbw.plan import Plan, Sweep
 from busbw.testing.synthetic import case
 
-
-@pytest.mark.parametrize(("noted", "built"), [("cuda: Optional[str] = None", False), ("cuda: str = '12.6'", True)])
-def test_how_torch_was_built_is_read_from_its_own_note(tmp_path: Path, noted: str, built: bool) -> None:  # noqa: FBT001
-    file = tmp_path / "version.py"
-    file.write_text(f"__version__ = '2.13.0'\ndebug = False\n{noted}\nhip: Optional[str] = None\n")
-    assert backends._built_with_cuda(file) is built
-    assert backends._built_with_cuda(tmp_path / "absent.py"), "then torch itself will say"
+NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"
+AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n"
+NEITHER = "cuda: Optional[str] = None\nhip: Optional[str] = None\n"
 
 
-def test_every_reason_for_which_it_cannot_run_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Makes torch one that was built as these notes say."""
+    for name in ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.delenv(name, raising=False)
+
+    def build(notes: str) -> Path:
+        file = tmp_path / "version.py"
+        file.write_text(f"__version__ = '2.13.0'\ndebug = False\n{notes}")
+        monkeypatch.setattr(backends, "_torch_notes", lambda: file)
+        return file
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("notes", "cuda", "hip"), [(NEITHER, False, False), (NVIDIA, True, False), (AMD, False, True), ("", True, False)]
+)
+def test_how_torch_was_built_is_read_from_its_own_note(
+    built: Callable[[str], Path],
+    notes: str,
+    cuda: bool,  # noqa: FBT001
+    hip: bool,  # noqa: FBT001
+) -> None:
+    file = built(notes)
+    assert (backends._built_with("cuda", file), backends._built_with("hip", file)) == (cuda, hip)
+    assert backends._built_with("cuda", file.with_name("absent.py")), "then torch itself will say"
+
+
+def test_gpus_of_amd_are_counted_by_their_driver_and_hidden_by_their_variables(
+    built: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(AMD)
+    for node, identity in enumerate(("0\n", "28851\n", "9876\n", "")):
+        (tmp_path / "nodes" / str(node)).mkdir(parents=True)
+        (tmp_path / "nodes" / str(node) / "gpu_id").write_text(identity)
+    monkeypatch.setattr(backends, "_CUDA_DEVICES", ("null", "zero", "full"))
+    monkeypatch.setattr(backends, "_AMD_NODES", tmp_path / "nodes")
+    assert BACKENDS["nccl"].missing() is None
+    assert BACKENDS["nccl"].places() == 2, "of two GPUs and a processor; NVIDIA's files are not theirs"
+    monkeypatch.setenv("HIP_VISIBLE_DEVICES", "1")
+    assert BACKENDS["nccl"].places() == 1
+    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "")
+    assert BACKENDS["nccl"].missing() == (
+        "HIP_VISIBLE_DEVICES or ROCR_VISIBLE_DEVICES or CUDA_VISIBLE_DEVICES hides every GPU"
+    )
+    monkeypatch.setattr(backends, "_AMD_NODES", tmp_path / "no driver")
+    assert BACKENDS["nccl"].missing() == "there is no CUDA device"
+
+
+def test_every_reason_for_which_it_cannot_run_is_told_at_once(
+    built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built(NEITHER)
     monkeypatch.setattr(backends, "_CUDA_DEVICES", ("no such device",))
-    monkeypatch.setattr(backends, "_built_with_cuda", lambda _file: False)
     missing = BACKENDS["nccl"].missing()
     assert missing == (
         f"there is no CUDA device; torch {metadata.version('torch')} was built without CUDA, and so without NCCL"
     )
 
 
-def test_a_hidden_gpu_is_called_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hidden_gpu_is_called_hidden(built: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    built(NVIDIA)
     monkeypatch.setattr(backends, "_CUDA_DEVICES", ("null",))
-    monkeypatch.setattr(backends, "_built_with_cuda", lambda _file: True)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert BACKENDS["nccl"].missing() == "CUDA_VISIBLE_DEVICES hides every GPU"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")

@@ -1,6 +1,7 @@
 """The table of backends. Their libraries are loaded only when one is opened."""
 
 import importlib.util
+import math
 import os
 import re
 import subprocess
@@ -45,15 +46,15 @@ def _cuda_missing(what: str) -> str | None:
     """Why ``what`` cannot be had: as far as it can be told without importing torch, which would start CUDA in a process
     that is to fork its ranks.
     """
-    spec = importlib.util.find_spec("torch")
-    if spec is None or spec.origin is None:
+    notes = _torch_notes()
+    if notes is None:
         return "torch is not installed"
     reasons = []
     if not _device_files():
         reasons.append("there is no CUDA device")
     elif not _gpus():
-        reasons.append("CUDA_VISIBLE_DEVICES hides every GPU")
-    if not _built_with_cuda(Path(spec.origin).with_name("version.py")):
+        reasons.append(f"{' or '.join(_HIDING[_for_amd()])} hides every GPU")
+    if not (_built_with("cuda", notes) or _built_with("hip", notes)):
         reasons.append(f"torch {metadata.version('torch')} was built without CUDA, and so without {what}")
     return "; ".join(reasons) or None
 
@@ -61,28 +62,63 @@ def _cuda_missing(what: str) -> str | None:
 _CUDA_DEVICES = ("nvidia[0-9]*", "dxg", "nvhost-gpu")
 """Device files of the NVIDIA driver: on a Linux host, in WSL, on Jetson."""
 
+_AMD_NODES = Path("/sys/class/kfd/kfd/topology/nodes")
+"""What AMD's driver computes on: GPUs, and processors, whose gpu_id is 0."""
+
+_HIDING = {
+    False: ("CUDA_VISIBLE_DEVICES",),
+    True: ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"),
+}
+"""For GPUs of AMD or not: the variables that say which of them a process is shown (HIP reads CUDA's name, too)."""
+
+
+def _for_amd() -> bool:
+    """Whether this torch drives GPUs of AMD, which it calls CUDA devices, and RCCL NCCL."""
+    notes = _torch_notes()
+    return notes is not None and _noted("hip", notes) not in {None, "None"}
+
 
 def _device_files() -> int:
-    """How many GPUs the driver has a file for."""
-    return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
+    """How many GPUs the driver of those that torch was built for tells of."""
+    if not _for_amd():
+        return sum(len(list(Path("/dev").glob(pattern))) for pattern in _CUDA_DEVICES)
+    found = 0
+    for identity in _AMD_NODES.glob("*/gpu_id"):
+        with suppress(OSError):  # one that belongs to another container cannot be read
+            found += identity.read_text(encoding="utf-8").strip() not in {"", "0"}
+    return found
 
 
 def _gpus() -> int:
     """GPUs that CUDA shows to a process, as far as can be told without starting CUDA."""
-    there, shown = _device_files(), os.environ.get("CUDA_VISIBLE_DEVICES")
-    if shown is None:
-        return there
+    return int(min(_device_files(), *(_shown(os.environ.get(name)) for name in _HIDING[_for_amd()])))
+
+
+def _shown(entries: str | None) -> float:
+    """How many GPUs a variable lets a process see at most."""
+    if entries is None:
+        return math.inf
     # CUDA stops at the first entry that it does not know; -1 is the usual way to show none.
-    return min(there, len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, shown.split(",")))))
+    return len(list(takewhile(lambda entry: entry.strip() not in {"", "-1"}, entries.split(","))))
 
 
-def _built_with_cuda(version_file: Path) -> bool:
-    """By the file in which torch notes how it was built; True where that cannot be read, for torch will say."""
+def _torch_notes() -> Path | None:
+    """The file in which torch notes how it was built; None where there is no torch."""
+    spec = importlib.util.find_spec("torch")
+    return None if spec is None or spec.origin is None else Path(spec.origin).with_name("version.py")
+
+
+def _built_with(what: str, notes: Path) -> bool:
+    """Whether torch was built with ``what`` (``cuda``, ``hip``). Where CUDA is not noted torch itself will say."""
+    return _noted(what, notes) not in ({None, "None"} if what == "hip" else {"None"})
+
+
+def _noted(what: str, notes: Path) -> str | None:
     try:
-        noted = re.search(r"^cuda\b[^=]*=\s*(.+)$", version_file.read_text(encoding="utf-8"), re.MULTILINE)
+        noted = re.search(rf"^{what}\b[^=]*=\s*(.+)$", notes.read_text(encoding="utf-8"), re.MULTILINE)
     except OSError:
-        return True
-    return noted is None or noted[1].strip() != "None"
+        return None
+    return None if noted is None else noted[1].strip()
 
 
 def _nccl_versions() -> dict[str, str]:
@@ -182,7 +218,7 @@ BACKENDS: dict[str, BackendRow] = {
         BackendRow(
             name="nccl",
             device="cuda",
-            summary="torch.distributed over NCCL: one NVIDIA GPU a rank",
+            summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
             missing=_nccl_missing,
             open=_open_nccl,
             versions=_nccl_versions,
