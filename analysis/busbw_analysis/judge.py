@@ -11,10 +11,12 @@ from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.models import predict, predict_alternatives
+from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
 from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, host_copies, roof_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
+from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
 from busbw_analysis.series import Series, series_of
 from busbw_analysis.summary import CaseSummary, summarise
@@ -36,6 +38,8 @@ class Judgement:
     lateness: tuple[GroupLateness, ...]
     cases: tuple[CaseSummary, ...]
     selftest: SelfTest | None
+    rooflines: tuple[Roofline, ...] = ()
+    networks: tuple[NetworkRoofline, ...] = ()
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
@@ -53,6 +57,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
+    rooflines = rooflines_of(dataset, summaries, rows)
     remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
         dataset=dataset,
@@ -70,6 +75,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         lateness=lateness,
         cases=summaries,
         selftest=selftest,
+        rooflines=rooflines,
+        networks=network_rooflines(dataset, summaries, rooflines, rows),
     )
 
 

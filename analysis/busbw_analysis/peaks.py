@@ -42,6 +42,10 @@ STORAGE = frozenset({"storage_write", "storage_read", "checkpoint_save"})
 """Ops whose bytes end in files."""
 
 
+COMPUTE = frozenset({"matmul", "attention", "attention_unfused"})
+"""Ops that are bound by arithmetic as well as by memory: ``roofline`` tells by which."""
+
+
 @dataclass(frozen=True, slots=True)
 class Roof:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
@@ -120,6 +124,8 @@ def roof_of(
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
     """
+    if series.key.op in COMPUTE:
+        return NoRoof("what it can reach depends on its intensity: see the roofline")
     point = series.points[-1]
     on_host = series.key.device == _HOST_MEMORY
     if series.key.op in TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORAGE:

@@ -23,9 +23,9 @@ LineKind = Literal["fit", "model", "roof"]
 SLOTS: Final = len(SERIES)
 """So many series can be told apart in one figure; more of them make a second figure."""
 
-_WIDTH, _HEIGHT, _POINTS_PER_INCH = 460, 300, 72
-_INK, _MUTED, _HAIRLINE, _PAGE = "#010101", "#020202", "#030303", "#040404"
-_LINES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
+WIDTH, HEIGHT, POINTS_PER_INCH = 460, 300, 72
+INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
+LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
     "roof": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
@@ -84,14 +84,14 @@ def drawable(series: Iterable[Series]) -> bool:
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
     """The panel as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
     with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, _HEIGHT / _POINTS_PER_INCH))
+        figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
         figure.patch.set_visible(False)
         axes = figure.add_axes((0.148, 0.085, 0.838, 0.82))
         _dress(axes, panel)
         for line in panel.lines:
             _draw_line(axes, line)
         for position, size in enumerate(panel.breaks):
-            axes.axvline(size, color=_MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
+            axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
         for one in panel.series:
             _draw_series(axes, one)
         return inline(figure, identity, title, description)
@@ -133,13 +133,13 @@ def _dress(axes: Axes, panel: Panel) -> None:
         else:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
             bottom, top = min([bottom, *inside]), max([top, *inside])
-    bottom, top = _widen(bottom, top, 1.25, 6.0)
-    left, right = _widen(min(sizes), max(sizes), 1.6, 4.0)
+    bottom, top = widen(bottom, top, 1.25, 6.0)
+    left, right = widen(min(sizes), max(sizes), 1.6, 4.0)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    vertical = _decade_ticks(bottom, top)
+    vertical = decade_ticks(bottom, top)
     horizontal = _binary_ticks(left, right)
     name: Callable[[float], str] = format_time if panel.quantity == "time" else format_rate
     for axis, ticks, labels in (
@@ -150,15 +150,15 @@ def _dress(axes: Axes, panel: Panel) -> None:
         axis.set_minor_locator(NullLocator())
         axis.set_minor_formatter(NullFormatter())
         axis.set_ticklabels(labels)
-    axes.tick_params(axis="both", length=0, pad=6, labelcolor=_MUTED)
-    axes.grid(visible=True, axis="y", color=_HAIRLINE, linewidth=0.8)
-    axes.grid(visible=True, axis="x", color=_HAIRLINE, linewidth=0.8)
+    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
+    axes.grid(visible=True, axis="y", color=HAIRLINE, linewidth=0.8)
+    axes.grid(visible=True, axis="x", color=HAIRLINE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.patch.set_visible(False)
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
-        spine.set_color(_MUTED)
-    axes.set_title(panel.heading, loc="left", x=-0.172, fontsize=12, fontweight="bold", color=_INK, pad=10)
+        spine.set_color(MUTED)
+    axes.set_title(panel.heading, loc="left", x=-0.172, fontsize=12, fontweight="bold", color=INK, pad=10)
 
 
 def _draw_series(axes: Axes, series: Series) -> None:
@@ -176,15 +176,15 @@ def _draw_series(axes: Axes, series: Series) -> None:
         markersize=5.6,
         # Only the first is filled: where curves coincide, each is still seen through those upon it.
         markerfacecolor=colour if series.slot % SLOTS == 0 else "none",
-        markeredgecolor=_PAGE if series.slot % SLOTS == 0 else colour,
+        markeredgecolor=PAGE if series.slot % SLOTS == 0 else colour,
         markeredgewidth=0.8 if series.slot % SLOTS == 0 else 1.3,
         zorder=4,
     )
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    style, width = _LINES[line.kind]
-    colour = _INK if line.slot is None else SERIES[line.slot % SLOTS]
+    style, width = LINE_STYLES[line.kind]
+    colour = INK if line.slot is None else SERIES[line.slot % SLOTS]
     vertices = [(x, y) for x, y in line.vertices if x > 0 and y > 0]
     axes.plot(
         [x for x, _ in vertices],
@@ -201,14 +201,14 @@ def _draw_line(axes: Axes, line: Line) -> None:
             vertices[0],
             xytext=(2, -11),
             textcoords="offset points",
-            color=_INK,
+            color=INK,
             fontsize=10,
             parse_math=False,
             zorder=5,
         )
 
 
-def _widen(low: float, high: float, margin: float, least: float) -> tuple[float, float]:
+def widen(low: float, high: float, margin: float, least: float) -> tuple[float, float]:
     """Limits with a margin, spanning at least the factor ``least``: noise must not fill the picture."""
     low, high = low / margin, high * margin
     if high / low < least:
@@ -217,7 +217,7 @@ def _widen(low: float, high: float, margin: float, least: float) -> tuple[float,
     return low, high
 
 
-def _decade_ticks(low: float, high: float) -> list[float]:
+def decade_ticks(low: float, high: float) -> list[float]:
     """Round numbers between the limits: 1-2-5 or 1-3 steps where decades alone would be few."""
     decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     candidates = [

@@ -34,6 +34,7 @@ from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_pairs import pairs
 from busbw_analysis.report_ranks import rank_views
+from busbw_analysis.report_roofline import rooflines
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report_trust import overlaps, trust
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
@@ -122,6 +123,7 @@ def page_of(judgement: Judgement) -> Page:
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
     of_pairs, beside = pairs(judgement.matrices, judgement.splits, dataset.seats), overlaps(judgement)
+    roofs = rooflines(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
@@ -136,6 +138,7 @@ def page_of(judgement: Judgement) -> Page:
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
             fits(judgement),
+            *((roofs,) if roofs else ()),
             missing_cases(dataset),
             trust(judgement),
             timing(dataset),

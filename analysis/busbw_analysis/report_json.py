@@ -16,6 +16,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
   name, pairs (how many), time_ns, interval, rate, times_within (how many times as long as within a host), slowest
 - ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
+- ``rooflines``: for every host or GPU that computed its roofs of memory and arithmetic, balances and kernels, as
+  ``roofline.Roofline``
+- ``network_rooflines``: FLOP for each byte on the wire, as ``network_roofline.NetworkRoofline``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
 """
 
@@ -56,6 +59,8 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "pair_matrices": plain(judgement.matrices),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
+        "rooflines": plain(judgement.rooflines),
+        "network_rooflines": plain(judgement.networks),
         "cases": plain(judgement.cases),
     }
 

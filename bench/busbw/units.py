@@ -120,6 +120,19 @@ def format_rate(bytes_per_second: float | None) -> str:
     return _in_unit(bytes_per_second, (("TB/s", 1e12), ("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3), ("B/s", 1.0)))
 
 
+def format_flop(flop_per_second: float) -> str:
+    """``5.12e10`` → ``51.2 GFLOP/s`` with three significant digits."""
+    units = (
+        ("PFLOP/s", 1e15),
+        ("TFLOP/s", 1e12),
+        ("GFLOP/s", 1e9),
+        ("MFLOP/s", 1e6),
+        ("kFLOP/s", 1e3),
+        ("FLOP/s", 1.0),
+    )
+    return _in_unit(flop_per_second, units)
+
+
 def format_time(nanoseconds: float) -> str:
     """``1_234_567`` → ``1.23 ms`` with three significant digits."""
     return _in_unit(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3), ("ns", 1.0)))

@@ -1,0 +1,131 @@
+"""The roofline of communication: how much a rank must compute for every byte that it sends, not to wait for the wire.
+
+A step takes at least max(FLOP / π, bytes / W), computed and sent beside each other: above π / W FLOP for each byte on
+the wire arithmetic decides, below it the network (Austin et al. 2025, How to Scale Your Model, chapter "All About
+Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from busbw.catalogue import Catalogue
+from busbw.records import DTYPE_BYTES
+from busbw.units import format_size
+from busbw_analysis.load import Dataset
+from busbw_analysis.paths import gpu_links, host_network
+from busbw_analysis.roofline import ComputeRoof, Roofline
+from busbw_analysis.summary import CaseSummary
+
+_LEAST_BYTES = 1 << 20
+"""Smaller all_reduces are made of latency."""
+
+_BACKWARD_FLOP = 4
+"""For each parameter and token: two products in the backward pass of a dense layer (Kaplan et al. 2020,
+https://arxiv.org/abs/2001.08361, section 2.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkRoofline:
+    """π of one rank in FLOP/s, W of what it sends in bytes/s, and ``flop_per_byte`` = π / W. ``tokens`` is how many of
+    them a rank must have in a step for the all_reduce of a dense layer's gradients, in the same type, to be no longer
+    than its backward pass.
+    """
+
+    holder: str
+    dtype: str
+    ranks: int
+    flop_per_second: float
+    compute: str
+    compute_measured: bool
+    bytes_per_second: float
+    network: str
+    network_measured: bool
+    flop_per_byte: float
+    tokens: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Network:
+    rate: float
+    what: str
+    measured: bool
+
+
+def network_rooflines(
+    dataset: Dataset, summaries: Iterable[CaseSummary], rooflines: Sequence[Roofline], rows: Catalogue
+) -> tuple[NetworkRoofline, ...]:
+    """One for every arithmetic that is known; none for a single rank, which sends nothing."""
+    ranks = len(dataset.runs[0].run.hosts)
+    if ranks < 2:
+        return ()
+    everything = tuple(summaries)
+    return tuple(
+        NetworkRoofline(
+            holder=roofline.holder,
+            dtype=compute.dtype,
+            ranks=ranks,
+            flop_per_second=compute.flop_per_second / roofline.workers,
+            compute=compute.what,
+            compute_measured=compute.measured,
+            bytes_per_second=network.rate,
+            network=network.what,
+            network_measured=network.measured,
+            flop_per_byte=compute.flop_per_second / roofline.workers / network.rate,
+            tokens=_tokens(compute, roofline.workers, network.rate, ranks),
+        )
+        for roofline in rooflines
+        if (network := _network(dataset, everything, roofline, rows)) is not None
+        for compute in roofline.compute
+    )
+
+
+def _tokens(compute: ComputeRoof, workers: int, rate: float, ranks: int) -> float:
+    """Of a data-parallel step: gradients of P parameters are 2 (n − 1) / n · w · P bytes on the wire of each rank, and
+    their backward pass 4 · P FLOP for each token.
+    """
+    sent = 2 * (ranks - 1) / ranks * DTYPE_BYTES[compute.dtype]
+    return compute.flop_per_second / workers / rate * sent / _BACKWARD_FLOP
+
+
+def _network(
+    dataset: Dataset, summaries: Iterable[CaseSummary], roofline: Roofline, rows: Catalogue
+) -> _Network | None:
+    """What a rank sends: by the best large all_reduce of this run, else by the link that the system or a datasheet
+    states.
+    """
+    found = [
+        (group.busbw, summary.case)
+        for summary in summaries
+        if summary.case.op == "all_reduce"
+        and summary.case.device == roofline.device
+        and summary.case.size_bytes >= _LEAST_BYTES
+        and (group := summary.only) is not None
+        and group.busbw is not None
+    ]
+    if found:
+        rate, case = max(found, key=lambda one: one[0])
+        what = f"busbw of the best all_reduce of this run ({format_size(case.size_bytes)} of {case.dtype})"
+        return _Network(rate, what, measured=True)
+    return _nominal(dataset, roofline, rows)
+
+
+def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network | None:
+    """The share of one rank in the link that the system states or a datasheet has; None where none is known."""
+    placement = dataset.runs[0].run.hosts
+    hosts = list(dict.fromkeys(placement))
+    if len(hosts) == 1:
+        links = None if roofline.device == "cpu" else gpu_links(dataset, range(len(placement)), rows)
+        if links is None or isinstance(links, str):
+            return None
+        return _Network(links.peak.nominal, links.in_words("GPUs"), measured=False)
+    backend = dataset.cases[0].case.backend
+    shares: list[_Network] = []
+    for host in hosts:
+        network = host_network(dataset.environment(host), backend, rows)
+        if isinstance(network, str):
+            return None
+        name, peak = network
+        sharing = placement.count(host)
+        shared = f", shared by its {sharing} ranks" if sharing > 1 else ""
+        shares.append(_Network(peak.nominal / sharing, f"{name} of {host}, nominal{shared}", measured=False))
+    return min(shares, key=lambda one: one.rate)

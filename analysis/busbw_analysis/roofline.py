@@ -1,0 +1,382 @@
+"""The roofline of a host or a GPU: what its memory and its arithmetic allow a kernel, and what kernels reached.
+
+attainable = min(π, β · I) with π in FLOP/s, β in bytes/s and the kernel's intensity I in FLOP/byte (Williams, Waterman,
+Patterson 2009, https://doi.org/10.1145/1498765.1498785). π / β is the balance of the machine, in FLOP/byte: below it a
+kernel waits for memory. I counts the bytes that must move at least, every operand and result once, so that it is known
+without counters; what caches do not keep makes a kernel slower than its roof, what they do keep, faster.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from busbw.catalogue import Catalogue
+from busbw.levels import Peak, dram_of
+from busbw.records import DTYPE_BYTES, Case
+from busbw.units import format_size
+from busbw_analysis.load import Dataset
+from busbw_analysis.paths import gpu_memory, gpu_model
+from busbw_analysis.peaks import LEAST_COPY_BYTES, TRAFFIC
+from busbw_analysis.plateaus import NoPlateaus, find_plateaus
+from busbw_analysis.summary import CaseSummary, GroupSummary
+
+TOKEN_ELEMENTS = 1024
+"""Elements of a token in the queries of attention: 8 heads of 128."""
+
+_STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy")
+"""What a memory roof is made of; the first that was measured over enough sizes shows the caches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The arithmetic of one call with S of so many elements, FLOP, and what it must read and write at least for every
+    byte of S.
+    """
+
+    flop: Callable[[int], int]
+    traffic: float
+
+
+def _attention(count: int) -> int:
+    return 4 * count * (count // TOKEN_ELEMENTS)
+
+
+WORK: dict[str, Work] = {
+    "stream_scale": Work(lambda count: count, TRAFFIC["stream_scale"]),
+    "stream_add": Work(lambda count: count, TRAFFIC["stream_add"]),
+    "stream_triad": Work(lambda count: 2 * count, TRAFFIC["stream_triad"]),
+    "matmul": Work(lambda count: 2 * math.isqrt(count) ** 3, 3.0),
+    "attention": Work(_attention, 4.0),
+    "attention_unfused": Work(_attention, 4.0),
+}
+"""Operations with a place below a roofline. A copy has none: it computes nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRoof:
+    """β, in bytes/s read and written; ``what`` says by what it is known."""
+
+    name: str
+    bytes_per_second: float
+    measured: bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeRoof:
+    """π of a data type, in FLOP/s; ``what`` says by what it is known."""
+
+    dtype: str
+    flop_per_second: float
+    measured: bool
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """π / β in FLOP/byte, where the two roofs meet: a kernel of less intensity is bound by that memory."""
+
+    memory: str
+    dtype: str
+    measured: bool
+    flop_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A measured point: I in FLOP/byte, and FLOP/s of all ranks of the host together, or of one GPU. ``low`` and
+    ``high`` are made of the interval of the time. ``attainable`` is under the measured roofs, ``bound`` the one that
+    is nearer; None where there is none. ``nominal_share`` is of what the datasheet allows.
+    """
+
+    case: int
+    op: str
+    dtype: str
+    size_bytes: int
+    variant: str | None
+    mode: str
+    intensity: float
+    flop_per_second: float
+    low: float | None
+    high: float | None
+    attainable: float | None
+    bound: str | None
+    nominal_share: float | None
+
+    @property
+    def share(self) -> float | None:
+        """Of what is attainable. Above 1, caches kept what memory would have had to move."""
+        return None if self.attainable is None else self.flop_per_second / self.attainable
+
+
+@dataclass(frozen=True, slots=True)
+class Roofline:
+    """``holder`` is what it is of; ``workers`` ranks worked on it at once. ``unknown`` says which nominal roofs there
+    are not, and why.
+    """
+
+    holder: str
+    device: str
+    workers: int
+    memory: tuple[MemoryRoof, ...]
+    compute: tuple[ComputeRoof, ...]
+    balances: tuple[Balance, ...]
+    kernels: tuple[Kernel, ...]
+    unknown: tuple[str, ...]
+
+
+def rooflines_of(dataset: Dataset, summaries: Sequence[CaseSummary], rows: Catalogue) -> tuple[Roofline, ...]:
+    """One for every kind of device and every number of ranks that hosts have; none where nothing was computed."""
+    return tuple(
+        made
+        for device in dict.fromkeys(summary.case.device for summary in summaries)
+        for hosts, workers in _holders(dataset, device)
+        if (made := _roofline(dataset, summaries, rows, device, hosts, workers)) is not None
+    )
+
+
+def _holders(dataset: Dataset, device: str) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Hosts and how many ranks work on the same memory: all of a host, or the one of a GPU."""
+    placed = Counter(dataset.runs[0].run.hosts)
+    if device != "cpu":
+        yield tuple(placed), 1
+        return
+    for count in sorted(set(placed.values())):
+        yield tuple(host for host in placed if placed[host] == count), count
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """One measured case: how often a second the ``workers`` made one call each, with the ends of its interval."""
+
+    summary: CaseSummary
+    calls_per_second: float
+    low: float | None
+    high: float | None
+
+
+def _roofline(
+    dataset: Dataset,
+    summaries: Iterable[CaseSummary],
+    rows: Catalogue,
+    device: str,
+    hosts: Sequence[str],
+    workers: int,
+) -> Roofline | None:
+    done = [
+        _done(summary, group, workers)
+        for summary in summaries
+        if summary.case.device == device
+        and summary.case.op in {*WORK, *TRAFFIC}
+        and summary.case.mode != "overlap"
+        and summary.state == "measured"
+        and (group := summary.only) is not None
+    ]
+    if not any(one.summary.case.op in WORK for one in done):
+        return None
+    nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, _dtypes(done))
+    memory = (*_memory_roofs(done, workers), *nominal_memory)
+    compute = (*_compute_roofs(done), *nominal_compute)
+    return Roofline(
+        holder=_holder(dataset, device, hosts),
+        device=device,
+        workers=workers,
+        memory=memory,
+        compute=compute,
+        balances=tuple(
+            Balance(below.name, above.dtype, below.measured, above.flop_per_second / below.bytes_per_second)
+            for above in compute
+            for below in memory
+            if above.measured == below.measured
+        ),
+        kernels=tuple(_kernel(one, memory, compute) for one in _placed(done)),
+        unknown=unknown,
+    )
+
+
+def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
+    if device == "cpu":
+        return hosts[0] if len(hosts) == 1 else f"each of {len(hosts)} hosts, the slowest of {', '.join(hosts[:4])} …"
+    count = len(dataset.runs[0].run.hosts)
+    return f"the GPU of {hosts[0]}" if count == 1 else f"one GPU, the slowest of {count}"
+
+
+def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
+    """From the first entry to the last exit where several share a host: else those that come one after the other would
+    seem to work at once.
+    """
+    whole = group.time_ns if group.span_ns is None or workers == 1 else max(group.span_ns, group.time_ns)
+    ends = [
+        None if end is None else workers * 1e9 / (end * whole / group.time_ns)
+        for end in (group.interval.high_ns, group.interval.low_ns)
+    ]
+    return _Done(summary, workers * 1e9 / whole, *ends)
+
+
+def _dtypes(done: Iterable[_Done]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(one.summary.case.dtype or "" for one in done if one.summary.case.op in WORK))
+
+
+# --- the roofs ---------------------------------------------------------------------------------------------------
+
+
+def _memory_roofs(done: Sequence[_Done], workers: int) -> Iterator[MemoryRoof]:
+    """Caches where a sweep shows them as plateaus, then the memory by the fastest kernel at the largest size."""
+    best = max(
+        (one for one in _largest(done) if one.summary.case.size_bytes >= LEAST_COPY_BYTES),
+        key=_traffic_rate,
+        default=None,
+    )
+    if best is None:
+        return
+    outer, case = _traffic_rate(best), best.summary.case
+    for name, rate, what in _caches(done):
+        if rate > outer:
+            yield MemoryRoof(name, rate, measured=True, what=what)
+    what = (
+        f"{case.op}{f' ({case.variant})' if case.variant else ''} of {case.dtype}, "
+        f"{format_size(round(TRAFFIC[case.op] * case.size_bytes * workers))} of arrays in all, bytes read and written"
+    )
+    yield MemoryRoof("memory", outer, measured=True, what=what)
+
+
+def _traffic_rate(one: _Done) -> float:
+    case = one.summary.case
+    return TRAFFIC[case.op] * case.size_bytes * one.calls_per_second
+
+
+def _largest(done: Iterable[_Done]) -> list[_Done]:
+    """Of every kernel that streams through memory those at its largest size."""
+    streams = [one for one in done if one.summary.case.op in _STREAMS]
+    largest: dict[str, int] = {}
+    for one in streams:
+        case = one.summary.case
+        largest[case.op] = max(largest.get(case.op, 0), case.size_bytes)
+    return [one for one in streams if one.summary.case.size_bytes == largest[one.summary.case.op]]
+
+
+def _caches(done: Sequence[_Done]) -> Iterator[tuple[str, float, str]]:
+    """The inner plateaus of the first kernel whose sweep has any: name, bytes/s, and what it is known by."""
+    for op in _STREAMS:
+        by_setting: dict[tuple[object, ...], dict[int, float]] = {}
+        for one in done:
+            case = one.summary.case
+            if case.op == op:
+                setting = (case.dtype, case.mode, case.variant, case.cache, case.sync, case.held, case.in_place)
+                by_setting.setdefault(setting, {})[round(TRAFFIC[op] * case.size_bytes)] = _traffic_rate(one)
+        # The fastest setting (a whole team of threads, a row of calls) shows what the caches can do.
+        for curve in sorted(by_setting.values(), key=lambda curve: max(curve.values()), reverse=True):
+            sets = sorted(curve)
+            found = find_plateaus(sets, [curve[size] for size in sets])
+            if isinstance(found, NoPlateaus) or len(found.plateaus) < 2:
+                continue
+            for name, plateau in list(zip(found.names, found.plateaus, strict=True))[:-1]:
+                yield name, plateau.rate, f"plateau of {op}, working sets of a rank, bytes read and written"
+            return
+
+
+def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:
+    """The best product of matrices of every data type: nothing else comes as near to what the processor can do."""
+    for dtype in _dtypes(done):
+        products = [one for one in done if (one.summary.case.op, one.summary.case.dtype) == ("matmul", dtype)]
+        if products:
+            best = max(products, key=_flop_rate)
+            case = best.summary.case
+            side = math.isqrt(case.count)
+            team = f" ({case.variant})" if case.variant else ""
+            what = f"the best matmul of this run, {side} × {side}{team}: a roof that was measured"
+            yield ComputeRoof(dtype, _flop_rate(best), measured=True, what=what)
+
+
+def _flop_rate(one: _Done) -> float:
+    return WORK[one.summary.case.op].flop(one.summary.case.count) * one.calls_per_second
+
+
+def _nominal(
+    dataset: Dataset, rows: Catalogue, device: str, hosts: Sequence[str], dtypes: Sequence[str]
+) -> tuple[list[MemoryRoof], list[ComputeRoof], tuple[str, ...]]:
+    """What the datasheets allow, and in words what is not known."""
+    if device == "cpu":
+        peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
+        reasons = [f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if isinstance(peak, str)]
+        known = [peak for peak in peaks.values() if isinstance(peak, Peak)]
+        memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
+        arithmetic = "nominal FLOP/s of the processor: nothing tells them reliably, so the best matmul is the roof"
+        return memory, [], (*reasons[:1], arithmetic)
+    ranks = tuple(range(len(dataset.runs[0].run.hosts)))
+    found = gpu_memory(dataset, ranks, rows)
+    model = gpu_model(dataset, ranks, rows)
+    reasons = [f"nominal memory: {found}"] if isinstance(found, str) else []
+    memory = [] if isinstance(found, str) else [_nominal_memory("HBM", found.peak)]
+    if isinstance(model, str):
+        return memory, [], (*reasons, f"nominal FLOP/s: {model}")
+    compute = [
+        ComputeRoof(dtype, model.flops[dtype], measured=False, what=f"{model.name}, dense (source: {model.source})")
+        for dtype in dtypes
+        if dtype in model.flops
+    ]
+    missing = [dtype for dtype in dtypes if dtype not in model.flops]
+    if missing:
+        reasons.append(f"nominal FLOP/s in {', '.join(missing)}: no value with a source for {model.name}")
+    return memory, compute, tuple(reasons)
+
+
+def _nominal_memory(name: str, peak: Peak) -> MemoryRoof:
+    return MemoryRoof(name, peak.nominal, measured=False, what=f"{peak.what} (source: {peak.source})")
+
+
+# --- the points --------------------------------------------------------------------------------------------------
+
+
+def _placed(done: Sequence[_Done]) -> list[_Done]:
+    """What gets a point: kernels that stream at their largest size, the others at every size."""
+    largest = _largest(done)
+    return [
+        one for one in done if one.summary.case.op in WORK and (one.summary.case.op not in TRAFFIC or one in largest)
+    ]
+
+
+def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof]) -> Kernel:
+    case = one.summary.case
+    dtype = case.dtype or ""
+    flop = WORK[case.op].flop(case.count)
+    intensity = intensity_of(case.op, case.count, dtype)
+    attainable, bound = _attainable(case, intensity, memory, compute, measured=True)
+    nominal, _ = _attainable(case, intensity, memory, compute, measured=False)
+    return Kernel(
+        case=one.summary.index,
+        op=case.op,
+        dtype=dtype,
+        size_bytes=case.size_bytes,
+        variant=case.variant,
+        mode=case.mode,
+        intensity=intensity,
+        flop_per_second=flop * one.calls_per_second,
+        low=None if one.low is None else flop * one.low,
+        high=None if one.high is None else flop * one.high,
+        attainable=attainable,
+        bound=bound,
+        nominal_share=None if nominal is None else flop * one.calls_per_second / nominal,
+    )
+
+
+def intensity_of(op: str, count: int, dtype: str) -> float:
+    """FLOP for every byte that must move at least."""
+    return WORK[op].flop(count) / (WORK[op].traffic * count * DTYPE_BYTES[dtype])
+
+
+def _attainable(
+    case: Case, intensity: float, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof], *, measured: bool
+) -> tuple[float | None, str | None]:
+    """min(π, β · I) by the outermost memory, and which of the two it is. Where π is not known, memory alone is a roof
+    for what only streams through it, and nothing is for the rest.
+    """
+    outer = next(reversed([roof for roof in memory if roof.measured == measured]), None)
+    above = next((roof for roof in compute if roof.measured == measured and roof.dtype == case.dtype), None)
+    if outer is None or (above is None and case.op not in TRAFFIC):
+        return None, None
+    slope = outer.bytes_per_second * intensity
+    if above is None or slope < above.flop_per_second:
+        return slope, outer.name
+    return above.flop_per_second, f"{case.dtype} arithmetic"

@@ -1,0 +1,324 @@
+"""Rooflines: known machines give known roofs, ridges and shares, and the report says them in words."""
+
+import json
+import re
+from collections.abc import Mapping
+
+import pytest
+
+from busbw.catalogue import catalogue
+from busbw.ops import OPS
+from busbw.records import JSON, Case
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis import report
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.peaks import NoRoof
+from busbw_analysis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
+from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
+
+MIB = 1 << 20
+BETA = 20e9
+PI = 100e9
+
+
+def taking(one: Case, seconds: float) -> tuple[Piece, ...]:
+    return (Piece(seconds, 0.0, one.size_bytes),)
+
+
+def judged(times: Mapping[Case, float], machine: Machine | None = None, launches: int = 6) -> Judgement:
+    """A run in which every case took so many seconds, without any noise."""
+    by_op: dict[str, tuple[Piece, ...]] = {}
+    for one, seconds in sorted(times.items(), key=lambda item: item[0].size_bytes):
+        by_op[one.op] = (*by_op.get(one.op, ()), *taking(one, seconds))
+    world = World(by_op=by_op, sample_noise=0.0)
+    return judge(pool((synthetic_run(list(times), world, machine=machine, launches=launches),)), rows=catalogue())
+
+
+def one_core(**changes: JSON) -> dict[Case, float]:
+    """64 MiB of triad at 20 GB/s, products at up to 100 GFLOP/s, attention at half of what is attainable."""
+    triad = case("stream_triad", 64 * MIB, 1, **changes)
+    small, large = (case("matmul", side * side * 4, 1, **changes) for side in (16, 1024))
+    attention = case("attention", 256 * 1024 * 4, 1, **changes)
+    return {
+        triad: 3 * 64 * MIB / BETA,
+        small: 2 * 16**3 / 1e9,
+        large: 2 * 1024**3 / PI,
+        attention: 4 * 8 * 256**2 * 128 / (PI / 2),
+    }
+
+
+def only(judgement: Judgement) -> Roofline:
+    (roofline,) = judgement.rooflines
+    return roofline
+
+
+def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
+    (found,) = [one for one in roofline.kernels if one.op == op and size in {None, one.size_bytes}]
+    return found
+
+
+# --- what is counted -------------------------------------------------------------------------------------------
+
+
+def test_both_halves_count_the_same_work() -> None:
+    """The analysis may not import the table of ops, so it names their work again."""
+    assert set(WORK) == {name for name, op in OPS.items() if op.flop is not None}
+    for name, work in WORK.items():
+        op = OPS[name]
+        assert op.flop is not None
+        assert work.traffic == (op.least_traffic if op.memory_traffic is None else op.memory_traffic)
+        for count in (TOKEN_ELEMENTS, 9 * TOKEN_ELEMENTS, 2304**2):
+            assert work.flop(count) == op.flop(count), name
+
+
+@pytest.mark.parametrize(
+    ("op", "count", "dtype", "wanted"),
+    [
+        ("stream_triad", 1000, "float64", 1 / 12),
+        ("stream_triad", 1000, "float32", 1 / 6),
+        ("stream_add", 1000, "float64", 1 / 24),
+        ("stream_scale", 1000, "float64", 1 / 16),
+        ("matmul", 1024**2, "float32", 1024 / 6),
+        ("matmul", 1024**2, "bfloat16", 1024 / 3),
+        # 4 h T² d FLOP over 4 h T d elements of 2 bytes
+        ("attention", 512 * TOKEN_ELEMENTS, "bfloat16", 256.0),
+        ("attention_unfused", 512 * TOKEN_ELEMENTS, "float64", 64.0),
+    ],
+)
+def test_intensities_are_those_of_the_textbook(op: str, count: int, dtype: str, wanted: float) -> None:
+    assert intensity_of(op, count, dtype) == pytest.approx(wanted, rel=1e-12)
+
+
+# --- roofs -----------------------------------------------------------------------------------------------------
+
+
+def test_the_roofs_of_a_known_machine_are_found() -> None:
+    roofline = only(judged(one_core()))
+    assert (roofline.holder, roofline.workers) == ("node0", 1)
+    (memory,), (compute,), (balance,) = roofline.memory, roofline.compute, roofline.balances
+    assert memory.bytes_per_second == pytest.approx(BETA, rel=1e-3)
+    assert compute.flop_per_second == pytest.approx(PI, rel=1e-3)
+    assert memory.measured
+    assert compute.measured
+    assert "1024 × 1024" in compute.what
+    assert "stream_triad of float32, 192 MiB" in memory.what
+    assert balance.flop_per_byte == pytest.approx(PI / BETA, rel=1e-3)
+    assert any("nominal FLOP/s of the processor" in reason for reason in roofline.unknown)
+    assert any("nominal memory of node0: its modules are not recorded" in reason for reason in roofline.unknown)
+
+
+def test_every_kernel_stands_below_the_roof_that_is_nearer() -> None:
+    roofline = only(judged(one_core()))
+    triad = kernel(roofline, "stream_triad")
+    assert triad.flop_per_second == pytest.approx(BETA / 6, rel=1e-3)
+    assert triad.bound == "memory"
+    assert triad.share == pytest.approx(1.0, rel=1e-3)
+    large = kernel(roofline, "matmul", 4 * MIB)
+    assert large.bound == "float32 arithmetic"
+    assert large.share == pytest.approx(1.0)
+    small = kernel(roofline, "matmul", 1024)
+    assert small.bound == "memory"
+    assert small.attainable == pytest.approx(BETA * 16 / 6, rel=1e-3)
+    assert small.share == pytest.approx(1e9 / (BETA * 16 / 6), rel=1e-3)
+    attention = kernel(roofline, "attention")
+    assert attention.bound == "float32 arithmetic"
+    assert attention.share == pytest.approx(0.5, rel=1e-3)
+    assert attention.nominal_share is None
+    assert attention.low is not None
+    assert attention.high is not None
+    assert attention.low <= attention.flop_per_second <= attention.high
+
+
+def test_ranks_of_a_host_work_together() -> None:
+    times = {
+        case("stream_triad", 64 * MIB, 4): 3 * 64 * MIB / (BETA / 4),
+        case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4),
+    }
+    roofline = only(judged(times))
+    assert roofline.workers == 4
+    assert roofline.memory[0].bytes_per_second == pytest.approx(BETA, rel=1e-3)
+    assert roofline.compute[0].flop_per_second == pytest.approx(PI, rel=1e-3)
+    assert "768 MiB of arrays in all" in roofline.memory[0].what
+
+
+def test_hosts_alike_have_one_roofline_between_them() -> None:
+    times = {case("matmul", 4 * MIB, 4, nodes=2): 2 * 1024**3 / PI}
+    roofline = only(judged(times, Machine(hosts=("a", "b"))))
+    assert (roofline.workers, roofline.holder) == (2, "each of 2 hosts, the slowest of a, b …")
+    assert roofline.compute[0].flop_per_second == pytest.approx(2 * PI, rel=1e-3)
+
+
+def test_data_types_have_roofs_of_their_own() -> None:
+    single, double = (case("matmul", 1024 * 1024 * size, 1, dtype=f"float{8 * size}") for size in (4, 8))
+    roofline = only(judged({single: 2 * 1024**3 / PI, double: 4 * 1024**3 / PI}))
+    assert {roof.dtype: roof.flop_per_second for roof in roofline.compute} == {
+        "float32": pytest.approx(PI, rel=1e-3),
+        "float64": pytest.approx(PI / 2, rel=1e-3),
+    }
+    assert {one.bound for one in roofline.kernels} == {None}, "no memory was measured: nothing is attainable"
+
+
+def test_a_sweep_of_working_sets_shows_the_caches() -> None:
+    """100 GB/s up to 1 MiB of working set, 20 GB/s beyond."""
+    sizes = [1 << exponent for exponent in range(12, 28)]
+    times = {case("stream_triad", size, 1): 3 * size / (100e9 if 3 * size <= MIB else BETA) for size in sizes} | {
+        case("matmul", 4 * MIB, 1): 2 * 1024**3 / PI
+    }
+    roofline = only(judged(times))
+    inner, outer = roofline.memory
+    assert inner.name == "plateau 1 (up to 768 KiB)"
+    assert inner.bytes_per_second == pytest.approx(100e9, rel=0.01)
+    assert outer.name == "memory"
+    assert outer.bytes_per_second == pytest.approx(BETA, rel=0.01)
+    assert [one.size_bytes for one in roofline.kernels if one.op == "stream_triad"] == [sizes[-1]]
+    assert kernel(roofline, "stream_triad").bound == "memory"
+    assert {one.memory: round(one.flop_per_byte) for one in roofline.balances} == {inner.name: 1, "memory": 5}
+
+
+def test_small_copies_are_no_roof_of_memory() -> None:
+    times = {case("memory_copy", 64 << 10, 1): 1e-6, case("matmul", 4 * MIB, 1): 0.02}
+    assert only(judged(times)).memory == ()
+
+
+def test_copies_alone_have_no_roofline() -> None:
+    judgement = judged({case("memory_copy", 64 * MIB, 1): 0.01})
+    assert judgement.rooflines == ()
+    assert 'id="roofline"' not in report.compose(judgement).html
+
+
+# --- a GPU -----------------------------------------------------------------------------------------------------
+
+
+H200: dict[str, JSON] = {
+    "pci": {"gpus": [{"index": 0, "name": "NVIDIA H200", "id": "10de:2335", "address": "0000:04:00.0", "link": None}]},
+    "ranks": [{"rank": 0, "local_rank": 0, "cores": "0-3", "numa_nodes": [0], "gpu": 0, "variables": {}}],
+}
+
+
+def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
+    changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
+    times = {
+        case("stream_triad", 1 << 30, 1, **changes): 3 * (1 << 30) / 4.2e12,
+        case("matmul", 8192 * 8192 * 2, 1, **changes): 2 * 8192**3 / 700e12,
+    }
+    roofline = only(judged(times, Machine(facts=H200)))
+    assert roofline.holder == "the GPU of node0"
+    assert [(roof.name, roof.measured) for roof in roofline.memory] == [("memory", True), ("HBM", False)]
+    assert [(roof.dtype, roof.measured) for roof in roofline.compute] == [("bfloat16", True), ("bfloat16", False)]
+    assert roofline.memory[1].bytes_per_second == 4.8e12
+    assert roofline.compute[1].flop_per_second == 989e12
+    assert "source: https://" in roofline.compute[1].what
+    assert [(one.memory, one.measured, round(one.flop_per_byte)) for one in roofline.balances] == [
+        ("memory", True, 167),
+        ("HBM", False, 206),
+    ]
+    assert kernel(roofline, "matmul").nominal_share == pytest.approx(700 / 989, rel=1e-3)
+    assert kernel(roofline, "stream_triad").nominal_share == pytest.approx(4.2 / 4.8, rel=1e-3)
+
+
+def test_a_gpu_that_the_catalogue_does_not_know_has_measured_roofs_only_and_it_is_said() -> None:
+    gpus = [{"index": 0, "name": "Unheard of", "id": "10de:0001", "address": "0000:04:00.0", "link": None}]
+    facts: dict[str, JSON] = {**H200, "pci": {"gpus": gpus}}
+    times = {case("matmul", 8 * MIB, 1, backend="nccl", device="cuda", dtype="bfloat16"): 1e-3}
+    roofline = only(judged(times, Machine(facts=facts)))
+    assert [roof.measured for roof in roofline.compute] == [True]
+    assert any("no row for 'Unheard of'" in reason for reason in roofline.unknown)
+
+
+# --- the network -----------------------------------------------------------------------------------------------
+
+
+def test_the_roofline_of_the_network_is_flop_for_each_byte_that_a_rank_sends() -> None:
+    """4 ranks with 25 GFLOP/s each that send 2.5 GB/s each: 10 FLOP for each byte."""
+    times = {
+        case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4),
+        case("all_reduce", 16 * MIB, 4): 1.5 * 16 * MIB / 2.5e9,
+        case("all_reduce", 64 << 10, 4): 1e-9,
+    }
+    (network,) = judged(times).networks
+    assert network.flop_per_second == pytest.approx(PI / 4, rel=1e-3)
+    assert network.bytes_per_second == pytest.approx(2.5e9, rel=1e-3)
+    assert network.flop_per_byte == pytest.approx(10.0, rel=1e-2)
+    assert network.tokens == pytest.approx(10.0 * 1.5 * 4 / 4, rel=1e-2)
+    assert network.network_measured
+
+
+def test_without_an_all_reduce_the_link_that_the_system_states_is_shared_by_the_ranks() -> None:
+    times = {case("matmul", 4 * MIB, 4, nodes=2): 2 * 1024**3 / PI}
+    machine = Machine(hosts=("a", "b"), interface_bytes_per_second=12.5e9)
+    (network,) = judged(times, machine).networks
+    assert not network.network_measured
+    assert network.bytes_per_second == 12.5e9 / 2
+    assert network.flop_per_byte == pytest.approx(PI / 6.25e9, rel=1e-3)
+    assert "network interface eth0 of a, nominal, shared by its 2 ranks" in network.network
+
+
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_where_nothing_is_known_of_the_network_nothing_is_said(ranks: int) -> None:
+    assert judged({case("matmul", 4 * MIB, ranks): 0.02}).networks == ()
+
+
+# --- in the report ---------------------------------------------------------------------------------------------
+
+
+def test_the_report_shows_roofs_points_and_balance_in_all_three_files() -> None:
+    written = report.compose(judged(one_core()))
+    for text in (written.html, written.text):
+        assert "Kernels below the roofline" in text
+        assert "Balance of the machine" in text
+        assert "A single rank sends nothing" in text
+    assert '<svg class="plot"' in written.html[written.html.index('id="roofline"') :]
+    assert re.search(r"\| attention \| float32 \| 1 MiB \| 64\.0 \| 50 GFLOP/s", written.text)
+    document = json.loads(written.json)
+    (roofline,) = document["rooflines"]
+    assert roofline["balances"][0]["flop_per_byte"] == pytest.approx(5.0, rel=1e-3)
+    assert {one["op"] for one in roofline["kernels"]} == {"stream_triad", "matmul", "attention"}
+    assert document["network_rooflines"] == []
+
+
+def test_the_report_of_several_ranks_has_the_network() -> None:
+    times = {
+        case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4),
+        case("all_reduce", 16 * MIB, 4): 1.5 * 16 * MIB / 2.5e9,
+    }
+    text = report.compose(judged(times)).text
+    assert "FLOP for each byte on the wire" in text
+    assert "busbw of the best all\\_reduce of this run (16 MiB of float32)" in text
+
+
+def test_a_curve_of_a_kernel_that_computes_is_not_judged_as_if_it_sent_something() -> None:
+    roofs = {curve.series.key.op: curve.roof for curve in judged(one_core()).curves}
+    assert isinstance(roofs["matmul"], NoRoof)
+    assert "see the roofline" in roofs["matmul"].reason
+
+
+# --- the drawing -----------------------------------------------------------------------------------------------
+
+
+def picture(measured: tuple[bool, ...] = (True, False)) -> Picture:
+    return Picture(
+        "float32",
+        tuple(Slope(BETA * (1 + number), one) for number, one in enumerate(measured)),
+        tuple(Ceiling(PI * (1 + number), one) for number, one in enumerate(measured)),
+        (Dot(0, 100.0, 9e10), Dot(3, 0.1, 1e9)),
+    )
+
+
+def test_the_same_picture_is_drawn_byte_for_byte_the_same_and_with_its_words() -> None:
+    drawn = draw(picture(), "roofline-0", "a <title>", "words & more")
+    assert drawn == draw(picture(), "roofline-0", "a <title>", "words & more")
+    assert "a &lt;title&gt;" in drawn
+    assert "20 GB/s" in drawn
+    assert "100 GFLOP/s" in drawn
+    assert "200 GFLOP/s nominal" in drawn
+
+
+def test_measured_roofs_are_solid_and_nominal_ones_broken() -> None:
+    assert "stroke-dasharray" not in draw(picture((True,)), "a", "t", "d")
+    assert "stroke-dasharray" in draw(picture((True, False)), "a", "t", "d")
+
+
+def test_a_picture_without_any_roof_of_memory_is_drawn() -> None:
+    lonely = Picture("float64", (), (Ceiling(PI, measured=True),), (Dot(0, 100.0, PI),))
+    assert "100 GFLOP/s" in draw(lonely, "a", "t", "d")
