@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from busbw.catalogue import Catalogue
-from busbw.levels import Peak, dram_of
+from busbw.levels import Peak, dram_of, drive_of
 from busbw.units import format_rate, format_size
 from busbw_analysis.load import Dataset, rank_list
 from busbw_analysis.paths import gpu_links, gpu_memory, host_links, host_network
@@ -32,6 +32,7 @@ TRAFFIC = {
     "stream_triad": 3.0,
     "memory_read": 1.0,
     "memory_write": 1.0,
+    "memory_touch": 1.0,
 }
 """Ops in memory → bytes that it reads and writes for every byte of S."""
 
@@ -145,12 +146,32 @@ def roof_of(
 
 def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     if series.key.op in STORAGE:
-        return NoRoof("the run does not tell which drives are behind its files")
+        return _drive_roof(dataset, series, rows)
     if series.key.op in TO_THE_HOST:
         return _host_link_roof(dataset, series, rows)
     if series.key.device == _HOST_MEMORY:
         return _host_memory_roof(dataset, series, rows)
     return _gpu_memory_roof(dataset, series, rows)
+
+
+def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+    """The link of the drive that the files are on, which the ranks of a host share."""
+    found: list[tuple[Peak, str, int]] = []
+    for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in series.key.ranks).items():
+        told = dataset.environment(host).get("storage")
+        device = told.get("device") if isinstance(told, Mapping) else None
+        if not isinstance(told, Mapping) or not device:
+            return NoRoof(f"what the files of {host} are on was not told")
+        drive = drive_of(dataset.environment(host), str(device), rows)
+        if isinstance(drive, str):
+            return NoRoof(f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}")
+        found.append((drive, f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction", ranks))
+    peak, words, ranks = min(found, key=lambda one: one[0].nominal / one[2])
+    reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
+    shared = "" if ranks == 1 else f", shared by {ranks} ranks"
+    denominator = f"{words}, nominal{reached} (source: {peak.source}){shared}; {series.key.op} moves S on each rank"
+    practical = None if peak.practical is None else peak.practical / ranks
+    return Roof(peak.nominal / ranks, None, denominator, measured=False, practical=practical)
 
 
 def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:

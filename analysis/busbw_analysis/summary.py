@@ -57,6 +57,7 @@ LOCAL = frozenset(
         "stream_triad",
         "memory_read",
         "memory_write",
+        "memory_touch",
         "storage_write",
         "storage_read",
         "matmul",

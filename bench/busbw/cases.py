@@ -12,6 +12,7 @@ from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.ops.storage import Way
+from busbw.ops.threads import as_variant, parse_threads
 from busbw.plan import PlacementChoice, Plan, Sweep
 from busbw.records import DTYPE_BYTES, Case, Mode
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
@@ -31,9 +32,10 @@ class Cases:
     weights: dict[tuple[str, str], traffic.Weights]
 
 
-def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "direct") -> Cases:
+def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "direct", cores: int = 1) -> Cases:
     """All cases of ``plan`` on ``ranks`` ranks over ``nodes`` hosts; ``device`` is what the backend of the plan drives,
-    ``way`` how the page cache can be kept out of the files below the path of the plan.
+    ``way`` how the page cache can be kept out of the files below the path of the plan, ``cores`` how many of them every
+    rank has at least.
 
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
     possible one, and said. Raises UsageError for groups that do not fit the world.
@@ -44,7 +46,8 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     for sweep in plan.sweep:
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
-            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device, way):
+            variants = _variants(op, sweep, way, cores)
+            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device, variants):
                 cases[case] = None
                 if note:
                     adjusted[note] = None
@@ -54,13 +57,19 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
 
 
 def _cases_of(
-    op: Op, sweep: Sweep, groups: Round, plan: Plan, ranks: int, nodes: int, device: str, way: Way
+    op: Op,
+    sweep: Sweep,
+    groups: Round,
+    plan: Plan,
+    ranks: int,
+    nodes: int,
+    device: str,
+    variants: tuple[str | None, ...],
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
-    variants = _variants(op, sweep, way)
     for mode, variant, dtype, redop, placement, wanted in product(
         sweep.modes, variants, dtypes, redops, placements, sizes
     ):
@@ -97,7 +106,9 @@ def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
     return op.placements if choice == "both" else (choice,)
 
 
-def _variants(op: Op, sweep: Sweep, way: Way) -> tuple[str | None, ...]:
+def _variants(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[str | None, ...]:
+    if op.threaded and sweep.threads is not None:
+        return tuple(as_variant(threads) for threads in parse_threads(sweep.threads, cores))
     if op.stores and op.local:
         return storage.accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
     if op.name in ALGORITHMS:

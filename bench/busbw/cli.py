@@ -127,6 +127,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     type=click.Path(path_type=Path),
     help="all_to_all_v: CSV of what each rank (row) sends to each (column).",
 )
+@click.option(
+    "--threads", help="Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"
+)
 @click.option("--pairs", help="pair_matrix: disjoint pairs together, or every pair alone.  [default: together]")
 @click.option(
     "--path",
@@ -306,12 +309,13 @@ _OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "-
 def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw import cases, launch, units  # noqa: PLC0415
+    from busbw import cases, environment, launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
-    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device)
+    cores = max(1, environment.cores_of_launcher() // ranks)
+    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, cores=cores)
     seconds = cases.estimated_seconds(wanted, planned.cases)
     if as_json:
         document = {

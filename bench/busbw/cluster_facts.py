@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 
 from busbw.records import JSON
@@ -12,13 +13,19 @@ _NUMA = Path("/sys/devices/system/node")
 
 
 def rank_facts(local_rank: int, gpu: int | None) -> dict[str, JSON]:
-    """The place of this process: its number on its host, the cores that it may use and the NUMA nodes that they lie
-    in (None: not told), and the number of the GPU that it drives.
+    """The place of this process: its number on its host, the cores that it may use, whether it may bind threads to
+    them, the NUMA nodes that they lie in (None: not told), and the number of the GPU that it drives.
     """
     mine = allowed_cores()
     nodes = numa_nodes()
     within = [int(node) for node, cores in nodes.items() if set(mine) & set(numbers_in(cores) or ())]
-    return {"local_rank": local_rank, "cores": number_list(mine), "numa_nodes": within if nodes else None, "gpu": gpu}
+    return {
+        "local_rank": local_rank,
+        "cores": number_list(mine),
+        "binds_threads": binds_threads(),
+        "numa_nodes": within if nodes else None,
+        "gpu": gpu,
+    }
 
 
 def allowed_cores() -> list[int]:
@@ -26,6 +33,20 @@ def allowed_cores() -> list[int]:
     if hasattr(os, "sched_getaffinity"):
         return sorted(os.sched_getaffinity(0))
     return list(range(os.cpu_count() or 1))
+
+
+@cache
+def binds_threads() -> bool:
+    """Whether the system lets a thread of this process choose the core that it runs on."""
+    if not hasattr(os, "sched_setaffinity"):
+        return False
+    mine = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(mine)})
+        os.sched_setaffinity(0, mine)
+    except OSError:
+        return False
+    return True
 
 
 def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:

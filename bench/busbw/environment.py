@@ -170,6 +170,16 @@ def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:
     return any(hosts.count(host) > fact["cpu"]["usable_cores"] for host, fact in zip(hosts, facts, strict=True))
 
 
+def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_ranks: Sequence[dict[str, JSON]]) -> int:
+    """The cores that every rank has for itself at least, by the facts of its host (``facts``, of every rank) and its
+    own: what the ranks of a host may use together is divided among them, and a rank that is bound has no more than
+    it is bound to. 1 where ranks share cores.
+    """
+    shares = [int(fact["cpu"]["usable_cores"]) // hosts.count(host) for host, fact in zip(hosts, facts, strict=True)]
+    own = [len(one["cpu"]["allowed_cores"]) for one in of_ranks]
+    return max(1, min(map(min, shares, own)))
+
+
 def load_average() -> float:
     """Runnable processes of the last minute."""
     return os.getloadavg()[0]

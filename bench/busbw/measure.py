@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Operation
@@ -20,8 +21,9 @@ from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Round, pair_rounds, split_world
+from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED, budget_of
-from busbw.records import Case, Check, Failed, Measurement, least_good
+from busbw.records import Case, Check, CrossCheck, Failed, Measurement, least_good
 from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
 from busbw.store import utc_now
 
@@ -35,12 +37,13 @@ _CACHES_TO_SWEEP = 2
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, and whether
-    clocks can be compared.
+    """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, whether
+    clocks can be compared, and how many cores every rank has at least.
     """
 
     crowded: bool
     comparable: bool
+    cores: int = 1
 
 
 def refusal(case: Case, backend: Backend, place: Place) -> str | None:
@@ -65,7 +68,12 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
 def _untimeable(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot be timed as it asks for."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
+    threads = threads_of(case.variant) or 1
     obstacles = (
+        (
+            threads > place.cores,
+            f"{threads} threads need a core each; a host here has {place.cores} for every rank",
+        ),
         (
             window and place.crowded,
             "a window is waited for by spinning, which needs a core for every rank; a host here has fewer",
@@ -131,11 +139,13 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     sets = _sets(bench, case)
     terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[_Round] = []
+    beside: CrossCheck | None = None
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
             return Failed(case=case, launch=launch, block=block, error=part)
         one = _round(bench, op, case, groups, part, matrix, terms)
+        beside = _cross_check(bench, op, part) if not isinstance(one, str) else None
         _give_back(bench, part)
         if isinstance(one, str):
             return Failed(case=case, launch=launch, block=block, error=one)
@@ -158,6 +168,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         clock_error_ns=_clock_error(bench),
         clocks=bench.common.ranks,
         conditions=watch.ended(),
+        cross_check=beside,
         groups=tuple(group for result in results for group in result.groups),
     )
 
@@ -189,6 +200,25 @@ def _round(
     if isinstance(after, str) or after.state == "wrong":
         return _wrong(after, "after timing")
     return _Round(result, check, call_ns)
+
+
+def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
+    """What another tool says of the same, run on all ranks at once: the rates of all, or the first error; None where
+    nobody has one.
+    """
+    if not (op.local and op.stores):
+        return None
+    check = None if part is None else part.sets[0].operation.cross_check
+    bench.backend.barrier()
+    mine = None if check is None else check()
+    told = bench.backend.share("" if mine is None else msgspec.json.encode(mine).decode())
+    found = [msgspec.json.decode(text, type=CrossCheck) for text in told if text]
+    if not found:
+        return None
+    if failed := next((one for one in found if one.error is not None), None):
+        return failed
+    rates = tuple(rate for one in found for rate in one.bytes_per_second)
+    return msgspec.structs.replace(found[0], bytes_per_second=rates)
 
 
 def _give_back(bench: Bench, part: Part | None) -> None:

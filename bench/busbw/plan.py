@@ -14,6 +14,7 @@ from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.groups import ALL
+from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
@@ -82,7 +83,8 @@ class Sweep(Record, frozen=True, kw_only=True):
     through in each of ``blocks``, with each of ``depths`` of them under way, past the page cache where ``direct``.
 
     ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``), ``pinning`` what memory
-    of the host is copied from and to, where a GPU copies.
+    of the host is copied from and to, where a GPU copies. ``threads``: how many of a rank share a call, where they can,
+    as in ``ops.threads``; None: its own thread makes it, unbound.
     """
 
     ops: tuple[str, ...]
@@ -103,6 +105,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     blocks: tuple[str, ...] = ("1MiB",)
     depths: tuple[int, ...] = (1,)
     direct: bool = True
+    threads: str | None = None
     pinning: tuple[str, ...] = get_args(PinningChoice)
 
     def __post_init__(self) -> None:
@@ -118,6 +121,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "algorithms": lambda: _known("algorithm", self.algorithms, self._algorithms()),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
+            "threads": lambda: parse_threads(self.threads or CORES, 1),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),

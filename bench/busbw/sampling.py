@@ -186,8 +186,15 @@ class _Sampler:
     @property
     def _prepare(self) -> Call | None:
         """What is done before a sample, outside of its time: for the operation, or to the caches."""
-        own = None if self.part is None else self.part.sets[0].operation.prepare
-        return self.flush if own is None else own
+        own, flush = None if self.part is None else self.part.sets[0].operation.prepare, self.flush
+        if own is None or flush is None:
+            return own or flush
+
+        def both() -> None:
+            flush()
+            own()  # at last, for threads that it wakes do not wait for long
+
+        return both
 
     @property
     def _starts(self) -> int:
@@ -251,7 +258,7 @@ def sample(
     by = timed_by(case)
     estimate, pace = map(int, agreed(bench, [int(np.median(durations(warm, by))), spent // warmup]))
     # A second call in a sample would find nothing prepared.
-    calls = 1 if op.stores else calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
+    calls = 1 if op.stores or op.fresh else calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
     error = sampler.settle(terms.calls or calls)
     if case.mode == "graph" and (told := first_error(bench, error)) is not None:
         raise Uncapturable(told)

@@ -128,11 +128,13 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     place.hosts = hosts
     of_ranks = [one["facts"] for one in everyone]
     there = environment.by_host(hosts, of_ranks)
-    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way_of_all(of_ranks))
+    of_hosts = [there[host] for host in hosts]
+    cores = environment.cores_of_a_rank(hosts, of_hosts, of_ranks)
+    cases = expand(job.plan, backend.size, len(set(hosts)), job.backend.device, way_of_all(of_ranks), cores)
     hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
-    place_here = Place(environment.crowded(hosts, [there[host] for host in hosts]), common.comparable)
+    place_here = Place(environment.crowded(hosts, of_hosts), common.comparable, cores)
     refused = {case: reason for case in cases.cases if (reason := refusal(case, backend, place_here)) is not None}
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]

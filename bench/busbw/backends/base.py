@@ -14,7 +14,7 @@ from busbw.compiled import Native
 from busbw.devices import Device
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import JSON, Case
+from busbw.records import JSON, Case, CrossCheck
 
 if TYPE_CHECKING:
     import torch
@@ -41,8 +41,9 @@ class Operation:
     ``free`` gives back what the library holds for this operation, once it will not be called any more. ``wrong`` counts
     the elements that are not what the last call had to leave, where the layout of the buffers does not say it (None: it
     does). ``prepare`` is done before every call that is checked or sampled, outside of its time and before the ranks
-    come together; it raises as the call does (None: nothing). What has one has one set of buffers, and samples of one
-    call: the second one would find nothing prepared.
+    come together; it raises as the call does (None: nothing). Of several
+    sets of buffers only the first one's is asked, and once for all calls of a sample: what has to be prepared for each
+    call says so (``Op.fresh``, ``Op.stores``), and has one set.
 
     ``buffers`` are those that it sends from and receives into, where they have to be elsewhere than those that it was
     given: in memory of the host, or of another device (None: those that it was given).
@@ -54,6 +55,7 @@ class Operation:
     free: Call = _nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
+    cross_check: Callable[[], CrossCheck | None] | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
 
 

@@ -76,6 +76,7 @@ class MpiBackend:
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
         self.rank = world.rank
+        self._local_rank = world.local_rank
         self.size = world.size
         self.device: Device | None = None
         self._folder = world.folder
@@ -154,7 +155,9 @@ class MpiBackend:
     ) -> Operation:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder))
+            return LOCAL[op.name].bind(
+                local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
+            )
         if by_hand.algorithm_of(case) is not None:
             exchange = partial(exchange_all, self._measured, case.dtype)
             return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange)

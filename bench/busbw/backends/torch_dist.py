@@ -39,6 +39,7 @@ class TorchBackend:
 
     def __init__(self, world: World, library: Literal["gloo", "nccl"], device: Device | None = None) -> None:
         self.rank = world.rank
+        self._local_rank = world.local_rank
         self.size = world.size
         self.device = device
         self._library = library
@@ -116,7 +117,11 @@ class TorchBackend:
         """``op`` bound to its buffers (see Backend.bind)."""
         if op.local:
             peer = self.peer_in(group)
-            return LOCAL[op.name].bind(local.Bound(case, send, receive, self.device, folder=self._folder, peer=peer))
+            return LOCAL[op.name].bind(
+                local.Bound(
+                    case, send, receive, self.device, folder=self._folder, peer=peer, local_rank=self._local_rank
+                )
+            )
         if by_hand.algorithm_of(case) is not None:
             return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]

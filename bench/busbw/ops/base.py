@@ -81,11 +81,13 @@ class Op:
     the shortest time is the one that came late. ``members`` says which ranks of a group take part: all of them, its
     two ends, or every ordered pair in turn. ``trips``: messages in a row that one invocation makes and that count as
     that many calls (2 for a ping-pong, of which half a round trip is wanted). ``computed``: of what comes out the
-    layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``local``: no
-    other rank takes part, and the backends share how it is called (``backends.local``); ``memory_traffic`` is how many
-    bytes memory reads and writes for every byte of S (None: S is in no memory, or it is not counted). ``stores``: it
-    makes files below the path of the plan; a rank's own ones where it is local, too. ``needs_device``: there is nothing
-    to do where ranks drive none. ``host_memory``: one of its buffers is the host's, pinned or pageable.
+    layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``fresh``:
+    what a call finds is made anew before it (``Operation.prepare``), so a sample is one call. ``threaded``: threads of
+    a rank can share a call. ``local``: no other rank takes part, and the backends share how it is called
+    (``backends.local``); ``memory_traffic`` is how many bytes memory reads and writes for every byte of S (None: S is
+    in no memory, or it is not counted). ``stores``: it makes files below the path of the plan; a rank's own ones where
+    it is local, too. ``needs_device``: there is nothing to do where ranks drive none. ``host_memory``: one of its
+    buffers is the host's, pinned or pageable.
     """
 
     name: str
@@ -104,6 +106,8 @@ class Op:
     members: Literal["all", "ends", "pairs"] = "all"
     trips: int = 1
     computed: bool = False
+    fresh: bool = False
+    threaded: bool = False
     local: bool = False
     memory_traffic: float | None = None
     stores: bool = False

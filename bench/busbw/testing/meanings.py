@@ -103,6 +103,7 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "stream_add": lambda exchange: exchange.half(0) + exchange.half(1),
     "stream_triad": lambda exchange: exchange.half(0) + 3 * exchange.half(1),
     "memory_read": lambda _exchange: None,
+    "memory_touch": lambda _exchange: None,
     **dict.fromkeys(("matmul", "attention", "attention_unfused"), lambda _exchange: None),
     "memory_write": lambda exchange: torch.full((1,), 3, dtype=exchange.sent[exchange.me].dtype),
 }

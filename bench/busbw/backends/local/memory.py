@@ -1,16 +1,129 @@
-"""Kernels in memory: of the host, or of the device that the buffers are on."""
+"""Kernels in memory: of the host, compiled, by one thread or a team of them; or of the device that the buffers are on.
 
+The first touch of pages is apart: there the call is what makes the kernel of the system find a page and clear it.
+"""
+
+import ctypes
+import mmap
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 
-from busbw.backends.base import Operation
+from busbw.backends.base import Call, Operation
+from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
+from busbw.backends.local.kernels import LINE_BYTES, Kernels
+from busbw.backends.local.team import Lease, Words, lines, pieces, shares
+from busbw.compiled import Native
+from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
-from busbw.records import Case
+from busbw.ops.threads import threads_of
+from busbw.records import DTYPE_BYTES, Case
 
 _KERNEL_DTYPES = ("float32", "float64")
+_LINE_OF_CACHE = 64
+"""Bytes; slices of threads begin at multiples of it."""
+
+_SCRIBBLE = -1.0
+
+_madvise = ctypes.CDLL(None, use_errno=True).madvise if hasattr(mmap, "MADV_DONTNEED") else None
+
+
+# --- what a kernel is to do ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Arrays:
+    """Addresses of the array that is written and of two that are read (0: there is none), their elements and how many
+    bytes one has, and where every thread leaves what it found (None: the array that is written is divided as well).
+    """
+
+    out: int
+    left: int
+    right: int
+    count: int
+    itemsize: int
+    found: Words | None = None
+
+    def divided(self, threads: int, unit_bytes: int = _LINE_OF_CACHE) -> Words:
+        """A piece for each of ``threads``, which begin at multiples of ``unit_bytes``."""
+        slices = []
+        for number, (start, count) in enumerate(shares(self.count, threads, max(1, unit_bytes // self.itemsize))):
+            out, left, right = (
+                place + start * self.itemsize if place else 0 for place in (self.out, self.left, self.right)
+            )
+            if self.found is not None:
+                out = self.found.ctypes.data + number * LINE_BYTES
+            slices.append((out, left, right, count))
+        return pieces(slices)
+
+
+def _called(step: tuple[int, ...]) -> Call:
+    """A step of the compiled loop, called by Python."""
+    function = ctypes.CFUNCTYPE(ctypes.c_int, *[ctypes.c_int64] * (len(step) - 1))(step[0])
+    return partial(function, *step[1:])
+
+
+def _never_fails(code: int) -> Exception:
+    return BackendError(f"a kernel in memory ended with code {code}, which none of them does")
+
+
+def _bound(
+    made: Kernels,
+    bound: Bound,
+    kernel: int,
+    arrays: _Arrays,
+    *,
+    wrong: Callable[[], int] | None = None,
+    keeps: tuple[object, ...] = (),
+    before: Call | None = None,
+    unit_bytes: int = _LINE_OF_CACHE,
+) -> Operation:
+    """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
+    each sample ``before`` is done.
+    """
+    threads = threads_of(bound.case.variant)
+    if threads is None:
+        work = arrays.divided(1, unit_bytes)
+        step = (kernel, *map(int, work[:4]))
+        return Operation(
+            _called(step), native=Native((step,), _never_fails, (made, work, *keeps)), wrong=wrong, prepare=before
+        )
+    lease = Lease(made, threads, bound.local_rank * threads)
+    work = arrays.divided(threads, unit_bytes)
+    if before is None:
+        for buffer in (bound.send, bound.receive):
+            _touched_anew(made, lease, buffer, threads)
+    step = lease.team.step(kernel, work)
+    wake = partial(lease.team.do, made.of("nothing"), work)
+
+    def prepare() -> None:
+        if before is not None:
+            before()
+        wake()
+
+    native = Native((step,), _never_fails, (made, work, lease, *keeps))
+    return Operation(_called(step), native=native, free=lease.give_back, wrong=wrong, prepare=prepare)
+
+
+def _touched_anew(made: Kernels, lease: Lease, buffer: torch.Tensor, threads: int) -> None:
+    """Give the pages of a zeroed buffer back, and let each be touched first by the thread that will work on it, so that
+    it lies in that thread's node of memory. Where the system does not take them they stay where they are.
+    """
+    size = len(buffer) * buffer.itemsize
+    first = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (buffer.data_ptr() + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    if _madvise is None or last <= first:
+        return
+    _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+    whole = _Arrays(buffer.data_ptr(), 0, 0, size, 1)
+    lease.team.do(made.of("place"), whole.divided(threads))
+
+
+# --- the kernels on the host -----------------------------------------------------------------------------------
 
 
 def _halves(bound: Bound) -> tuple[torch.Tensor, torch.Tensor]:
@@ -18,59 +131,162 @@ def _halves(bound: Bound) -> tuple[torch.Tensor, torch.Tensor]:
     return bound.send[:half], bound.send[half:]
 
 
-def _wrong(expected: Callable[[Bound], torch.Tensor | float], bound: Bound) -> int:
+def _expected_scale(bound: Bound) -> torch.Tensor:
+    return SCALAR * bound.send
+
+
+def _expected_add(bound: Bound) -> torch.Tensor:
+    one, other = _halves(bound)
+    return one + other
+
+
+def _expected_triad(bound: Bound) -> torch.Tensor:
+    one, other = _halves(bound)
+    return one + SCALAR * other
+
+
+def _expected_write(bound: Bound) -> torch.Tensor:
+    return torch.full((1,), SCALAR, dtype=bound.receive.dtype, device=bound.receive.device)
+
+
+_EXPECTED: dict[str, Callable[[Bound], torch.Tensor]] = {
+    "stream_scale": _expected_scale,
+    "stream_add": _expected_add,
+    "stream_triad": _expected_triad,
+    "memory_write": _expected_write,
+}
+"""What must be in the array that is written, where the layout does not say it."""
+
+
+def _wrong(expected: Callable[[Bound], torch.Tensor], bound: Bound) -> int:
     return int((bound.receive != expected(bound)).sum())
 
 
+def _wrong_of(bound: Bound) -> Callable[[], int] | None:
+    expected = _EXPECTED.get(bound.case.op)
+    return None if expected is None else partial(_wrong, expected, bound)
+
+
+def _compiled() -> Kernels:
+    made = kernels.kernels()
+    if isinstance(made, str):
+        raise BackendError(made)
+    return made
+
+
+def _bind(bound: Bound) -> Operation:
+    if bound.device is not None:
+        return Operation(_BY_TORCH[bound.case.op](bound), wrong=_wrong_of(bound))
+    made = _compiled()
+    kernel = made.of(bound.case.op, bound.case.dtype)
+    itemsize = DTYPE_BYTES[bound.case.dtype or "uint8"]
+    left = bound.send.data_ptr() if len(bound.send) else 0
+    right = left + bound.case.count * itemsize if len(bound.send) > bound.case.count else 0
+    arrays = _Arrays(bound.receive.data_ptr(), left, right, bound.case.count, itemsize)
+    return _bound(made, bound, kernel, arrays, wrong=_wrong_of(bound), keeps=(bound,))
+
+
 def _copy(bound: Bound) -> Operation:
-    return Operation(partial(bound.receive.copy_, bound.send))
-
-
-def _scale(bound: Bound) -> Operation:
-    call = partial(torch.mul, bound.send, SCALAR, out=bound.receive)
-    return Operation(call, wrong=partial(_wrong, lambda one: SCALAR * one.send, bound))
-
-
-def _add(bound: Bound) -> Operation:
-    one, other = _halves(bound)
-    call = partial(torch.add, one, other, out=bound.receive)
-    return Operation(call, wrong=lambda: int((bound.receive != one + other).sum()))
-
-
-def _triad(bound: Bound) -> Operation:
-    one, other = _halves(bound)
-    call = partial(torch.add, one, other, alpha=SCALAR, out=bound.receive)
-    return Operation(call, wrong=lambda: int((bound.receive != one + SCALAR * other).sum()))
+    made = kernels.kernels()
+    if bound.device is not None or isinstance(made, str):
+        return Operation(_BY_TORCH[bound.case.op](bound))
+    arrays = _Arrays(bound.receive.data_ptr(), bound.send.data_ptr(), 0, bound.case.size_bytes, 1)
+    return _bound(made, bound, made.of("memory_copy"), arrays, keeps=(bound,))
 
 
 def _read(bound: Bound) -> Operation:
-    bits = bound.send.view(torch.int32)
-    total = torch.zeros((), dtype=torch.int64, device=bits.device)
-    call = partial(torch.sum, bits, 0, out=total)
+    bits = bound.send.view(torch.int32 if bound.send.itemsize == DTYPE_BYTES["int32"] else torch.int64)
+    if bound.device is not None:
+        total = torch.zeros((), dtype=torch.int64, device=bits.device)
+        return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_unlike_sum, bits, total))
+    made = _compiled()
+    found = lines(threads_of(bound.case.variant) or 1)
+    arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
+    wrong = partial(_unlike_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
+    return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
+
+
+def _unlike_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
+    """Whether the parts of a sum that were ``found`` are not that of ``bits``, which wraps around at its own width.
+    They are made wrong afterwards, so that the next call has to find them anew.
+    """
+    width = 8 * bits.itemsize
+    unlike = (int(found.sum()) - int(bits.sum())) % (1 << width)
+    found.fill_(-1)
+    return 1 if unlike else 0
+
+
+def _touch(bound: Bound) -> Operation:
+    made = _compiled()
+    itemsize, count = DTYPE_BYTES[bound.case.dtype or "uint8"], bound.case.count
+    try:
+        region = mmap.mmap(-1, bound.case.size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, ValueError) as error:
+        message = f"{bound.case.size_bytes} B of fresh memory cannot be had: {error}"
+        raise BackendError(message) from error
+    array = np.frombuffer(region, dtype=bound.case.dtype)
+    array.fill(_SCRIBBLE)
+
+    def give_pages_back() -> None:
+        region.madvise(mmap.MADV_DONTNEED)
 
     def wrong() -> int:
-        right = int(total) == int(bits.sum())
-        total.fill_(-1)
-        return 0 if right else 1
+        """Every page begins with the number and is zero otherwise, although it was full of others: it is fresh."""
+        expected = np.zeros(count, dtype=array.dtype)
+        expected[:: mmap.PAGESIZE // itemsize] = SCALAR
+        unlike = int(np.count_nonzero(array != expected))
+        array.fill(_SCRIBBLE)
+        return unlike
 
-    return Operation(call, wrong=wrong)
+    arrays = _Arrays(array.ctypes.data, 0, 0, bound.case.size_bytes, 1)
+    kernel = made.of("memory_touch", bound.case.dtype)
+    return _bound(
+        made, bound, kernel, arrays, wrong=wrong, keeps=(array,), before=give_pages_back, unit_bytes=mmap.PAGESIZE
+    )
 
 
-def _write(bound: Bound) -> Operation:
-    return Operation(partial(bound.receive.fill_, SCALAR), wrong=partial(_wrong, lambda _bound: SCALAR, bound))
+# --- on a device, and where nothing can be compiled ------------------------------------------------------------
+
+
+def _scaled(bound: Bound) -> Call:
+    return partial(torch.mul, bound.send, SCALAR, out=bound.receive)
+
+
+def _added(bound: Bound) -> Call:
+    return partial(torch.add, *_halves(bound), out=bound.receive)
+
+
+def _triad(bound: Bound) -> Call:
+    return partial(torch.add, *_halves(bound), alpha=SCALAR, out=bound.receive)
+
+
+_BY_TORCH: dict[str, Callable[[Bound], Call]] = {
+    "memory_copy": lambda bound: partial(bound.receive.copy_, bound.send),
+    "stream_copy": lambda bound: partial(bound.receive.copy_, bound.send),
+    "stream_scale": _scaled,
+    "stream_add": _added,
+    "stream_triad": _triad,
+    "memory_write": lambda bound: partial(bound.receive.fill_, SCALAR),
+}
+
+
+# --- what cannot be --------------------------------------------------------------------------------------------
 
 
 def _refuse_copy(case: Case) -> str | None:
+    on_host, threads = case.device == "cpu", threads_of(case.variant)
     obstacles = (
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (
-            case.mode == "overlap" and case.device == "cpu",
+            case.mode == "overlap" and on_host,
             "work of the processor in its memory is computation itself; it does not overlap with any",
         ),
         (
-            case.mode == "overlap" and case.device != "cpu",
+            case.mode == "overlap" and not on_host,
             f"{case.op} is one step, which cannot be posted first and waited for later",
         ),
+        (threads is not None and not on_host, "threads divide the work of a processor; a GPU divides it itself"),
+        (threads is not None and on_host and kernels.missing() is not None, kernels.missing()),
     )
     return next((reason for applies, reason in obstacles if applies), None)
 
@@ -78,15 +294,31 @@ def _refuse_copy(case: Case) -> str | None:
 def _refuse(case: Case) -> str | None:
     if case.dtype not in _KERNEL_DTYPES:
         return f"{case.op} is there in {' and '.join(_KERNEL_DTYPES)}, as in STREAM; not in {case.dtype}"
-    return _refuse_copy(case)
+    return (kernels.missing() if case.device == "cpu" else None) or _refuse_copy(case)
+
+
+def _refuse_touch(case: Case) -> str | None:
+    obstacles = (
+        (
+            case.device != "cpu",
+            "the first touch is of pages of the host; memory of a GPU has none that are cleared when they are touched",
+        ),
+        (
+            case.mode in {"pipelined", "graph"},
+            f"mode {case.mode} is calls in a row, of which only the first would find fresh pages",
+        ),
+        (case.cache == "rotating", "fresh pages are in no cache; buffers in turns add nothing to them"),
+    )
+    return next((reason for applies, reason in obstacles if applies), None) or _refuse(case)
 
 
 OPERATIONS: dict[str, Local] = {
     "memory_copy": Local(_copy, _refuse_copy),
-    "stream_copy": Local(_copy, _refuse),
-    "stream_scale": Local(_scale, _refuse),
-    "stream_add": Local(_add, _refuse),
-    "stream_triad": Local(_triad, _refuse),
+    "stream_copy": Local(_bind, _refuse),
+    "stream_scale": Local(_bind, _refuse),
+    "stream_add": Local(_bind, _refuse),
+    "stream_triad": Local(_bind, _refuse),
     "memory_read": Local(_read, _refuse),
-    "memory_write": Local(_write, _refuse),
+    "memory_write": Local(_bind, _refuse),
+    "memory_touch": Local(_touch, _refuse_touch),
 }

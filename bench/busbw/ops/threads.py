@@ -1,0 +1,52 @@
+"""How many threads of a rank share a call: as a plan says it, and as a case carries it."""
+
+import re
+
+from busbw.errors import UsageError
+
+CORES = "cores"
+_PREFIX = "threads:"
+_MOST = 1 << 16
+
+_PART = re.compile(rf"(?P<low>\d+|{CORES})(?:\.\.(?P<high>\d+|{CORES})(?P<how>[*+])(?P<step>\d+))?")
+
+
+def parse_threads(text: str, cores: int) -> tuple[int, ...]:
+    """Numbers of threads: a list (``1,4,cores``), a range (``1..cores*2``, ``2..8+2``), or both; ``cores`` is what a
+    rank has. Ascending and without repeats. Raises UsageError.
+    """
+    found: set[int] = set()
+    for part in text.replace(" ", "").split(","):
+        match = _PART.fullmatch(part)
+        if match is None:
+            message = f"threads {part!r} is no number; allowed: 1, {CORES}, 1..{CORES}*2, 2..8+2, or a list of them"
+            raise UsageError(message)
+        low = cores if match["low"] == CORES else int(match["low"])
+        high = low if match["high"] is None else cores if match["high"] == CORES else int(match["high"])
+        step = int(match["step"] or 1)
+        if not 1 <= low <= _MOST or high > _MOST:
+            message = f"threads {part!r}: want 1 to {_MOST}"
+            raise UsageError(message)
+        if (step < 2 and match["how"] == "*") or step < 1:
+            message = f"threads {part!r}: want a factor of at least 2, or a step of at least 1"
+            raise UsageError(message)
+        if low > high and CORES not in part:
+            message = f"threads {part!r} runs backwards: {low} is more than {high}"
+            raise UsageError(message)
+        while low <= high:
+            found.add(low)
+            low = low * step if match["how"] == "*" else low + step
+    if not found:
+        message = f"threads {text!r} is none at all where a rank has {cores} core(s)"
+        raise UsageError(message)
+    return tuple(sorted(found))
+
+
+def as_variant(threads: int) -> str:
+    """The variant of a case that ``threads`` threads share."""
+    return f"{_PREFIX}{threads}"
+
+
+def threads_of(variant: str | None) -> int | None:
+    """How many threads share the calls of a case; None: the rank's own thread makes them, where the system has it."""
+    return int(variant.removeprefix(_PREFIX)) if variant is not None and variant.startswith(_PREFIX) else None
