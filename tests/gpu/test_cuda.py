@@ -3,25 +3,19 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from datetime import timedelta
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from busbw import store
 from busbw.backends import BACKENDS
-from busbw.backends.base import Backend, World
-from busbw.clock import HostClock
+from busbw.backends.base import Backend
 from busbw.devices import Device
-from busbw.measure import Place, measure, refusal
-from busbw.ops import OPS, traffic
-from busbw.plan import Timing
+from busbw.measure import Place, refusal
+from busbw.ops import OPS
 from busbw.records import Cache, Case, Measurement, Mode
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
@@ -32,42 +26,12 @@ pytestmark = [
     pytest.mark.filterwarnings("default"),  # what torch and NCCL think of a world of one is not ours to mend
 ]
 
-TIMING = Timing(
-    blocks=1,
-    min_samples=10,
-    least_samples=5,
-    max_samples=50,
-    min_seconds=0.0,
-    max_seconds=1.0,
-    launch_warmup_seconds=0.0,
-    warmup_seconds=0.0,
-)
 SIZE = 1 << 20
 TICK_NS = 2_000
 """Steps of the events' clock, rounded up: what a device's time may be longer than the host's around it."""
 
 
-@pytest.fixture(scope="module")
-def backend() -> Iterator[Backend]:
-    meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    opened = BACKENDS["nccl"].open(World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port)))
-    yield opened
-    opened.close()
-
-
-@pytest.fixture
-def device(backend: Backend) -> Device:
-    assert backend.device is not None
-    return backend.device
-
-
-def measured(backend: Backend, one: Case) -> Measurement:
-    clock = HostClock()
-    bench = Bench(backend, clock, TIMING, CommonClock(backend, clock, ("here",)), seed=1, timer_ns=50, hosts=("here",))
-    weights = traffic.split(traffic.skewed(1, 0.5), one.count) if OPS[one.op].uneven else ()
-    made = measure(bench, one, weights, launch=0, block=0)
-    assert isinstance(made, Measurement), made
-    return made
+Measure = Callable[[Case], Measurement]
 
 
 def one_case(mode: Mode, *, held: bool = False, cache: Cache = "warm", op: str = "all_reduce") -> Case:
@@ -76,8 +40,8 @@ def one_case(mode: Mode, *, held: bool = False, cache: Cache = "warm", op: str =
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
 @pytest.mark.parametrize("held", [False, True])
-def test_every_mode_is_verified_and_timed_by_both_clocks(backend: Backend, mode: Mode, held: bool) -> None:  # noqa: FBT001
-    made = measured(backend, one_case(mode, held=held, op="all_gather"))
+def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode: Mode, held: bool) -> None:  # noqa: FBT001
+    made = measured(one_case(mode, held=held, op="all_gather"))
     (group,) = made.groups
     assert made.check.state == "verified"
     assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
@@ -91,8 +55,8 @@ def test_every_mode_is_verified_and_timed_by_both_clocks(backend: Backend, mode:
     assert (made.calls > 1) == (mode in {"pipelined", "graph"})
 
 
-def test_the_parts_of_an_overlap_are_those_of_its_samples(backend: Backend) -> None:
-    (group,) = measured(backend, one_case("overlap", op="all_gather")).groups
+def test_the_parts_of_an_overlap_are_those_of_its_samples(measured: Measure) -> None:
+    (group,) = measured(one_case("overlap", op="all_gather")).groups
     overlap = group.overlap
     assert overlap is not None
     assert overlap.host_post_ns is not None
@@ -103,21 +67,21 @@ def test_the_parts_of_an_overlap_are_those_of_its_samples(backend: Backend) -> N
 
 
 @pytest.mark.parametrize("cache", ["flushed", "rotating"])
-def test_caches_are_treated_as_asked(backend: Backend, device: Device, cache: Cache) -> None:
-    made = measured(backend, one_case("isolated", cache=cache, op="memory_copy"))
+def test_caches_are_treated_as_asked(measured: Measure, device: Device, cache: Cache) -> None:
+    made = measured(one_case("isolated", cache=cache, op="memory_copy"))
     assert made.check.state == "verified"
     assert (made.buffer_sets > 1) == (cache == "rotating")
     assert device.cache_bytes >= 1 << 20
 
 
 @pytest.mark.parametrize("name", OPS)
-def test_every_op_is_verified_or_refused_in_words(backend: Backend, name: str) -> None:
+def test_every_op_is_verified_or_refused_in_words(backend: Backend, measured: Measure, name: str) -> None:
     one = case(name, 4_096, 1, backend="nccl", device="cuda", variant="skew:0.5" if OPS[name].uneven else None)
     reason = refusal(one, backend, Place(crowded=False, comparable=True))
     if reason is not None:
         assert reason.strip()
         return
-    made = measured(backend, one)
+    made = measured(one)
     assert made.check.state == ("verified" if OPS[name].sized else "not checked")
 
 

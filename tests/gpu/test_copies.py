@@ -1,0 +1,172 @@
+"""Copies of a real GPU: inside of it, with the host, to another one. Skipped, with the reason, where there is none."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from busbw import store
+from busbw.backends import BACKENDS, peers
+from busbw.backends.base import Backend
+from busbw.backends.local import LOCAL
+from busbw.backends.local.base import Bound
+from busbw.cuda import CudaDevice
+from busbw.devices import Device
+from busbw.measure import Place, refusal
+from busbw.ops import OPS
+from busbw.records import Case, Measurement, Mode
+from busbw.testing.synthetic import case
+
+MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
+GPUS = 0 if MISSING is not None else torch.cuda.device_count()
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
+    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
+]
+
+Measure = Callable[[Case], Measurement]
+SIZE = 1 << 22
+KERNELS = ("memory_copy", "stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write")
+WITH_HOST = ("host_to_device", "device_to_host", "host_and_device")
+HOLD_NS = 50_000_000
+
+
+def one_case(op: str, mode: Mode, *, held: bool = False, variant: str | None = None, dtype: str = "float32") -> Case:
+    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, variant=variant, dtype=dtype)
+
+
+@pytest.mark.parametrize("op", KERNELS)
+@pytest.mark.parametrize(("mode", "held"), [("isolated", False), ("pipelined", True), ("graph", False)])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, held: bool, dtype: str) -> None:  # noqa: FBT001
+    made = measured(one_case(op, mode, held=held, dtype=dtype))
+    assert made.check.state == "verified"
+    assert made.groups[0].timed_by == ("host" if mode == "isolated" else "device")
+
+
+@pytest.mark.parametrize("op", WITH_HOST)
+@pytest.mark.parametrize("variant", ["pinned", "pageable"])
+@pytest.mark.parametrize(
+    ("mode", "held"), [("isolated", False), ("pipelined", False), ("pipelined", True), ("graph", False)]
+)
+def test_copies_with_the_host_are_verified_or_refused_in_words(
+    backend: Backend,
+    measured: Measure,
+    op: str,
+    variant: str,
+    mode: Mode,
+    held: bool,  # noqa: FBT001
+) -> None:
+    one = one_case(op, mode, held=held, variant=variant)
+    reason = refusal(one, backend, Place(crowded=False, comparable=True))
+    pageable = variant == "pageable"
+    assert (reason is not None) == (pageable and (held or mode == "graph" or op == "host_and_device"))
+    if reason is None:
+        assert measured(one).check.state == "verified"
+
+
+def bound(device: Device, op: str, *, variant: str, peer: str | None = None) -> Bound:
+    one = case(op, SIZE, 2 if peer else 1, backend="nccl", device="cuda", variant=variant)
+    send = torch.arange(one.count, device=device.name, dtype=torch.float32) % 1021
+    return Bound(one, send, torch.full_like(send, -1.0), device, peer=peer)
+
+
+@pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
+def test_memory_of_the_host_is_pinned_where_it_is_called_so(device: Device, op: str) -> None:
+    for variant in ("pinned", "pageable"):
+        made = LOCAL[op].bind(bound(device, op, variant=variant))
+        assert made.buffers is not None
+        (host,) = (buffer for buffer in made.buffers if buffer.device.type == "cpu")
+        assert host.is_pinned() == (variant == "pinned")
+
+
+def test_both_directions_count_what_is_wrong_in_either(device: Device) -> None:
+    made = LOCAL["host_and_device"].bind(bound(device, "host_and_device", variant="pinned"))
+    assert made.wrong is not None
+    assert made.buffers is not None
+    device.synchronise()
+    assert made.wrong() > 0, "nothing was copied yet"
+    made.call()
+    device.synchronise()
+    assert made.wrong() == 0
+    made.call()
+    device.synchronise()
+    made.buffers[1][7] += 1
+    assert made.wrong() == 1
+
+
+def test_two_streams_run_at_once_and_the_marks_wait_for_both(device: Device) -> None:
+    device.hold(1_000_000)  # calibrated before
+    both = device.together(lambda: device.hold(HOLD_NS), lambda: device.hold(HOLD_NS))
+    before, after = device.mark(), device.mark()
+    device.synchronise()
+    before.record()
+    both()
+    after.record()
+    device.synchronise()
+    assert HOLD_NS / 2 < after.ns_since(before) < 1.8 * HOLD_NS, (
+        "one hold, its clock may rise; two in turn are twice that"
+    )
+
+
+@pytest.mark.parametrize("op", ["peer_copy", "peer_copy_both", "peer_copy_staged"])
+def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: Device, op: str) -> None:
+    """What one GPU can show of it: streams that wait for each other, and the marks for both."""
+    made = LOCAL[op].bind(bound(device, op, variant="together", peer=device.name))
+    assert made.buffers is not None
+    source, target = made.buffers
+    made.call()
+    device.synchronise()
+    assert bool((source == target).all())
+    source.add_(1)
+    made.call()
+    made.call()
+    device.synchronise()
+    assert bool((source == target).all())
+
+
+def test_a_process_sees_its_own_gpu_by_its_name(device: Device) -> None:
+    assert isinstance(device, CudaDevice)
+    seen = peers.view("here", device)
+    assert seen.gpu is not None, "this torch tells UUIDs"
+    assert seen.names[seen.gpu] == device.name
+    assert seen.gpu not in seen.access
+    assert peers.heard(seen.told()) == seen
+
+
+def run_command(folder: Path, *arguments: str) -> store.StoredRun:
+    command = [sys.executable, "-m", "busbw", "run", "--backend", "nccl", "--max-seconds", "0.05", *arguments]
+    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(folder)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (made,) = store.folders(folder)
+    return store.read(made)
+
+
+def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -> None:
+    run = run_command(tmp_path, "--suite", "memory-gpu", "--sizes", "1MiB", "--ranks", "1", "--launches", "1")
+    assert not run.failed
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST}
+    reasons = {row.case.op: row.reason for row in run.skipped if row.case.variant != "pageable"}
+    pairs = [name for name, op in OPS.items() if op.needs_device and op.members == "pairs"]
+    assert reasons == {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in pairs}
+
+
+@pytest.mark.skipif(GPUS < 2, reason=f"needs two GPUs; there {'is' if GPUS == 1 else 'are'} {GPUS}")
+def test_every_pair_of_two_gpus_copies_or_says_why_not(tmp_path: Path) -> None:
+    ops = "peer_copy,peer_copy_both,peer_copy_staged"
+    run = run_command(tmp_path, "--op", ops, "--sizes", "1MiB", "--ranks", "2", "--mode", "isolated,pipelined")
+    assert not run.failed
+    staged = [row for row in run.measurements if row.case.op == "peer_copy_staged"]
+    assert len(staged) == 2
+    for row in run.measurements:
+        assert row.check.state == "verified"
+        assert sorted(group.ranks for group in row.groups) == [(0, 1), (1, 0)]
+    assert all("no peer access" in row.reason for row in run.skipped)
