@@ -263,6 +263,23 @@ class HostConditions(Record, frozen=True, kw_only=True):
         )
 
 
+class CrossCheck(Record, frozen=True, kw_only=True):
+    """What another tool says of the same case, beside our own samples and never among them: ``tool`` with its
+    ``version`` and ``settings``, and the rate of every rank of the world, in their order, while all of them ran it at
+    once. ``error``: why it has none, by the first rank that has one.
+    """
+
+    tool: str
+    version: str
+    settings: str
+    bytes_per_second: tuple[float, ...] = ()
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        for rate in self.bytes_per_second:
+            _require_finite(bytes_per_second=rate)
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
     """One block: the raw samples of one case, with one set of buffers, in one launch.
 
@@ -271,7 +288,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. ``loop`` made the
     calls, the same one on all ranks. Entries of different ranks may be compared within ``clock_error_ns`` (0 on one
     clock, None: not at all); ``clocks`` says where that is from when the clocks had to be synchronised. ``conditions``
-    has one entry a host.
+    has one entry a host. ``cross_check`` is there where another tool measured the same.
     """
 
     case: Case
@@ -289,6 +306,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     clock_error_ns: int | None = None
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
+    cross_check: CrossCheck | None = None
     groups: tuple[GroupSamples, ...]
 
 

@@ -43,6 +43,11 @@ class BlockFile:
         except OSError as error:
             raise BackendError(in_words(error, folder, size_bytes)) from error
 
+    @property
+    def name(self) -> str:
+        """By which other processes of this user can open it."""
+        return f"/proc/{os.getpid()}/fd/{self._file}"
+
     def write(self) -> None:
         """All of the memory into the file, and until the device has it. Raises OSError."""
         self._all_blocks(self._write_block)

@@ -1,16 +1,18 @@
 """Writing and reading a file of this rank's own: how fast storage is when nothing of it comes out of memory."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
 
 from busbw.backends.base import Operation
+from busbw.backends.local import fio
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
 from busbw.errors import BackendError
 from busbw.ops.storage import access_of
-from busbw.records import Case
+from busbw.records import Case, CrossCheck
 
 _NOISE_BYTES = 1 << 20
 _NOISE_SEED = 5
@@ -29,7 +31,8 @@ class _Kept:
             message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
             raise BackendError(message)
         self._bound = bound
-        self.file = BlockFile(bound.folder, bound.case.size_bytes, access_of(bound.case.variant))
+        self._access = access_of(bound.case.variant)
+        self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)
         self._noise = np.random.default_rng(_NOISE_SEED).integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         self._fresh = True
         self._failed: OSError | None = None
@@ -71,6 +74,10 @@ class _Kept:
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int((self._bound.receive != self._bound.send).sum())
 
+    def cross_checked(self, *, writes: bool) -> CrossCheck | None:
+        """What fio says of the same file."""
+        return fio.measured(self.file.name, self.file.size_bytes, self._access, writes=writes)
+
     def _fill(self) -> None:
         torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
         self._lay_noise()
@@ -92,12 +99,24 @@ class _Kept:
 
 def _write(bound: Bound) -> Operation:
     kept = _Kept(bound)
-    return Operation(kept.write, wrong=kept.wrong_written, prepare=kept.prepare_to_write, free=kept.file.close)
+    return Operation(
+        kept.write,
+        wrong=kept.wrong_written,
+        prepare=kept.prepare_to_write,
+        cross_check=partial(kept.cross_checked, writes=True),
+        free=kept.file.close,
+    )
 
 
 def _read(bound: Bound) -> Operation:
     kept = _Kept(bound)
-    return Operation(kept.read, wrong=kept.wrong_read, prepare=kept.prepare_to_read, free=kept.file.close)
+    return Operation(
+        kept.read,
+        wrong=kept.wrong_read,
+        prepare=kept.prepare_to_read,
+        cross_check=partial(kept.cross_checked, writes=False),
+        free=kept.file.close,
+    )
 
 
 def _refuse(case: Case) -> str | None:
