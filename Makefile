@@ -8,7 +8,7 @@ venv := .venv
 installed := $(venv)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch bench bench-metrology clean
+.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch bench bench-gpu bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,6 +58,9 @@ bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
 	$(venv)/bin/python tests/bench/mpi_against_c.py
 	$(venv)/bin/python tests/bench/control_time.py
+
+bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the fastest of cudaMemcpyAsync, torch and Triton
+	$(venv)/bin/python tests/bench/hbm.py
 
 bench-metrology: $(installed) ## how often the statistics are right when the truth is known, and what this machine tells apart
 	$(venv)/bin/python tests/bench/metrology.py
