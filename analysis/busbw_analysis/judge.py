@@ -7,9 +7,11 @@ from typing import get_args
 from busbw.catalogue import Catalogue, catalogue
 from busbw_analysis.distances import PairSplit, splits_of
 from busbw_analysis.fit import fit_series
+from busbw_analysis.hierarchy import Rung, hierarchy
 from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
+from busbw_analysis.memory import MemoryCurve, memory_curves
 from busbw_analysis.models import predict, predict_alternatives
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
@@ -19,6 +21,7 @@ from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remar
 from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
 from busbw_analysis.series import Series, series_of
+from busbw_analysis.storage import Stored, stored
 from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 
@@ -27,7 +30,9 @@ __all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Ver
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first."""
+    """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
+    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy.
+    """
 
     dataset: Dataset
     remarks: tuple[Remark, ...]
@@ -40,6 +45,9 @@ class Judgement:
     selftest: SelfTest | None
     rooflines: tuple[Roofline, ...] = ()
     networks: tuple[NetworkRoofline, ...] = ()
+    memory: tuple[MemoryCurve, ...] = ()
+    files: tuple[Stored, ...] = ()
+    rungs: tuple[Rung, ...] = ()
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
@@ -57,6 +65,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
+    memory, files = memory_curves(dataset, curves, summaries), stored(summaries, curves)
     rooflines = rooflines_of(dataset, summaries, rows)
     remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
@@ -77,6 +86,9 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         selftest=selftest,
         rooflines=rooflines,
         networks=network_rooflines(dataset, summaries, rooflines, rows),
+        memory=memory,
+        files=files,
+        rungs=hierarchy(dataset, curves, memory, files, rows),
     )
 
 

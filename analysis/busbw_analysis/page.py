@@ -170,3 +170,9 @@ def sentence(text: str) -> str:
 def clock_time(stamp: str) -> str:
     """A stored time of day as people read it, to the second: ``2026-11-21 06:12:34``."""
     return stamp.replace("T", " ").removesuffix("Z").partition(".")[0]
+
+
+def letter(number: int) -> str:
+    """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
+    first, last = divmod(number, 26)
+    return (letter(first - 1) if first else "") + chr(ord("A") + last)

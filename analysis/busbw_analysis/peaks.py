@@ -249,9 +249,10 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
     algbw = point.size_bytes * copied.bytes_per_second / (point.wire_bytes * sharing)
     shared = "" if sharing == 1 else "; the groups that run at the same time share it by the bytes they move"
     timed = "from the first entry to the last exit" if copied.whole else "by the time of the slowest rank"
+    ranks = f"{copied.ranks} rank{'s' if copied.ranks > 1 else ''}"
     denominator = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in all, measured in this run "
-        f"({copied.ranks} ranks, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
+        f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
         f"rank copied once{shared}"
     )
     return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=True)

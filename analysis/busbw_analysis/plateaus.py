@@ -9,13 +9,14 @@ exponential on both sides (Schwarz 1978). Over known curves that was right more 
 on left-out sizes (94 against 87 %): a plateau of three or four sizes does not survive the loss of one.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
-from busbw.units import format_size
+from busbw.units import about_size
 from busbw_analysis.launches import median_over_launches
 from busbw_analysis.segments import Floats, Integers
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
@@ -92,8 +93,8 @@ class Plateaus:
         """``plateau 1 (up to 32 KiB)``: what the data say, and no name of a cache."""
         last = len(self.plateaus) - 1
         return tuple(
-            f"plateau {number + 1} ({f'from {format_size(one.first_bytes)}' if number == last else ''}"
-            f"{'' if number == last else f'up to {format_size(one.last_bytes)}'})"
+            f"plateau {number + 1} ({f'from {about_size(one.first_bytes)}' if number == last else ''}"
+            f"{'' if number == last else f'up to {about_size(one.last_bytes)}'})"
             for number, one in enumerate(self.plateaus)
         )
 
@@ -143,11 +144,12 @@ def find_plateaus(
             f"{LEAST_STEP:.0%} all the way"
         )
     shape = found[min(found, key=lambda number: found[number].score)]
-    plateaus = tuple(_plateau(working_sets, y, launches, low, high) for low, high in shape.runs)
+    runs = _whole(shape, y)
+    plateaus = tuple(_plateau(working_sets, y, launches, low, high) for low, high in runs)
     return Plateaus(
         plateaus=plateaus,
         start_bytes=plateaus[0].first_bytes,
-        end=_end(shape, y, noise, plateaus[-1]),
+        end=_end(y[runs[-1][1] + 1 :] - shape.levels[-1], noise, plateaus[-1]),
         noise=noise,
         candidates=tuple(
             Candidate(number, float(np.abs(y - one.predict(x)).mean()), one.score / count)
@@ -168,7 +170,7 @@ def _noise(y: Floats, launches: Floats) -> float:
     """Standard deviation of ln(rate) of one size: by the steps from size to size, most of which lie on plateaus, or by
     what launches differ in beyond a common factor, if that is more.
     """
-    steps = float(np.median(np.abs(np.diff(y)))) / _MEDIAN_DEVIATION / np.sqrt(2)
+    steps = float(np.median(np.abs(np.diff(y)))) / _MEDIAN_DEVIATION / math.sqrt(2)
     if len(launches) < 2:
         return max(steps, _LEAST_NOISE)
     rest = launches - launches.mean(axis=0) - launches.mean(axis=1, keepdims=True) + launches.mean()
@@ -191,8 +193,21 @@ def _plateau(working_sets: Sequence[int], y: Floats, launches: Floats, low: int,
     return Plateau(working_sets[low], working_sets[high], high - low + 1, rate, *ends, kind)
 
 
-def _end(shape: "_Shape", y: Floats, noise: float, last: Plateau) -> End:
-    beyond = y[shape.runs[-1][1] + 1 :] - shape.levels[-1]
+def _whole(shape: "_Shape", y: Floats) -> tuple[tuple[int, int], ...]:
+    """First and last index of every plateau; sizes before the first and behind the last one that are less than a step
+    away from it are on it, whatever slope chance gave them.
+    """
+    (first, begins), (last, ends) = shape.runs[0], shape.runs[-1]
+    if first > 0 and abs(float(np.median(y[:first])) - shape.levels[0]) < np.log1p(LEAST_STEP):
+        first = 0
+    if ends < len(y) - 1 and abs(float(np.median(y[ends + 1 :])) - shape.levels[-1]) < np.log1p(LEAST_STEP):
+        ends = len(y) - 1
+    if len(shape.runs) == 1:
+        return ((first, ends),)
+    return ((first, begins), *shape.runs[1:-1], (last, ends))
+
+
+def _end(beyond: Floats, noise: float, last: Plateau) -> End:
     if len(beyond) and abs(beyond[-1]) > max(LEAST_STEP, 4 * noise):
         return "falls" if beyond[-1] < 0 else "rises"
     return "flat" if last.octaves >= OCTAVES_OF_THE_OUTERMOST else "short"
@@ -240,7 +255,7 @@ class _Search:
         self._x, self._y = x, y
         self._penalty = _MEAN_DEVIATION * noise * np.log(len(x)) / 2
         # Where the rate falls all the way its steps are no noise, but how they change still is.
-        bends = float(np.median(np.abs(np.diff(y, 2)))) / _MEDIAN_DEVIATION / np.sqrt(6)
+        bends = float(np.median(np.abs(np.diff(y, 2)))) / _MEDIAN_DEVIATION / math.sqrt(6)
         self._flat = max(float(np.log1p(LEAST_STEP)), 3 * min(noise, bends))
         runs = list(self._runs())
         self._begin: Integers = np.asarray([run[0] for run in runs], dtype=np.int64)

@@ -25,6 +25,7 @@ from busbw_analysis.page import (
     Table,
     Tone,
     clock_time,
+    letter,
     percent,
     sentence,
     three_digits,
@@ -32,10 +33,13 @@ from busbw_analysis.page import (
 )
 from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
+from busbw_analysis.report_hierarchy import hierarchy
+from busbw_analysis.report_memory import memory
 from busbw_analysis.report_pairs import pairs
 from busbw_analysis.report_ranks import rank_views
 from busbw_analysis.report_roofline import rooflines
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
+from busbw_analysis.report_storage import storage
 from busbw_analysis.report_trust import overlaps, trust
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
@@ -133,7 +137,10 @@ def page_of(judgement: Judgement) -> Page:
         notices=tuple(Notice(remark.severity, remark.text) for remark in judgement.remarks),
         sections=(
             _verdicts(judgement.verdicts),
+            *_if_any(hierarchy(judgement)),
             operations(judgement),
+            *_if_any(memory(judgement)),
+            *_if_any(storage(judgement)),
             *((of_pairs,) if of_pairs else ()),
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
@@ -146,6 +153,10 @@ def page_of(judgement: Judgement) -> Page:
             glossary(),
         ),
     )
+
+
+def _if_any(section: Section | None) -> tuple[Section, ...]:
+    return () if section is None else (section,)
 
 
 def _title(dataset: Dataset) -> str:
@@ -323,12 +334,6 @@ def _roof(verdict: Verdict) -> tuple[str, str] | None:
         return None
     what = verdict.denominator.replace(f"{verdict.op} on ranks", "the operation on ranks")
     return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
-
-
-def letter(number: int) -> str:
-    """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
-    first, last = divmod(number, 26)
-    return (letter(first - 1) if first else "") + chr(ord("A") + last)
 
 
 def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:

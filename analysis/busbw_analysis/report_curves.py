@@ -26,7 +26,7 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
-from busbw_analysis.peaks import Roof
+from busbw_analysis.peaks import STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary, Interval
@@ -61,8 +61,10 @@ class _Rate:
 def operations(judgement: Judgement) -> Section:
     """One part per operation, in the order of the plan."""
     by_op: dict[str, list[Curve]] = {}
+    elsewhere = TRAFFIC.keys() | STORAGE  # these have sections of their own
     for curve in judgement.curves:
-        by_op.setdefault(curve.series.key.op, []).append(curve)
+        if curve.series.key.op not in elsewhere:
+            by_op.setdefault(curve.series.key.op, []).append(curve)
     cases = {case.index: case for case in judgement.cases}
     parts = tuple(
         _operation(f"op-{number}", op, curves, cases) for number, (op, curves) in enumerate(by_op.items(), start=1)
@@ -71,6 +73,8 @@ def operations(judgement: Judgement) -> Section:
         text = (
             "Pairs of ranks alone were measured: they are below."
             if judgement.matrices
+            else "No message was sent: memory and storage alone were measured, and are below."
+            if judgement.memory or judgement.files
             else "No operation gave a result that can be shown."
         )
         return Section("operations", "Operations", (Paragraph(text),))

@@ -19,6 +19,10 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``rooflines``: for every host or GPU that computed its roofs of memory and arithmetic, balances and kernels, as
   ``roofline.Roofline``
 - ``network_rooflines``: FLOP for each byte on the wire, as ``network_roofline.NetworkRoofline``
+- ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
+  ``plateaus`` and ``roof`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
+- ``storage``: every case on storage, as ``storage.Stored``
+- ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.Rung``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
 """
 
@@ -34,9 +38,11 @@ from busbw.records import JSON
 from busbw_analysis.fit import Refused
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import Dataset
+from busbw_analysis.memory import MemoryCurve
 from busbw_analysis.models import NoModel
 from busbw_analysis.page import Page
-from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peaks import NoRoof, Roof
+from busbw_analysis.plateaus import NoPlateaus
 
 LAYOUT: Final = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""
@@ -61,6 +67,9 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "lateness": plain(judgement.lateness),
         "rooflines": plain(judgement.rooflines),
         "network_rooflines": plain(judgement.networks),
+        "memory": [_memory(curve) for curve in judgement.memory],
+        "storage": [{**plain(one), "roof": _roof(one.roof)} for one in judgement.files],
+        "hierarchy": [{**plain(rung), "share": rung.share} for rung in judgement.rungs],
         "cases": plain(judgement.cases),
     }
 
@@ -92,8 +101,18 @@ def _curve(curve: Curve) -> dict[str, JSON]:
         "fit": {"none": curve.fit.reason} if isinstance(curve.fit, Refused) else plain(curve.fit),
         "model": {"none": curve.model.reason} if isinstance(curve.model, NoModel) else plain(curve.model),
         "alternatives": plain(curve.alternatives),
-        "roof": {"none": curve.roof.reason} if isinstance(curve.roof, NoRoof) else plain(curve.roof),
+        "roof": _roof(curve.roof),
     }
+
+
+def _roof(roof: Roof | NoRoof) -> JSON:
+    return {"none": roof.reason} if isinstance(roof, NoRoof) else plain(roof)
+
+
+def _memory(curve: MemoryCurve) -> dict[str, JSON]:
+    found = curve.plateaus
+    told = {"none": found.reason} if isinstance(found, NoPlateaus) else {**plain(found), "outermost": found.outermost}
+    return {**plain(curve), "plateaus": told, "roof": _roof(curve.roof), "nominal": curve.nominal}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.units import format_rate, format_size, format_time, significant
+from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.fit import Fit
@@ -330,16 +330,8 @@ def _fit_lines(row: Row) -> Iterator[list[str]]:
             MISSING if interval is None else format_time(interval[1] * 1e9),
             format_rate(row["algbw"]) if last else MISSING,
             format_rate(row["busbw"]) if last else MISSING,
-            _about(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else MISSING,
+            about_size(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else MISSING,
             f"{row['mean_residual']:.1%}/{row['max_residual']:.1%}" if first else "",
             MISSING if held_out is None else f"{held_out:.1%}/{row['held_out_worst_error']:.1%}",
             "; ".join([*notes, *([bound] if bound else [])]),
         ]
-
-
-def _about(size_bytes: float) -> str:
-    """A size that was computed: three digits are all there is to it."""
-    for unit, factor in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
-    return f"{size_bytes:.3g} B"

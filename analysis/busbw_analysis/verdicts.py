@@ -7,9 +7,9 @@ from typing import Literal
 from busbw.units import format_rate, format_time
 from busbw_analysis.fit import Fit, Refused
 from busbw_analysis.models import NoModel, Prediction
-from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof
+from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.series import Point, Series
-from busbw_analysis.summary import Interval
+from busbw_analysis.summary import LOCAL, Interval
 
 Word = Literal[
     "near the roof",
@@ -75,8 +75,10 @@ class Verdict:
 
 
 def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
-    """One verdict per band of sizes that was measured. A copy is a roof and is not judged by itself."""
-    if curve.series.key.op in TRAFFIC:
+    """One verdict per band of sizes that was measured. What stays in memory or on storage is shown with its roof and
+    not judged: its sizes are levels of the hierarchy, and no messages.
+    """
+    if curve.series.key.op in LOCAL | STORAGE:
         return
     low = -1
     for band, high in BANDS:

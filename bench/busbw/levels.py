@@ -246,6 +246,15 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     return Peak(link.nominal, practical, what, link.direction, link.source)
 
 
+def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | str:
+    """The drive behind a block device (``/dev/nvme0n1p2``) in one direction."""
+    name = device.rpartition("/")[2]
+    for drive in _listed(facts, "drives"):
+        if any(name.startswith(one) for one in _all(drive)):
+            return _drive(drive, rows)
+    return "that is no NVMe drive which the kernel tells of, so its rate is not known"
+
+
 def _peak(row: Rate) -> Peak:
     return Peak(row.bytes_per_second, row.practical_bytes_per_second, row.name, row.direction, row.source)
 

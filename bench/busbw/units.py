@@ -113,6 +113,15 @@ def format_size(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def about_size(size_bytes: float) -> str:
+    """A size that was computed or need not be exact, with three digits: ``34752`` → ``33.9 KiB``."""
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if size_bytes >= _BINARY[unit]:
+            whole = size_bytes >= 1000 * _BINARY[unit]
+            return f"{size_bytes / _BINARY[unit]:{'.0f' if whole else '.3g'}} {unit}"
+    return f"{size_bytes:.3g} B"
+
+
 def format_rate(bytes_per_second: float | None) -> str:
     """``1.25e10`` → ``12.5 GB/s`` with three significant digits; None (there is no wire) → ``–``."""
     if bytes_per_second is None:

@@ -89,7 +89,7 @@ def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
         ("all_reduce", 1, "nothing crosses a wire"),
         ("barrier", 4, "nothing crosses a wire"),
         ("memory_copy", 4, "the nominal rate of the memory of node0 is not known: its modules are not recorded"),
-        ("storage_read", 4, "the run does not tell which drives are behind its files"),
+        ("storage_read", 4, "what the files of node0 are on was not told"),
     ],
 )
 def test_what_has_no_roof(op: str, ranks: int, reason: str) -> None:
@@ -320,6 +320,37 @@ def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str
     assert "PCIe 5 x8 as trained of GPU 0 on node0" in found.denominator
     unknown = on_gpus(op, [{**gpu(0), "link": None}], ranks=1)
     assert unknown == NoRoof("the kernel does not tell how its link was trained")
+
+
+DRIVE = {
+    "address": "0000:81:00.0",
+    "names": ["nvme0"],
+    "model": "Fast 9000",
+    "link": {"trained": {"gigatransfers": 16.0, "lanes": 4}, "card": {"gigatransfers": 32.0, "lanes": 4}},
+}
+
+
+def files_on(device: str) -> Machine:
+    told = {"path": "/scratch", "type": "ext4", "device": device}
+    return Machine(facts={"storage": told, "pci": {"gpus": [], "nics": [], "drives": [DRIVE]}})
+
+
+def test_files_are_under_the_link_of_their_drive() -> None:
+    found = roof("storage_read", machine=files_on("/dev/nvme0n1p2"))
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
+    assert found.practical == pytest.approx(6.8e9 / 4)
+    for said in (
+        "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal, 6.8 GB/s in practice",
+        "shared by 4 ranks; storage_read moves S on each rank",
+    ):
+        assert said in found.denominator
+
+
+def test_files_on_something_unknown_have_no_roof() -> None:
+    found = roof("storage_write", machine=files_on("/dev/vda"))
+    assert isinstance(found, NoRoof)
+    assert "the files of node0 are in /scratch (ext4 on /dev/vda): that is no NVMe drive" in found.reason
 
 
 def port(device: str, gigabits: float, *, up: bool = True, layer: str = "InfiniBand", rate: str = "4X NDR") -> JSON:

@@ -16,7 +16,7 @@ from busbw.errors import StoreError, UsageError
 from busbw.records import Case, LaunchStarted
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import report
+from busbw_analysis import page, report
 from busbw_analysis.judge import Judgement, Remark, judge
 from busbw_analysis.load import pool
 from busbw_analysis.page import Figure, Paragraph, Section, Table
@@ -82,7 +82,9 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
     assert headings == [
         "Warnings",
         "Verdict",
+        "Hierarchy",
         "Operations",
+        "Memory",
         "Single ranks",
         "Fits",
         "Cases without a result",
@@ -119,7 +121,7 @@ def test_every_figure_has_alt_text_and_its_numbers() -> None:
     assert all("table" in parts and "figcaption" in parts for parts in outline.figures)
     plots = [attributes for attributes in outline.every("svg") if attributes.get("class") == "plot"]
     anchors = {attributes.get("id") for _, attributes in outline.tags}
-    assert len(plots) == 2
+    assert len(plots) == 3, "the hierarchy, time and rate"
     for attributes in plots:
         assert attributes["role"] == "img"
         assert set(str(attributes["aria-labelledby"]).split()) <= anchors
@@ -252,7 +254,7 @@ def test_what_was_held_against_nothing_is_not_called_expected() -> None:
 
 @pytest.mark.parametrize(("number", "letter"), [(0, "A"), (25, "Z"), (26, "AA"), (27, "AB"), (52, "BA"), (702, "AAA")])
 def test_roofs_are_lettered_like_columns(number: int, letter: str) -> None:
-    assert report.letter(number) == letter
+    assert page.letter(number) == letter
 
 
 def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:

@@ -1,0 +1,271 @@
+"""The hierarchy of a machine as a run shows it: every level with what was measured beside what it has by its datasheet.
+
+A level of which nothing was measured still stands with its nominal rate, and a measured one of which nothing is known
+without it; both say why.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from busbw.catalogue import Catalogue
+from busbw.levels import Level, Peak, picture
+from busbw.units import format_size
+from busbw_analysis.load import Dataset
+from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve
+from busbw_analysis.peaks import TO_THE_HOST, Roof
+from busbw_analysis.plateaus import Plateaus
+from busbw_analysis.storage import Stored
+from busbw_analysis.verdicts import Curve
+
+Kind = Literal[
+    "cache",
+    "DRAM",
+    "GPU cache",
+    "HBM",
+    "PCIe",
+    "NVLink",
+    "ranks of a host",
+    "links of GPUs",
+    "network",
+    "storage",
+    "NVMe",
+]
+
+_WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
+"""How ranks reach each other."""
+
+_KERNELS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
+"""Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """A level: its ``name``, what was ``measured`` there (B/s, None: nothing) and ``how``, and what it has by datasheet
+    (``nominal``) and in ``practice``, with ``denominator``: what these two are, or why they are not known.
+    """
+
+    kind: Kind
+    name: str
+    measured: float | None
+    low: float | None
+    high: float | None
+    how: str
+    nominal: float | None
+    practical: float | None
+    denominator: str
+
+    @property
+    def share(self) -> float | None:
+        """Measured over nominal."""
+        return None if self.measured is None or not self.nominal else self.measured / self.nominal
+
+
+def hierarchy(
+    dataset: Dataset,
+    curves: Sequence[Curve],
+    memory: Sequence[MemoryCurve],
+    files: Sequence[Stored],
+    rows: Catalogue,
+) -> tuple[Rung, ...]:
+    """The levels from the core outwards. Empty where nothing but latencies was measured and nothing is known."""
+    first = dataset.runs[0].run.hosts[0]
+    known = picture(dataset.environment(first), rows).levels
+    rungs = [
+        *_memories(memory, "cpu", "cache", "DRAM", [level for level in known if level.name == "DRAM"], first),
+        *_memories(memory, "cuda", "GPU cache", "HBM", [level for level in known if level.name == "HBM"], first),
+        *_to_the_host(curves, [level for level in known if level.name == "PCIe"], first),
+        *_between_ranks(curves, known, first),
+        *_files(files, [level for level in known if level.name == "NVMe"], first),
+    ]
+    return tuple(rungs) if any(rung.measured is not None for rung in rungs) else ()
+
+
+def _memories(
+    memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[Level], host: str
+) -> Iterator[Rung]:
+    """Plateaus of one kernel, then the memory behind them: the most that any kernel gets out of it."""
+    mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
+    chosen = _shown(mine)
+    if chosen is not None and isinstance(chosen.plateaus, Plateaus):
+        inner = chosen.plateaus.plateaus[:-1] if chosen.beyond_caches else chosen.plateaus.plateaus
+        for plateau, name in zip(inner, chosen.plateaus.names, strict=False):
+            yield Rung(
+                kind=cache,
+                name=name,
+                measured=plateau.rate,
+                low=plateau.low,
+                high=plateau.high,
+                how=f"traffic of {_who(chosen)}, {plateau.sizes} sizes",
+                nominal=None,
+                practical=None,
+                denominator="caches have no row: plateaus are found from the data and have no datasheet",
+            )
+    best = _best(mine, lambda curve: curve.beyond_caches)
+    if best is not None and isinstance(best.plateaus, Plateaus):
+        last = best.plateaus.plateaus[-1]
+        yield _memory(best, outermost, last.rate, (last.low, last.high), f"{last.sizes} sizes on the last plateau")
+    elif mine:
+        best = max(mine, key=lambda curve: curve.points[-1].rate)
+        point = best.points[-1]
+        size = f"{format_size(point.working_set_bytes)} of working set; whether caches still help is not known"
+        yield _memory(best, outermost, point.rate, (point.low, point.high), size)
+    else:
+        yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
+
+
+def _shown(curves: Sequence[MemoryCurve]) -> MemoryCurve | None:
+    """The kernel whose plateaus are shown, with the most threads."""
+    found = [curve for curve in curves if isinstance(curve.plateaus, Plateaus) and curve.key.op in _KERNELS]
+    return min(found, key=lambda one: (_KERNELS.index(one.key.op), -(one.threads or 1)), default=None)
+
+
+def _best(curves: Iterable[MemoryCurve], rate: Callable[[MemoryCurve], float | None]) -> MemoryCurve | None:
+    rated = [(value, number, curve) for number, curve in enumerate(curves) if (value := rate(curve)) is not None]
+    return max(rated)[2] if rated else None
+
+
+def _who(curve: MemoryCurve) -> str:
+    threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
+    ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
+    return f"{curve.key.op}{threads}{ranks}"
+
+
+def _memory(curve: MemoryCurve, kind: Kind, rate: float, ends: tuple[float | None, float | None], where: str) -> Rung:
+    roof = curve.roof
+    return Rung(
+        kind=kind,
+        name="memory behind the caches" if kind == "DRAM" else "memory of a GPU",
+        measured=rate,
+        low=ends[0],
+        high=ends[1],
+        how=f"traffic of {_who(curve)}, {where}",
+        nominal=curve.nominal,
+        practical=curve.practical,
+        denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
+    )
+
+
+def _unmeasured(level: Level, kind: Kind, host: str) -> Rung:
+    peak = level.peak
+    return Rung(
+        kind=kind,
+        name=f"{level.holder} of {host}",
+        measured=None,
+        low=None,
+        high=None,
+        how="not measured in this run",
+        nominal=None if peak is None else peak.nominal,
+        practical=None if peak is None else peak.practical,
+        denominator=_in_words(peak) if peak is not None else f"no roof: {level.why}",
+    )
+
+
+def _in_words(peak: Peak) -> str:
+    return f"{peak.what}, {peak.direction}, nominal (source: {peak.source})"
+
+
+def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
+    """Each of the copies between host and GPU at its best, else the links as they are."""
+    found = list(_best_of_each_op(curve for curve in curves if curve.series.key.op in TO_THE_HOST))
+    for curve, rate, size in found:
+        yield _of_curve(curve, "PCIe", curve.series.key.op.replace("_", " "), rate, size, "algbw")
+    if not found:
+        yield from (_unmeasured(level, "PCIe", host) for level in known if level.peak is not None)
+
+
+def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
+    """The collective that gets most out of each way that ranks have to each other, then what nobody used."""
+    best: dict[Kind, tuple[float, int, Curve]] = {}
+    for curve in curves:
+        found = _most(curve)
+        if curve.series.bus_factor is not None and found is not None:
+            kind = _way(curve)
+            if kind not in best or found[0] > best[kind][0]:
+                best[kind] = (*found, curve)
+    for kind in _WAYS:
+        if kind in best:
+            rate, size, curve = best[kind]
+            yield _of_curve(curve, kind, f"{kind}: busbw of {curve.series.key.op}", rate, size, "busbw")
+    unused: tuple[tuple[Kind, Literal["NVLink", "NIC"], Kind], ...] = (
+        ("links of GPUs", "NVLink", "NVLink"),
+        ("network", "NIC", "network"),
+    )
+    for kind, name, shown in unused:
+        if kind not in best:
+            yield from (_unmeasured(level, shown, host) for level in known if level.name == name and level.peak)
+
+
+def _way(curve: Curve) -> Kind:
+    if curve.series.key.hosts > 1:
+        return "network"
+    return "ranks of a host" if curve.series.key.device == "cpu" else "links of GPUs"
+
+
+def _best_of_each_op(curves: Iterable[Curve]) -> Iterator[tuple[Curve, float, int]]:
+    best: dict[str, tuple[Curve, float, int]] = {}
+    for curve in curves:
+        found = _most(curve)
+        op = curve.series.key.op
+        if found is not None and (op not in best or found[0] > best[op][1]):
+            best[op] = (curve, *found)
+    yield from best.values()
+
+
+def _most(curve: Curve) -> tuple[float, int] | None:
+    """The highest rate of a curve (busbw, algbw where nothing crosses a wire) and its size."""
+    rated = [
+        (rate, point.size_bytes)
+        for point in curve.series.points
+        if (rate := point.algbw if curve.series.bus_factor is None else point.busbw) is not None
+    ]
+    return max(rated, default=None)
+
+
+def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what: str) -> Rung:
+    point = next(point for point in curve.series.points if point.size_bytes == size)
+    low_ns, high_ns = point.interval.low_ns, point.interval.high_ns
+    roof = curve.roof
+    nominal = practical = None
+    if isinstance(roof, Roof):
+        most = roof.algbw if curve.series.bus_factor is None else roof.busbw
+        # What was measured in this run is no datasheet: it stands as what is reached in practice.
+        nominal, practical = (None, most) if roof.measured else (most, _practical(roof, most))
+    return Rung(
+        kind=kind,
+        name=name,
+        measured=rate,
+        low=None if high_ns is None else rate * point.time_ns / high_ns,
+        high=None if low_ns is None else rate * point.time_ns / low_ns,
+        how=f"{what} of {curve.series.key.label} at {format_size(size)}",
+        nominal=nominal,
+        practical=practical,
+        denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
+    )
+
+
+def _practical(roof: Roof, most: float | None) -> float | None:
+    return None if roof.practical is None or most is None else most * roof.practical / roof.algbw
+
+
+def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[Rung]:
+    best: Mapping[str, Stored] = {
+        op: max((one for one in files if one.op == op), key=lambda one: one.rate)
+        for op in dict.fromkeys(one.op for one in files)
+    }
+    for op, one in best.items():
+        way = "" if one.block is None else f", blocks of {one.block}, {one.depth} under way, {one.way}"
+        ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
+        yield Rung(
+            kind="storage",
+            name=op.replace("_", " "),
+            measured=one.rate,
+            low=one.low,
+            high=one.high,
+            how=f"{ranks}, {format_size(one.size_bytes)} each{way}",
+            nominal=one.nominal,
+            practical=one.practical,
+            denominator=one.roof.denominator if isinstance(one.roof, Roof) else f"no roof: {one.roof.reason}",
+        )
+    if not any(one.nominal for one in files):
+        yield from (_unmeasured(level, "NVMe", host) for level in known if level.peak is not None)

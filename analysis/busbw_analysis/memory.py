@@ -1,0 +1,194 @@
+"""What memory does: the traffic of every kernel over its working set, its plateaus, and what more threads bring.
+
+Traffic is counted as STREAM counts it (McCalpin 1995): what a kernel reads and writes, each once. Lines that a store
+fetches before it writes them are not counted, though the memory carries them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from busbw_analysis.load import Dataset
+from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof
+from busbw_analysis.plateaus import NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.series import SeriesKey
+from busbw_analysis.summary import CaseSummary, IntervalKind
+from busbw_analysis.verdicts import Curve
+
+FIRST_TOUCH = "memory_touch"
+"""Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
+
+_THREADS = re.compile(r"threads:(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPoint:
+    """One size: S and working set (all arrays of one rank) in bytes, traffic in B/s of all ranks that share the memory.
+
+    ``low`` and ``high`` are the ends of ``kind``; ``share`` is the traffic over that of the roof, ``practical_share``
+    over what others reach on such hardware. ``launch_rates`` are in the order of the launches.
+    """
+
+    size_bytes: int
+    working_set_bytes: int
+    case: int
+    time_ns: float
+    rate: float
+    low: float | None
+    high: float | None
+    kind: IntervalKind
+    launch_rates: tuple[float, ...]
+    share: float | None
+    practical_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryCurve:
+    """A kernel with all but its size fixed. ``factor`` is the traffic over S of one rank, ``together`` how many ranks
+    share the memory; ``threads`` is None where the op was not asked for any.
+    """
+
+    key: SeriesKey
+    threads: int | None
+    factor: float
+    together: int
+    points: tuple[MemoryPoint, ...]
+    plateaus: Plateaus | NoPlateaus
+    roof: Roof | NoRoof
+
+    @property
+    def nominal(self) -> float | None:
+        """The traffic that is 100 %, in B/s; None without a roof."""
+        return self.roof.algbw * self.factor * self.together if isinstance(self.roof, Roof) else None
+
+    @property
+    def practical(self) -> float | None:
+        """The traffic that others reach on such hardware, in B/s; None where it is not known."""
+        if isinstance(self.roof, NoRoof) or self.roof.practical is None:
+            return None
+        return self.roof.practical * self.factor * self.together
+
+    @property
+    def beyond_caches(self) -> float | None:
+        """The traffic of the memory behind the caches, in B/s; None where the sweep does not show it."""
+        if isinstance(self.plateaus, NoPlateaus) or self.plateaus.end != "flat":
+            return None
+        return self.plateaus.plateaus[-1].rate
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """A kernel on so many threads at one size: its traffic over that of one thread (None: one was not measured)."""
+
+    curve: MemoryCurve
+    point: MemoryPoint
+    times_one: float | None
+
+
+def memory_curves(
+    dataset: Dataset, curves: Iterable[Curve], summaries: Sequence[CaseSummary]
+) -> tuple[MemoryCurve, ...]:
+    """The curves of kernels in memory, in the order of the plan."""
+    return tuple(_curve(dataset, curve, summaries) for curve in curves if curve.series.key.op in TRAFFIC)
+
+
+def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> MemoryCurve:
+    key = curve.series.key
+    factor = TRAFFIC[key.op]
+    hosts = Counter(dataset.runs[0].run.hosts[rank] for rank in key.ranks)
+    # A GPU has its memory to itself; the ranks of a host share its.
+    together = max(hosts.values(), default=1) if key.device == "cpu" else 1
+    found = MemoryCurve(
+        key=key,
+        threads=threads_of(key.variant),
+        factor=factor,
+        together=together,
+        points=(),
+        plateaus=NoPlateaus("nothing was measured"),
+        roof=curve.roof,
+    )
+    points: list[MemoryPoint] = []
+    for one in curve.series.points:
+        group = next(group for group in summaries[one.case].groups if group.ranks == key.ranks)
+        # From the first entry to the last exit where clocks tell: ranks that take turns do not add up.
+        waited = group.span_ns / one.time_ns if len(key.ranks) > 1 and group.span_ns is not None else 1.0
+        moved = factor * together * one.size_bytes * 1e9 / waited
+        rate = moved / one.time_ns
+        points.append(
+            MemoryPoint(
+                size_bytes=one.size_bytes,
+                working_set_bytes=round(factor * one.size_bytes),
+                case=one.case,
+                time_ns=one.time_ns,
+                rate=rate,
+                low=None if one.interval.high_ns is None else moved / one.interval.high_ns,
+                high=None if one.interval.low_ns is None else moved / one.interval.low_ns,
+                kind=one.interval.kind,
+                launch_rates=tuple(moved / median for median in one.launch_medians_ns),
+                share=None if found.nominal is None else rate / found.nominal,
+                practical_share=None if found.practical is None else rate / found.practical,
+            )
+        )
+    return replace(found, points=tuple(points), plateaus=_plateaus(key, points))
+
+
+def threads_of(variant: str | None) -> int | None:
+    """``threads:4`` → 4; None for anything else."""
+    match = _THREADS.search(variant or "")
+    return int(match[1]) if match else None
+
+
+def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint]) -> Plateaus | NoPlateaus:
+    if key.op == FIRST_TOUCH:
+        return NoPlateaus("fresh pages are in no cache")
+    if key.cache != "warm":
+        return NoPlateaus(f"with {key.cache} buffers the caches hold other data than those of one call")
+    return find_plateaus(
+        [point.working_set_bytes for point in points],
+        [point.rate for point in points],
+        [point.launch_rates for point in points],
+    )
+
+
+def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
+    """Every kernel at the largest size that all its thread counts share, by kernel and threads."""
+    alike: dict[SeriesKey, list[MemoryCurve]] = {}
+    for curve in curves:
+        if curve.threads is not None:
+            alike.setdefault(replace(curve.key, variant=None), []).append(curve)
+    found: list[Scaled] = []
+    for members in alike.values():
+        shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in members))
+        if not shared:
+            continue
+        at = {curve: _at(curve, max(shared)) for curve in sorted(members, key=lambda one: one.threads or 0)}
+        one = next((point.rate for curve, point in at.items() if curve.threads == 1), None)
+        found += [Scaled(curve, point, None if one is None else point.rate / one) for curve, point in at.items()]
+    return tuple(found)
+
+
+def beside(
+    curves: Iterable[MemoryCurve], op: str, other: str
+) -> tuple[tuple[MemoryCurve, MemoryPoint, MemoryPoint], ...]:
+    """``op`` and ``other`` at the largest size that both have, where they were measured alike; ``op``'s curve."""
+    known = list(curves)
+    others: Mapping[SeriesKey, MemoryCurve] = {_but_for_op(one.key): one for one in known if one.key.op == other}
+    found: list[tuple[MemoryCurve, MemoryPoint, MemoryPoint]] = []
+    for curve in known:
+        partner = others.get(_but_for_op(curve.key)) if curve.key.op == op else None
+        if partner is None:
+            continue
+        shared = {point.size_bytes for point in curve.points} & {point.size_bytes for point in partner.points}
+        if shared:
+            found.append((curve, _at(curve, max(shared)), _at(partner, max(shared))))
+    return tuple(found)
+
+
+def _but_for_op(key: SeriesKey) -> SeriesKey:
+    """What two kernels must share to be laid side by side; a first touch can only be timed call by call."""
+    return replace(key, op="", mode="", sync="")
+
+
+def _at(curve: MemoryCurve, size_bytes: int) -> MemoryPoint:
+    return next(point for point in curve.points if point.size_bytes == size_bytes)

@@ -1,0 +1,102 @@
+"""What storage does: the rate of all ranks together by block and depth, and what a checkpoint costs the trainer.
+
+Rates are the bytes of all ranks over the time from the first entry to the last exit. Without a common clock they are
+over the time of the slowest rank, which is too short for ranks that took turns; ``whole`` says which it was.
+"""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from busbw_analysis.peaks import STORAGE, NoRoof, Roof
+from busbw_analysis.summary import CaseSummary, GroupSummary, IntervalKind
+from busbw_analysis.verdicts import Curve
+
+_VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
+
+WAYS = {
+    "direct": "past the page cache (O_DIRECT)",
+    "dropped": "through the page cache, which was emptied of the file before it was read",
+    "memory": "the file system is memory: nothing of this is a drive",
+}
+"""How a file is gone through, as a variant says it, and in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """One case on storage. Times are ns per call, ``rate`` with ``low`` and ``high`` B/s of all ``ranks`` together.
+
+    ``block`` and ``way`` are as the plan has them (None for a checkpoint), ``depth`` blocks under way at any time. For
+    a save beside computation ``blocked_ns`` is what the trainer waits until it may go on, and the time is that until
+    all of it is on the device, when nothing is computed beside it.
+    """
+
+    op: str
+    case: int
+    size_bytes: int
+    ranks: int
+    block: str | None
+    depth: int | None
+    way: str | None
+    time_ns: float
+    rate: float
+    low: float | None
+    high: float | None
+    kind: IntervalKind
+    whole: bool
+    blocked_ns: float | None
+    check: str
+    flags: tuple[str, ...]
+    roof: Roof | NoRoof
+
+    @property
+    def nominal(self) -> float | None:
+        """The rate of all ranks together that is 100 %, in B/s; None without a roof."""
+        return self.roof.algbw * self.ranks if isinstance(self.roof, Roof) else None
+
+    @property
+    def practical(self) -> float | None:
+        """The rate of all ranks together that others reach on such hardware, in B/s; None where it is not known."""
+        known = self.roof.practical if isinstance(self.roof, Roof) else None
+        return None if known is None else known * self.ranks
+
+
+def stored(summaries: Iterable[CaseSummary], curves: Iterable[Curve]) -> tuple[Stored, ...]:
+    """Every measured case on storage, in the order of the plan; ``curves`` know the roofs."""
+    roofs = {curve.series.key.op: curve.roof for curve in curves}
+    return tuple(
+        _stored(summary, group, roofs.get(summary.case.op, NoRoof("it was measured beside computation only")))
+        for summary in summaries
+        if summary.case.op in STORAGE and summary.state == "measured"
+        for group in summary.groups
+    )
+
+
+def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | NoRoof) -> Stored:
+    case = summary.case
+    variant = _VARIANT.fullmatch(case.variant or "")
+    posted = group.overlap
+    time_ns = group.time_ns if posted is None else posted.pure_ns
+    whole = posted is None and group.span_ns is not None
+    lasted = group.span_ns if whole and group.span_ns is not None else time_ns
+    moved = case.size_bytes * len(group.ranks) * 1e9 * time_ns / lasted
+    low, high = (None, None) if posted is not None else (group.interval.low_ns, group.interval.high_ns)
+    return Stored(
+        op=case.op,
+        case=summary.index,
+        size_bytes=case.size_bytes,
+        ranks=len(group.ranks),
+        block=None if variant is None else variant["block"],
+        depth=None if variant is None else int(variant["depth"]),
+        way=None if variant is None else variant["way"],
+        time_ns=time_ns,
+        rate=moved / time_ns,
+        low=None if high is None else moved / high,
+        high=None if low is None else moved / low,
+        kind="none" if posted is not None else group.interval.kind,
+        whole=whole,
+        blocked_ns=None if posted is None else posted.post_ns,
+        check=summary.check,
+        flags=tuple(summary.flags),
+        roof=roof,
+    )
