@@ -19,6 +19,7 @@ from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
 _MOST_RANKS = 1 << 20
+_MANY_CORES = 1 << 10
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18
 """A seed and the number of the launch have to fit a signed 64-bit integer together."""
@@ -121,7 +122,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "algorithms": lambda: _known("algorithm", self.algorithms, self._algorithms()),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
-            "threads": lambda: parse_threads(self.threads or CORES, 1),
+            "threads": lambda: parse_threads(self.threads or CORES, _MANY_CORES),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
