@@ -16,13 +16,24 @@ from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
 from busbw.schedules import ALGORITHMS, BY_HAND
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots, Transfer
+from busbw.schedules.base import NOTHING, Round, Schedule, Slots
 
 Messages = Sequence[tuple[int, torch.Tensor]]
 """Ranks of the world, and what is sent to or received from each."""
 
-Exchange = Callable[[Messages, Messages], Call]
-"""Messages to send and to receive → what does all of it at once, and returns when this rank has finished it."""
+
+@dataclass(frozen=True, slots=True)
+class Messaging:
+    """Messages that are exchanged at once: ``expect`` gets ready to receive, ``finish`` sends and returns when this
+    rank has sent and received all of them. ``expect`` comes first, and may come long before.
+    """
+
+    expect: Call
+    finish: Call
+
+
+Exchange = Callable[[Messages, Messages], Messaging]
+"""Messages to send and to receive → what exchanges them."""
 
 _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
     "sum": lambda there, received: there.add_(received),
@@ -78,11 +89,9 @@ def bind(
     schedule = schedule_of(op, case, len(group))
     memory = _Memory.of(schedule, me, case.count, send, receive)
     add = _ADD[case.redop or "sum"]
-    steps = [*memory.brought_in()]
-    for one in schedule.rounds:
-        steps += _steps_of(one, group, me, memory, add, exchange)
-    steps += memory.brought_out()
-    return Operation(partial(_all, tuple(steps)))
+    mine = [one for one in schedule.rounds if any(me in {transfer.source, transfer.to} for transfer in one)]
+    turns = [_turn(one, group, me, memory, add, exchange) for one in mine]
+    return Operation(partial(_all, (*memory.brought_in(), *_in_order(turns), *memory.brought_out())))
 
 
 def _all(steps: tuple[Call, ...]) -> None:
@@ -90,29 +99,60 @@ def _all(steps: tuple[Call, ...]) -> None:
         step()
 
 
-def _steps_of(
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    """What this rank does in a round: copies ``before``, messages, and copies and sums ``after``. ``touched`` are the
+    slots that any of it reads or writes, ``into`` those that messages are received into as they come.
+    """
+
+    before: tuple[Call, ...]
+    messaging: Messaging
+    after: tuple[Call, ...]
+    touched: frozenset[int]
+    into: frozenset[int]
+
+
+def _in_order(turns: Sequence[_Turn]) -> Iterator[Call]:
+    """One turn after the other. A rank gets ready for the messages of the next turn in this one already, unless they
+    come to where this one is at work: a sender that waits for that word then need not.
+    """
+    ready = False
+    for turn, following in zip(turns, [*turns[1:], None], strict=True):
+        if not ready:
+            yield turn.messaging.expect
+        ready = following is not None and turn.touched.isdisjoint(following.into)
+        if following is not None and ready:
+            yield following.messaging.expect
+        yield from turn.before
+        yield turn.messaging.finish
+        yield from turn.after
+
+
+def _turn(
     one: Round,
     group: Ranks,
     me: int,
     memory: "_Memory",
     add: Callable[[torch.Tensor, torch.Tensor], object],
     exchange: Exchange,
-) -> Iterator[Call]:
-    """What this rank does in a round: gather what lies apart, send and receive, put what came where it belongs."""
-    going = [transfer for transfer in one if transfer.source == me and memory.length(transfer.sent)]
-    coming = [transfer for transfer in one if transfer.to == me and memory.length(transfer.received)]
-    words = one and not memory.count  # a barrier's messages are empty: one element stands for them
-    if words:
-        going, coming = _mine(one, me)
+) -> _Turn:
+    """Gather what lies apart, send and receive, put what came where it belongs."""
+    words = not memory.count  # a barrier's messages are empty: one element stands for them
+    there = [transfer for transfer in one if words or memory.length(transfer.sent)]
+    going = [transfer for transfer in there if transfer.source == me]
+    coming = [transfer for transfer in there if transfer.to == me]
     busy = {slot for transfer in going for slot in transfer.sent}
     sends: list[tuple[int, torch.Tensor]] = []
     receives: list[tuple[int, torch.Tensor]] = []
+    before: list[Call] = []
     after: list[Call] = []
+    into: set[int] = set()
     for transfer in going:
         packed = memory.word() if words else memory.view(transfer.sent)
         if packed is None:
             packed = memory.scratch(transfer.sent)
-            yield partial(_copy_parts, torch.split(packed, memory.lengths(transfer.sent)), memory.parts(transfer.sent))
+            places = torch.split(packed, memory.lengths(transfer.sent))
+            before.append(partial(_copy_parts, places, memory.parts(transfer.sent)))
         sends.append((group[transfer.to], packed))
     for transfer in coming:
         # What is added, or replaces what is being sent at this moment, has to wait beside its place.
@@ -120,20 +160,17 @@ def _steps_of(
         target = memory.word() if words else None if apart else memory.view(transfer.received)
         if target is None:
             target = memory.scratch(transfer.received)
-            places = memory.parts(transfer.received)
+            slots = memory.parts(transfer.received)
             came = torch.split(target, memory.lengths(transfer.received))
             if transfer.adds:
-                after += [partial(add, there, part) for there, part in zip(places, came, strict=True)]
+                after += [partial(add, there, part) for there, part in zip(slots, came, strict=True)]
             else:
-                after.append(partial(_copy_parts, places, came))
+                after.append(partial(_copy_parts, slots, came))
+        else:
+            into.update(transfer.received)
         receives.append((group[transfer.source], target))
-    if sends or receives:
-        yield exchange(sends, receives)
-    yield from after
-
-
-def _mine(one: Round, me: int) -> tuple[list[Transfer], list[Transfer]]:
-    return [transfer for transfer in one if transfer.source == me], [transfer for transfer in one if transfer.to == me]
+    touched = busy | {slot for transfer in coming for slot in transfer.received}
+    return _Turn(tuple(before), exchange(sends, receives), tuple(after), frozenset(touched), frozenset(into))
 
 
 def _copy_parts(targets: Sequence[torch.Tensor], sources: Sequence[torch.Tensor]) -> None:

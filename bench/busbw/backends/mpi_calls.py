@@ -13,8 +13,8 @@ from itertools import accumulate
 import torch
 from mpi4py import MPI
 
-from busbw.backends.base import Call, Operation, Wait
-from busbw.backends.by_hand import Messages
+from busbw.backends.base import Operation, Wait
+from busbw.backends.by_hand import Messages, Messaging
 from busbw.backends.mpi_native import Spec, Steps
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
@@ -244,15 +244,19 @@ def _exchange(bound: Bound, to: int, source: int) -> Operation:
     return Operation(call, post, steps.native())
 
 
-def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Call:
+def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Messaging:
     """Several messages each way at once, for collectives by hand."""
-    starts = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
-    starts += [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
+    coming = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
+    going = [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
+    under_way: list[MPI.Request] = []
 
-    def call() -> None:
-        MPI.Request.Waitall([start() for start in starts])
+    def expect() -> None:
+        under_way[:] = [start() for start in coming]
 
-    return call
+    def finish() -> None:
+        MPI.Request.Waitall([*under_way, *[start() for start in going]])
+
+    return Messaging(expect, finish)
 
 
 def _ping_pong(bound: Bound) -> Operation:

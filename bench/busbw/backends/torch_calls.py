@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends import torch_checkpoint
-from busbw.backends.base import Call, Operation, Wait
-from busbw.backends.by_hand import Messages
+from busbw.backends.base import Operation, Wait
+from busbw.backends.by_hand import Messages, Messaging
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.records import Case
@@ -157,19 +157,27 @@ def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -
     return Operation(call, post)
 
 
-def exchange_all(sends: Messages, receives: Messages) -> Call:
+def exchange_all(sends: Messages, receives: Messages) -> Messaging:
     """Several messages each way at once, for collectives by hand; on a GPU as ``_exchange_in_one`` says."""
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]
-        return partial(_wait_for_all, partial(dist.batch_isend_irecv, every))
-    starts = [partial(dist.irecv, buffer, source) for source, buffer in receives]
-    starts += [partial(dist.isend, buffer, to) for to, buffer in sends]
-    return partial(_wait_for_all, lambda: [start() for start in starts])
+        return Messaging(_nothing, lambda: _wait_for(dist.batch_isend_irecv(every)))
+    coming = [partial(dist.irecv, buffer, source) for source, buffer in receives]
+    going = [partial(dist.isend, buffer, to) for to, buffer in sends]
+    under_way: list[dist.Work | None] = []
+
+    def expect() -> None:
+        under_way[:] = [start() for start in coming]
+
+    def finish() -> None:
+        _wait_for([*under_way, *[start() for start in going]])
+
+    return Messaging(expect, finish)
 
 
-def _wait_for_all(start: Callable[[], Sequence[dist.Work | None]]) -> None:
-    for work in start():
+def _wait_for(works: Sequence[dist.Work | None]) -> None:
+    for work in works:
         if work is not None:
             work.wait()
 
