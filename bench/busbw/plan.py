@@ -168,12 +168,21 @@ class Plan(Record, frozen=True, kw_only=True):
             message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"
             raise UsageError(message)
 
+    @property
+    def storing(self) -> tuple[str, ...]:
+        """The operations that make files below the path."""
+        return tuple(name for name, op in OPS.items() if op.stores and any(name in sweep.ops for sweep in self.sweep))
+
+    @property
+    def files_below(self) -> str | None:
+        """The path, where something is to be made there."""
+        return self.path if self.storing else None
+
     def require_path(self) -> None:
         """Raise UsageError when operations on storage are planned and nobody has said where."""
-        stores = [name for name, op in OPS.items() if op.stores and any(name in sweep.ops for sweep in self.sweep)]
-        if stores and not self.path:
+        if self.storing and not self.path:
             message = (
-                f"key 'path': {', '.join(stores)} make files and need to be told where; given nothing; want a folder "
+                f"key 'path': {', '.join(self.storing)} make files and need to be told where; given nothing; want a folder "
                 "on the storage that is to be measured, on every host"
             )
             raise UsageError(message)

@@ -77,7 +77,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     place = _Place("the start of the launch", None)
     there: list[Backend] = []
 
-    folder = files_folder(job.plan.path, job.folder.name)
+    folder = files_folder(job.plan.files_below, job.folder.name)
 
     def lost(error: Exception) -> None:
         """From the thread of a backend that watches its calls: this one will not return to where it was called."""
@@ -111,7 +111,7 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     facts = {
         **environment.host_facts(),
         **job.backend.facts(),
-        **storage_facts(job.plan.path),
+        **storage_facts(job.plan.files_below),
         "rank": rank_facts(local_rank, gpu),
     }
     about = {

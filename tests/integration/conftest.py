@@ -35,6 +35,7 @@ _FOREIGN_NAMES = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP
 
 _SMALL_PLAN = """\
 name = "small"
+path = "."
 
 [timing]
 blocks = 2

@@ -42,7 +42,8 @@ def _verified(run: StoredRun) -> None:
 
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
-    plan = commands.sweep(",".join(OPS), "1KiB", modes=str(modes), placement='"both"')
+    talking = [name for name, op in OPS.items() if not (op.local or op.stores) or name == "memory_copy"]
+    plan = commands.sweep(",".join(talking), "1KiB", modes=str(modes), placement='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
     assert finished.code == 0, finished.told
     run = commands.read()
@@ -161,11 +162,13 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
 
 
 def test_one_rank_talks_to_itself(commands: Commands) -> None:
-    finished = commands.run("run", "--plan", commands.sweep(",".join(OPS), "64"), "--ranks", "1", *_MPI)
+    able = [name for name, op in OPS.items() if not op.needs_device]
+    finished = commands.run("run", "--plan", commands.sweep(",".join(able), "64"), "--ranks", "1", *_MPI)
     assert finished.code == 0, finished.told
     run = commands.read()
     _verified(run)
-    assert {row.case.op for row in run.skipped} == {op.name for op in OPS.values() if op.members != "all"}
+    alone = {name for name in able if OPS[name].members != "all"} | {"checkpoint_save"}
+    assert {row.case.op for row in run.skipped} == alone
 
 
 def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:

@@ -209,7 +209,8 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
 
 
 def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
-    plan = commands.sweep(_EVERY_OP, "1200")
+    able = [name for name, op in OPS.items() if not op.needs_device and name != "checkpoint_save"]  # of all ranks
+    plan = commands.sweep(",".join(able), "1200")
     finished = commands.run("run", "--plan", plan, "--ranks", "4", "--groups", "3,0,1")
     assert finished.code == 0, finished.told
     run = commands.read()

@@ -37,7 +37,7 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
         _hold(old, msgspec.to_builtins(row), added)
     launch = {"empty_call_ns": (), "empty_loop_ns": (), "clocks": (), "resumes": None}
     launch |= {"compiled_call_ns": (), "compiled_loop_ns": ()}
-    block = {"buffer_sets": 1, "loop": "python", "clock_error_ns": None, "conditions": ()}
+    block = {"buffer_sets": 1, "loop": "python", "clock_error_ns": None, "conditions": (), "cross_check": None}
     group = {
         "exit_skew_ns": None,
         "disturbed": (),
@@ -119,7 +119,12 @@ def test_a_run_of_schema_2_was_timed_by_python() -> None:
     added: dict[str, Any] = {}
     for old, row in zip(raw, stored.rows, strict=True):
         _hold(old, msgspec.to_builtins(row), added)
-    assert added == {"loop": ["python"], "compiled_call_ns": [()], "compiled_loop_ns": [()]}
+    assert added == {
+        "loop": ["python"],
+        "compiled_call_ns": [()],
+        "compiled_loop_ns": [()],
+        "cross_check": [None],
+    }
 
 
 def test_the_run_of_schema_3_has_what_schema_3_is_for() -> None:

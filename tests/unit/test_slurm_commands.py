@@ -12,7 +12,7 @@ from busbw import launch, store
 from busbw.cli import main
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import FLAVOURS
-from busbw.plan import read_suite
+from busbw.plan import read_suite, suites
 from busbw.records import JSON, Ended
 from busbw.slurm import planned
 from busbw.slurm.follow import Follower, Verdict
@@ -137,7 +137,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
     [
         ((), "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"),
         (("quick", "--nodes", "2"), "give a plan with --nodes N and --ranks-per-node R"),
-        (("nosuch", *WORLD), "plan 'nosuch' is neither a file nor a shipped suite (full, quick, standard)"),
+        (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
         (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
         (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),

@@ -65,7 +65,7 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         )
         here.finish("failed", str(error), failure)
 
-    files = files_folder(plan.path, here.folder.name)
+    files = files_folder(plan.files_below, here.folder.name)
 
     def lost(error: Exception) -> None:
         broke(error)
@@ -121,7 +121,7 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
         _leave(error, speaks=_speaks(error))
 
     job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
-    files = files_folder(plan.path, job.folder.name)
+    files = files_folder(plan.files_below, job.folder.name)
 
     def give_up() -> None:
         remove_files(files)

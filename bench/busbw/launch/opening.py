@@ -87,7 +87,7 @@ def _without_files(plan: Plan, folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        remove_files(files_folder(plan.path, folder.name))
+        remove_files(files_folder(plan.files_below, folder.name))
 
 
 @contextmanager
