@@ -18,7 +18,6 @@ from busbw_analysis.page import (
     Section,
     Table,
     percent,
-    sentence,
     three_digits,
     words,
 )
@@ -112,9 +111,9 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     legend.append(LegendEntry(swatch(None, "fit"), "measured roof"))
     if not all(roof.measured for roof in roofline.memory) or not all(roof.measured for roof in roofline.compute):
         legend.append(LegendEntry(swatch(None, "roof"), "nominal roof"))
-    caption = (
-        f"FLOP/s over FLOP/byte on {roofline.holder}. Thin lines are caches that a sweep of a memory kernel showed."
-    )
+    caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
+    if sum(roof.measured for roof in roofline.memory) > 1:
+        caption += "; thin lines are caches that a sweep of a kernel in memory showed"
     return Figure(caption, pictures, tuple(legend), _kernels(roofline))
 
 
@@ -145,7 +144,7 @@ def _description(roofline: Roofline, dtype: str) -> str:
 
 
 def _kernels(roofline: Roofline) -> Table:
-    columns = (
+    columns: tuple[Column, ...] = (
         Column("Kernel", numeric=False),
         Column("Type", numeric=False),
         Column("Size"),
@@ -158,21 +157,23 @@ def _kernels(roofline: Roofline) -> Table:
         Column("Bound by", numeric=False),
         Column("Share of nominal"),
     )
-    order = list(_SLOTS)
+    order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
+    rows = tuple(_row(kernel, name_mode=len(modes) > 1) for kernel in kernels)
+    if all(kernel.nominal_share is None for kernel in kernels):
+        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
+    timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
     note = (
         "Reached: all ranks of a host together, or one GPU. Low and high: the ends of the interval or range of the "
         "launches. Attainable: under the measured roofs, of the kernel's data type and of the memory behind all "
         "caches; share is of that. Nominal: under the roofs of the datasheets, where both are known. Kernels that "
         "stream are shown at their largest size."
     )
-    return Table("Kernels below the roofline", columns, tuple(map(_row, kernels)), row_headers=2, note=note)
+    return Table("Kernels below the roofline", columns, rows, row_headers=2, note=note + timed)
 
 
-def _row(kernel: Kernel) -> tuple[Cell, ...]:
-    setting = " · ".join(
-        text for text in (kernel.op, kernel.variant, kernel.mode if kernel.mode != "isolated" else None) if text
-    )
+def _row(kernel: Kernel, *, name_mode: bool) -> tuple[Cell, ...]:
+    setting = " · ".join(text for text in (kernel.op, kernel.variant, kernel.mode if name_mode else None) if text)
     share = kernel.share
     return (
         *words((setting, kernel.dtype, format_size(kernel.size_bytes), three_digits(kernel.intensity))),
@@ -201,7 +202,7 @@ def _roofs(roofline: Roofline) -> Table:
         "Roofs",
         columns,
         tuple(
-            words((name, rate, "measured in this run" if measured else "nominal", sentence(what)))
+            words((name, rate, "measured in this run" if measured else "nominal", what))
             for name, rate, measured, what in rows
         ),
     )
@@ -249,7 +250,7 @@ def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:
         Column("At least", "FLOP/B"),
         Column("W / π", "B/FLOP"),
         Column("Tokens of a rank"),
-        Column("π and W", numeric=False),
+        Column("π and W are of", numeric=False),
     )
     rows = tuple(
         words(
@@ -261,7 +262,7 @@ def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:
                 three_digits(one.flop_per_byte),
                 f"{1 / one.flop_per_byte:.3g}",
                 three_digits(one.tokens),
-                sentence(f"π: {one.compute}; W: {one.network}"),
+                f"{one.compute}; {one.network}",
             )
         )
         for one in networks

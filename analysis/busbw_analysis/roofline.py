@@ -285,7 +285,7 @@ def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:
             case = best.summary.case
             side = math.isqrt(case.count)
             team = f" ({case.variant})" if case.variant else ""
-            what = f"the best matmul of this run, {side} × {side}{team}: a roof that was measured"
+            what = f"the best matmul of this run, {side} × {side}{team}"
             yield ComputeRoof(dtype, _flop_rate(best), measured=True, what=what)
 
 
@@ -379,4 +379,4 @@ def _attainable(
     slope = outer.bytes_per_second * intensity
     if above is None or slope < above.flop_per_second:
         return slope, outer.name
-    return above.flop_per_second, f"{case.dtype} arithmetic"
+    return above.flop_per_second, "arithmetic"

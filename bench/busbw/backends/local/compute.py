@@ -6,7 +6,8 @@ Operands are dense and none of them is 0: a GPU draws less power on zeros, and t
 
 import math
 from collections.abc import Callable
-from functools import partial
+from dataclasses import replace
+from functools import cache, partial
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
@@ -17,6 +18,7 @@ from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.ops.data import EXACT_UP_TO
+from busbw.ops.threads import threads_of
 from busbw.records import Case
 
 _SEED = 5
@@ -35,6 +37,22 @@ _ROUNDING_STEPS = 8
 _TOLERANCE = {"float64": 1e-9, "float32": 1e-4, "float16": 2.0**-7, "bfloat16": 2.0**-4}
 """Of attention: the share of (the element + the root mean square of its row) by which it may be off. Sums and
 exponentials are rounded in another order by every kernel; a lost tile of keys changes rows by more."""
+
+
+@cache
+def _own_threads() -> int:
+    """How many threads torch computes with before a case asks for others: the backends of host memory leave it one."""
+    return torch.get_num_threads()
+
+
+def _in_a_team(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
+    """What ``bind`` makes, with as many threads of torch as the case asks for until it is given back."""
+    own, wanted = _own_threads(), threads_of(bound.case.variant)
+    operation = bind(bound)
+    if wanted is None:
+        return operation
+    torch.set_num_threads(wanted)
+    return replace(operation, free=partial(torch.set_num_threads, own))
 
 
 def _matmul(bound: Bound) -> Operation:
@@ -144,6 +162,10 @@ def _refuse(case: Case) -> str | None:
             case.dtype not in _TOLERANCE,
             f"{case.op} is computed in {', '.join(_TOLERANCE)}; {case.dtype} is none of them",
         ),
+        (
+            case.device != "cpu" and threads_of(case.variant) is not None,
+            "threads divide the work of a processor; a GPU divides it itself",
+        ),
         (case.mode == "persistent", "MPI prepares messages; a computation is none"),
         (case.mode == "overlap", "mode overlap computes beside an operation; this one is computation itself"),
     )
@@ -151,7 +173,7 @@ def _refuse(case: Case) -> str | None:
 
 
 OPERATIONS: dict[str, Local] = {
-    "matmul": Local(_matmul, _refuse),
-    "attention": Local(partial(_attention, _fused), _refuse),
-    "attention_unfused": Local(partial(_attention, _written_out), _refuse),
+    "matmul": Local(partial(_in_a_team, _matmul), _refuse),
+    "attention": Local(partial(_in_a_team, partial(_attention, _fused)), _refuse),
+    "attention_unfused": Local(partial(_in_a_team, partial(_attention, _written_out)), _refuse),
 }
