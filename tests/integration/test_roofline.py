@@ -1,0 +1,66 @@
+"""Kernels that compute, on real ranks: verified, in every type, and judged by the roofline of their host."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = pytest.mark.integration
+
+_KERNELS = ("matmul", "attention", "attention_unfused")
+_TYPES = ("float32", "float64", "bfloat16", "float16")
+
+
+def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None:
+    plan = commands.plan(
+        f'[[sweep]]\nops = {list(_KERNELS)}\nsizes = "16KiB,256KiB"\ndtypes = {list(_TYPES)}\n'
+        '[[sweep]]\nops = ["matmul"]\nsizes = "256KiB"\nthreads = "2"\nmodes = ["pipelined"]\n'
+        '[[sweep]]\nops = ["stream_triad", "memory_copy"]\nsizes = "1MiB"\n'
+        '[[sweep]]\nops = ["matmul", "attention"]\nsizes = "16KiB"\ndtypes = ["int32"]\n'
+    )
+    finished = commands.run("run", "--plan", plan, "--ranks", "1")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert not run.failed
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    measured = {(row.case.op, row.case.dtype) for row in run.measurements}
+    assert {(op, dtype) for op in _KERNELS for dtype in _TYPES} <= measured
+    assert {(row.case.op, row.case.variant) for row in run.measurements} >= {("matmul", "threads:2")}
+    assert {row.case.dtype for row in run.skipped} == {"int32"}
+    assert all("int32 is none of them" in row.reason for row in run.skipped)
+
+    reported = commands.run("report", "latest", "--results-dir", commands.results)
+    assert reported.code == 0, reported.told
+    (roofline,) = json.loads((run.path / "report.json").read_text(encoding="utf-8"))["rooflines"]
+    assert roofline["workers"] == 1
+    assert {roof["dtype"] for roof in roofline["compute"]} == set(_TYPES)
+    assert [roof["name"] for roof in roofline["memory"] if roof["measured"]] == ["memory"]
+    for kernel in roofline["kernels"]:
+        assert kernel["flop_per_second"] > 0
+        assert kernel["attainable"] > 0
+        assert kernel["bound"] in {"memory", "arithmetic"}
+    best = max(kernel["flop_per_second"] for kernel in roofline["kernels"] if kernel["op"] == "matmul")
+    assert best == max(roof["flop_per_second"] for roof in roofline["compute"])
+    text = (run.path / "report.md").read_text(encoding="utf-8")
+    assert "Kernels below the roofline" in text
+    assert "A single rank sends nothing" in text
+
+
+def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
+    plan = commands.plan(
+        '[[sweep]]\nops = ["matmul"]\nsizes = "64KiB"\n[[sweep]]\nops = ["all_reduce"]\nsizes = "1MiB"\n'
+    )
+    finished = commands.run("run", "--plan", plan, "--ranks", "2")
+    assert finished.code == 0, finished.told
+    reported = commands.run("report", "latest", "--results-dir", commands.results)
+    assert reported.code == 0, reported.told
+    document = json.loads((commands.read().path / "report.json").read_text(encoding="utf-8"))
+    (network,) = document["network_rooflines"]
+    assert network["network_measured"]
+    assert network["flop_per_byte"] == pytest.approx(network["flop_per_second"] / network["bytes_per_second"])
+    assert document["rooflines"][0]["workers"] == 2
