@@ -26,7 +26,7 @@ from busbw_analysis.comparison import (
     verdicts,
 )
 from busbw_analysis.load import Dataset, differences
-from busbw_analysis.summary import CaseSummary, GroupSummary, summarise
+from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary, summarise
 
 Statistic = Literal["median", "mean"]
 
@@ -237,7 +237,7 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     geometric mean of pairs that take turns. A launch in which a group is missing has none.
     """
     by_group = [_of_group(group, statistic) for group in summary.groups]
-    bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op == "pair_matrix" else max
+    bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring([values[run, launch] for values in by_group])
         for run, launch in by_group[0]

@@ -16,7 +16,8 @@ from busbw_analysis.models import predict, predict_alternatives
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
 from busbw_analysis.parameters import parameters_for, shared
-from busbw_analysis.peaks import HostCopy, host_copies, roof_of
+from busbw_analysis.peaks import HostCopy, NoRoof, host_copies, roof_of
+from busbw_analysis.peer_roofs import PairShares, shares_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
@@ -31,7 +32,8 @@ __all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Ver
 @dataclass(frozen=True, slots=True)
 class Judgement:
     """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
-    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy.
+    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy,
+    ``pair_shares[i]`` what the pairs of matrix i reached of their roofs.
     """
 
     dataset: Dataset
@@ -48,6 +50,7 @@ class Judgement:
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
     rungs: tuple[Rung, ...] = ()
+    pair_shares: tuple[PairShares | NoRoof | None, ...] = ()
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
@@ -65,7 +68,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     series = series_of(dataset, summaries)
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
-    memory, files = memory_curves(dataset, curves, summaries), stored(summaries, curves)
+    memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
     rooflines = rooflines_of(dataset, summaries, rows)
     remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
@@ -88,6 +91,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         networks=network_rooflines(dataset, summaries, rooflines, rows),
         memory=memory,
         files=files,
+        pair_shares=tuple(shares_of(dataset, matrix, rows) for matrix in matrices),
         rungs=hierarchy(dataset, curves, memory, files, rows),
     )
 

@@ -17,7 +17,7 @@ from busbw.placement import Seat
 from busbw.units import format_rate, format_size
 from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
 from busbw_analysis.load import rank_list
-from busbw_analysis.summary import CaseSummary
+from busbw_analysis.summary import PAIRED, CaseSummary
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -63,7 +63,7 @@ class PairMatrix:
     """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
     NaN on the diagonal and where nothing was measured. ``steps[s][d]`` is how far apart they are, as
     ``placement.distance`` has it. ``variant`` is ``together`` or ``alone``. ``untold`` says what could not be told from
-    it and why, None where everything could.
+    it and why, None where everything could. ``op`` says what the pairs did.
     """
 
     ranks: tuple[int, ...]
@@ -76,14 +76,13 @@ class PairMatrix:
     time_ns: Floats
     odd: tuple[Odd, ...]
     untold: str | None = None
+    op: str = "pair_matrix"
 
 
 def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[PairMatrix, ...]:
     """The pair matrices of the measured cases, in the order of the plan; ``seats[r]`` is the place of rank r."""
     return tuple(
-        _matrix(summary, seats)
-        for summary in summaries
-        if summary.case.op == "pair_matrix" and summary.state == "measured"
+        _matrix(summary, seats) for summary in summaries if summary.case.op in PAIRED and summary.state == "measured"
     )
 
 
@@ -116,6 +115,7 @@ def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
         time_ns=time_ns,
         odd=odd_ones(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy) if may_name else (),
         untold=_untold(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
+        op=summary.case.op,
     )
 
 

@@ -168,19 +168,20 @@ def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
     """One remark per kind of finding: whom it is about, the strongest with its numbers, and in how many matrices."""
-    found: dict[str, list[tuple[int, Odd]]] = {}
+    found: dict[tuple[str, str], list[tuple[int, Odd]]] = {}
     for number, matrix in enumerate(matrices):
         for odd in matrix.odd:
-            found.setdefault(odd.kind, []).append((number, odd))
-    for kind, members in found.items():
+            found.setdefault((matrix.op, odd.kind), []).append((number, odd))
+    for (op, kind), members in found.items():
+        among = [matrix for matrix in matrices if matrix.op == op]
         worst = min((odd for _, odd in members), key=lambda odd: odd.ratio)
-        text = f"Pair matrix: {worst.text}"
+        text = f"{'Pair matrix' if op == 'pair_matrix' else f'Pairs of {op}'}: {worst.text}"
         by_name: dict[str, set[int]] = {}
         for number, odd in sorted(members, key=lambda member: member[1].ratio):
             by_name.setdefault(odd.name, set()).add(number)
         if len(members) > 1:
             names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
-            text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(matrices)} matrices: {names}"
+            text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(among)} matrices: {names}"
         yield Remark("caution", f"slow {kind}", f"{text}.")
 
 

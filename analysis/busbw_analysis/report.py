@@ -122,11 +122,15 @@ def write(report: Report, folder: Path) -> Path:
     return folder / HTML_FILE
 
 
+def _of_pairs(judgement: Judgement) -> Section | None:
+    return pairs(judgement.matrices, judgement.splits, judgement.dataset.seats, judgement.pair_shares)
+
+
 def page_of(judgement: Judgement) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
-    of_pairs, beside = pairs(judgement.matrices, judgement.splits, dataset.seats), overlaps(judgement)
+    of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
     roofs = rooflines(judgement)
     return Page(
         title=_title(dataset),

@@ -10,9 +10,11 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``verdicts``: as ``judge.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size
-- ``pair_matrices``: ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and in
-  steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it, null
-  between hosts whose switches are not known
+- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
+  in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it,
+  null between hosts whose switches are not known
+- ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its roof, with the ``denominator``,
+  or ``{"none": reason}``; null where messages were sent
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
   name, pairs (how many), time_ns, interval, rate, times_within (how many times as long as within a host), slowest
 - ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
@@ -63,6 +65,9 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve) for curve in judgement.curves],
         "pair_matrices": plain(judgement.matrices),
+        "pair_shares": [
+            {"none": shares.reason} if isinstance(shares, NoRoof) else plain(shares) for shares in judgement.pair_shares
+        ],
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
         "rooflines": plain(judgement.rooflines),

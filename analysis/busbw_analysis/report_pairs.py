@@ -24,6 +24,8 @@ from busbw_analysis.page import (
     sentence,
     three_digits,
 )
+from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report_curves import ends_in_words
 
 _NARROW = 0.5
@@ -31,13 +33,19 @@ _NARROW = 0.5
 _FAR_APART = 4
 """From this ratio on, shades follow the logarithm of the numbers."""
 _LEAF_AND_HOST = " · "
+_MESSAGES = "pair_matrix"
 _MOST_ROWS = 24
 """Rows of a table that need not be folded."""
 
 
-def pairs(matrices: Sequence[PairMatrix], splits: Sequence[PairSplit], seats: Sequence[Seat]) -> Section | None:
+def pairs(
+    matrices: Sequence[PairMatrix],
+    splits: Sequence[PairSplit],
+    seats: Sequence[Seat],
+    shares: Sequence[PairShares | NoRoof | None] = (),
+) -> Section | None:
     """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
-    was measured.
+    was measured. ``shares[i]`` is what the pairs of matrix i reached of their roofs.
 
     The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
     """
@@ -45,7 +53,8 @@ def pairs(matrices: Sequence[PairMatrix], splits: Sequence[PairSplit], seats: Se
     series: dict[str, list[PairMatrix]] = {}
     for matrix in matrices:
         if matrix.ranks:
-            label = " · ".join(text for text in (matrix.dtype, matrix.variant) if text)
+            op = None if matrix.op == _MESSAGES else matrix.op
+            label = " · ".join(text for text in (op, matrix.dtype, matrix.variant) if text)
             series.setdefault(label, []).append(matrix)
     if series:
         how = (
@@ -54,9 +63,11 @@ def pairs(matrices: Sequence[PairMatrix], splits: Sequence[PairSplit], seats: Se
             f"more than {_FAR_APART} times apart."
         )
         blocks.append(Paragraph(how))
+    of_roofs = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         blocks.append(_rates(ordered[-1], label, seats, folded=False))
+        blocks += _of_their_roofs(of_roofs.get(id(ordered[-1])))
         blocks += _slow(ordered[-1])
         blocks.append(_times(ordered[0], label, seats, folded=False))
         if len(ordered) > 1:
@@ -187,7 +198,8 @@ def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: boo
 
 def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> Table:
     times = _known(matrix, matrix.time_ns)
-    what = f"Time of a message of {format_size(matrix.size_bytes)} with its answer · {label}"
+    call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
+    what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
     if not times:
         return _heatmap(f"{what}: none was measured", matrix, seats, {}, "µs", folded=folded)
     slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
@@ -196,6 +208,19 @@ def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: boo
         f"to {format_time(times[slowest])} ({slowest[0]} → {slowest[1]})"
     )
     return _heatmap(finding, matrix, seats, {pair: time / 1e3 for pair, time in times.items()}, "µs", folded=folded)
+
+
+def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
+    if shares is None:
+        return []
+    if isinstance(shares, NoRoof):
+        return [Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")]
+    known = shares.share[np.isfinite(shares.share)]
+    text = (
+        f"Of the roof of its pair each copy reaches {known.min():.0%} to {known.max():.0%}, the median "
+        f"{float(np.median(known)):.0%}. 100 % of the lowest of these roofs is {shares.denominator}"
+    )
+    return [Paragraph(sentence(text))]
 
 
 def _known(matrix: PairMatrix, values: npt.NDArray[np.float64]) -> dict[tuple[int, int], float]:

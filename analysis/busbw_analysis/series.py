@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from busbw_analysis.load import Dataset, rank_list
-from busbw_analysis.summary import CaseSummary, GroupSummary, Interval
+from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary, Interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Serie
     """
     found: dict[SeriesKey, list[tuple[Point, GroupSummary]]] = {}
     for summary in summaries:
-        if summary.state != "measured" or summary.case.op == "pair_matrix" or summary.case.mode == "overlap":
+        if summary.state != "measured" or summary.case.op in PAIRED or summary.case.mode == "overlap":
             continue
         for group in summary.groups:
             found.setdefault(_key(dataset, summary, group), []).append((_point(summary, group), group))

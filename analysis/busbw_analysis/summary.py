@@ -67,6 +67,9 @@ LOCAL = frozenset(
 )
 """Ops in which no other rank takes part: who comes late delays nobody."""
 
+PAIRED = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_staged"})
+"""Ops of every ordered pair of ranks in turn: what they give is a matrix, and no curve."""
+
 LAUNCHES_FOR_AN_INTERVAL = 6
 """Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
 
@@ -222,7 +225,7 @@ def _case(
         check=_failure(reasons) if state == "failed" else _check(blocks),
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
-        total=_total(groups) if len(groups) > 1 and case.op != "pair_matrix" else None,
+        total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
         flags=_flags(case, blocks, groups, disturbance) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({block.measurement.loop for block in blocks})),

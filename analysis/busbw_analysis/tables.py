@@ -8,8 +8,8 @@ from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement
-from busbw_analysis.peaks import Roof
-from busbw_analysis.summary import CaseSummary, GroupSummary
+from busbw_analysis.peaks import TRAFFIC, Roof
+from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
 
 _RATE_WIDTH = 8
 _IN_PLACE: Final = "*"
@@ -87,18 +87,20 @@ def _case_rows(
     if not summary.groups:
         yield {**common, "row": "none", **_numbers(None, None)}
         return
-    if case.op == "pair_matrix":
+    if case.op in PAIRED:
         ordered = sorted(summary.groups, key=lambda group: group.time_ns)
         for name, group in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
             yield {**common, "row": name, **_numbers(group, None)}
         yield from ({**common, **_pairs(kind, summary)} for kind in (split.classes if split else ()))
         return
+    factor = TRAFFIC.get(case.op)
     roofs: list[float | None] = []
     for group in summary.groups:
         curve = curves.get((summary.index, group.ranks))
         roof = curve.roof if curve is not None and isinstance(curve.roof, Roof) else None
         roofs.append(None if roof is None else roof.busbw)
-        yield {**common, "row": "group", **_numbers(group, roof)}
+        moved = None if factor is None or group.algbw is None else factor * group.algbw
+        yield {**common, "row": "group", **_numbers(group, roof), "traffic": moved}
     if summary.total is not None:
         known = [roof for roof in roofs if roof is not None]
         busbw = summary.total.busbw
@@ -117,7 +119,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
     if group is None:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
         more = ("busbw", "spread", "skew_share", "roof_share", "denominator", "overlap", "overlap_low", "overlap_high")
-        return dict.fromkeys((*names, *more, "pairs", "times_within"))
+        return dict.fromkeys((*names, *more, "pairs", "times_within", "traffic"))
     share = _share(group, roof)
     return {
         "ranks": list(group.ranks),
@@ -139,6 +141,7 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "overlap_high": None if group.overlap is None else group.overlap.high,
         "pairs": None,
         "times_within": None,
+        "traffic": None,
     }
 
 
@@ -174,6 +177,8 @@ def show_text(rows: Sequence[Row]) -> str:
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
     if any(row["interval"] == "none" for row in rows):
         notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
+    if any(row["traffic"] is not None for row in rows):
+        notes.append("traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it")
     if any(row["overlap"] is not None for row in rows):
         notes.append(
             "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
@@ -219,6 +224,7 @@ def _flag_words(row: Row) -> str:
     parts += ["held"] if row["held"] else []
     parts += [] if row["loop"] in {None, "python"} else [f"{row['loop']} loop"]
     parts += [] if row["overlap"] is None else [_hidden(row)]
+    parts += [] if row["traffic"] is None else [f"traffic {format_rate(row['traffic'])}"]
     if row["row"] in {"total", "median pair", "slowest pair"}:
         parts.append(row["row"])
     if row["pairs"]:

@@ -182,7 +182,7 @@ def lines(blocks: list[Measurement], launches: int) -> list[str]:
     groups = _by_group(blocks)
     if len(groups) == 1:
         return [_line(blocks, next(iter(groups.values())), "", launches)]
-    if blocks[0].case.op == "pair_matrix":
+    if OPS[blocks[0].case.op].members == "pairs":
         ordered = sorted(groups.values(), key=lambda parts: float(np.median(_per_call(parts))))
         return [
             _line(blocks, ordered[len(ordered) // 2], f"  median of {len(ordered)} pairs", launches),

@@ -134,7 +134,7 @@ class CudaDevice:
 
     def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
         """On the current stream and one beside it, which an event forks off and another one joins again."""
-        beside = torch.cuda.Stream(self.index)
+        beside = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call] # as above
         begun, ended = _event(), _event()
 
         def both() -> None:

@@ -32,7 +32,7 @@ HERE = Place(crowded=False, comparable=True)
 
 def on_device(op: str, ranks: int = 1, **changes: object) -> Case:
     variant = "pinned" if op in HOST_OPS else "together" if op in PEER_OPS else None
-    return case(op, 64, ranks, **{"backend": "nccl", "device": "cuda", "variant": variant, **changes})  # type: ignore[arg-type] # fields of a case
+    return case(op, 64, ranks, **{"backend": "nccl", "device": "cuda", "variant": variant, **changes})
 
 
 class Machine:

@@ -9,7 +9,7 @@ from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
 from busbw_analysis.models import MODELS, UNMODELLED, model_for
 from busbw_analysis.peaks import TRAFFIC
-from busbw_analysis.summary import LOCAL, SYNCHRONISING
+from busbw_analysis.summary import LOCAL, PAIRED, SYNCHRONISING
 
 
 def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:
@@ -35,6 +35,7 @@ def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
     """The analysis may not import the table of ops, so it names them again."""
     assert {name for name, op in OPS.items() if op.synchronising} == SYNCHRONISING
     assert {name for name, op in OPS.items() if op.local} == LOCAL
+    assert {name for name, op in OPS.items() if op.members == "pairs"} == PAIRED
     assert {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None} == TRAFFIC
 
 

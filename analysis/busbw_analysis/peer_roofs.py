@@ -1,0 +1,67 @@
+"""The roof over every pair of GPUs that copy to each other: the way between the two, and what was reached of it.
+
+Messages have none here: they are one of many, and the roof over what all ranks send is that of a curve.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.catalogue import Catalogue
+from busbw.units import format_rate
+from busbw_analysis.load import Dataset
+from busbw_analysis.matrices import PairMatrix
+from busbw_analysis.paths import gpu_links, host_links
+from busbw_analysis.peaks import NoRoof
+
+_DIRECT = frozenset({"peer_copy", "peer_copy_both"})
+_STAGED = "peer_copy_staged"
+
+
+@dataclass(frozen=True, slots=True)
+class PairShares:
+    """What each pair of a matrix reached of its own roof (n × n; NaN where nothing was measured). ``denominator`` says
+    what 100 % is, of the pair with the lowest roof.
+    """
+
+    share: npt.NDArray[np.float64]
+    denominator: str
+
+
+def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | NoRoof | None:
+    """The shares of one matrix, or why there are none; None where its pairs send messages."""
+    if matrix.op not in {*_DIRECT, _STAGED}:
+        return None
+    share = np.full_like(matrix.rate, np.nan)
+    roofs: list[tuple[float, str]] = []
+    for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
+        pair = (matrix.ranks[row], matrix.ranks[column])
+        roof = _staged(dataset, pair, rows) if matrix.op == _STAGED else _direct(dataset, matrix.op, pair, rows)
+        if isinstance(roof, str):
+            return NoRoof(f"{pair[0]} → {pair[1]}: {roof}")
+        roofs.append(roof)
+        share[row, column] = matrix.rate[row, column] / roof[0]
+    return PairShares(share, min(roofs)[1]) if roofs else NoRoof("no pair was measured")
+
+
+def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> tuple[float, str] | str:
+    """The NVLinks between the two, else the link to the host of the one that has the slower one."""
+    way = gpu_links(dataset, pair, rows)
+    if isinstance(way, str):
+        return way
+    both = "; each direction has it to itself" if op == "peer_copy_both" else ""
+    return way.peak.nominal, f"{way.in_words('GPUs')}{both}"
+
+
+def _staged(dataset: Dataset, pair: Sequence[int], rows: Catalogue) -> tuple[float, str] | str:
+    """Down the link of one and then up that of the other: t ≥ S / B₁ + S / B₂."""
+    links = [host_links(dataset, [rank], rows) for rank in pair]
+    missing = next((link for link in links if isinstance(link, str)), None)
+    if missing is not None:
+        return missing
+    down, up = (link for link in links if not isinstance(link, str))
+    rate = 1 / (1 / down.peak.nominal + 1 / up.peak.nominal)
+    words = f"{format_rate(rate)}, all of S down and then all of it up: {down.in_words('GPUs')}; {up.in_words('GPUs')}"
+    return rate, words

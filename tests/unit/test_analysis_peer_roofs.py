@@ -1,0 +1,101 @@
+"""Pairs of GPUs that copy to each other: their matrix, and the roof over each, against known machines."""
+
+import pytest
+
+from busbw.catalogue import catalogue
+from busbw.console import lines
+from busbw.records import JSON
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peer_roofs import PairShares
+from busbw_analysis.report import compose
+from busbw_analysis.tables import show_rows
+
+ROWS = catalogue()
+MIB = 1 << 20
+NVLINK = 450e9
+PCIE_5 = 16 * ROWS.rate("pcie", "PCIe 5").bytes_per_second  # type: ignore[union-attr] # it is shipped
+
+
+def gpu(index: int, *, nvlink: bool = True, name: str = "NVIDIA H200") -> dict[str, JSON]:
+    """As run.json has it: 18 NVLinks to a switch, or none, and PCIe 5 x16."""
+    trained = {"gigatransfers": 32.0, "lanes": 16}
+    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0} if nvlink else None
+    return {
+        "index": index,
+        "name": name,
+        "id": None,
+        "address": f"0000:{index}0:00.0",
+        "nvlink": links,
+        "link": {"trained": trained, "card": trained, "port": trained, "narrowest": None},
+    }
+
+
+def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = True) -> Judgement:
+    """Every pair of two GPUs copies 64 MiB at ``rate``."""
+    seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(2)]
+    machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
+    one = case(op, 64 * MIB, 2, backend="nccl", device="cuda", variant="alone", mode="pipelined")
+    world = World(by_op={op: (Piece(0.0, 1 / rate),)}, sample_noise=0.0, jitter_seconds=0.0)
+    return judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS)
+
+
+@pytest.mark.parametrize(
+    ("op", "nvlink", "roof", "said"),
+    [
+        ("peer_copy", True, NVLINK, "18 × NVLink 4 (25 GB/s a link) of GPU 0"),
+        ("peer_copy_both", True, NVLINK, "; each direction has it to itself"),
+        ("peer_copy_staged", True, PCIE_5 / 2, "all of S down and then all of it up: PCIe 5 x16 as trained of GPU "),
+        ("peer_copy_staged", False, PCIE_5 / 2, "PCIe 5 x16 as trained"),
+    ],
+)
+def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: float, said: str) -> None:  # noqa: FBT001
+    judgement = judged(op, 0.8 * roof, [gpu(index, nvlink=nvlink) for index in range(2)])
+    (matrix,), (shares,) = judgement.matrices, judgement.pair_shares
+    assert (matrix.op, matrix.variant) == (op, "alone")
+    assert matrix.rate[0, 1] == pytest.approx(0.8 * roof, rel=1e-3)
+    assert isinstance(shares, PairShares)
+    assert shares.share[0, 1] == pytest.approx(0.8, rel=1e-3)
+    assert shares.share[1, 0] == pytest.approx(0.8, rel=1e-3)
+    assert said in shares.denominator
+    assert judgement.curves == (), "pairs that take turns are no curve"
+
+
+def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:
+    cards = [gpu(index, nvlink=False, name="NVIDIA H100 PCIe") for index in range(2)]
+    (shares,) = judged("peer_copy", 40e9, cards).pair_shares
+    assert isinstance(shares, PairShares)
+    assert shares.share[0, 1] == pytest.approx(40e9 / PCIE_5, rel=1e-3)
+    assert "PCIe 5 x16 as trained of GPU 0" in shares.denominator
+
+
+def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
+    (shares,) = judged("peer_copy", 1e9, [gpu(0), gpu(1)], known=False).pair_shares
+    assert isinstance(shares, NoRoof)
+    assert shares.reason.startswith("0 → 1: the run does not say which GPU rank 0 drove")
+
+
+def test_messages_have_no_roof_of_a_pair() -> None:
+    assert judged("pair_matrix", 1e9, [gpu(0), gpu(1)]).pair_shares == (None,)
+
+
+@pytest.mark.parametrize(("known", "said"), [(True, "reaches 80% to 80%"), (False, "No percentages: 0 → 1: the run")])
+def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noqa: FBT001
+    report = compose(judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)], known=known))
+    html, document = report.html, report.json
+    assert "Rate from rank to rank at 64 MiB · peer_copy · float32 · alone" in html
+    assert "with its answer" not in html
+    assert said in html
+    assert '"op": "peer_copy"' in document
+    assert ('"denominator": "18 × NVLink 4' in document) == known
+
+
+def test_tables_show_the_median_and_the_slowest_pair() -> None:
+    rows = show_rows(judged("peer_copy", 1e9, [gpu(0), gpu(1)]))
+    assert [row["row"] for row in rows] == ["median pair", "slowest pair"]
+    run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", variant="alone")], samples=5)
+    shown = lines(list(run.measurements[:1]), 1)
+    assert len(shown) == 2
+    assert "median of 2 pairs" in shown[0]
