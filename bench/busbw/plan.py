@@ -182,8 +182,8 @@ class Plan(Record, frozen=True, kw_only=True):
         """Raise UsageError when operations on storage are planned and nobody has said where."""
         if self.storing and not self.path:
             message = (
-                f"key 'path': {', '.join(self.storing)} make files and need to be told where; given nothing; want a folder "
-                "on the storage that is to be measured, on every host"
+                f"key 'path': {', '.join(self.storing)} make files and need to be told where; given nothing; want a "
+                "folder on the storage that is to be measured, on every host"
             )
             raise UsageError(message)
 
