@@ -310,7 +310,7 @@ def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
         op=row.op,
         backend="textbook",
         algorithm=_PROPER.get(row.algorithm, row.algorithm.replace("-", " ")),
-        messages=lambda n, _s: row.messages(n, hosts),
+        messages=lambda n, _s: row.rounds(n, hosts),
         rank_bytes=lambda n, s: row.sent(n, hosts) * s,
         total_bytes=lambda n, s: row.moved(n, hosts) * s,
         formula=row.formula,

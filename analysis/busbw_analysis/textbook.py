@@ -17,20 +17,25 @@ Count = Callable[[int, int], float]
 
 @dataclass(frozen=True, slots=True)
 class Textbook:
-    """What one algorithm costs: the messages of its busiest rank, one after the other (times α), the bytes through one
-    direction of its link (times β) and those that it adds up (times γ), the last two in units of S; ``moved`` is what
-    all ranks send together, in units of S. ``possible(n, k)``: whether there is such a thing.
+    """What one algorithm costs: its rounds (times α), the bytes through one direction of the link of its busiest rank
+    (times β) and those that it adds up (times γ), the last two in units of S; ``moved`` is what all ranks send
+    together, in units of S. ``possible(n, k)``: whether there is such a thing.
+
+    Messages of a round are under way together, so that each round costs one α, however many they are; what sending
+    another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a
+    round).
     """
 
     op: str
     algorithm: str
-    messages: Count
+    rounds: Count
     sent: Count
     added: Count
     moved: Count
     formula: str
     source: str
     possible: Callable[[int, int], bool] = lambda ranks, _hosts: ranks > 1
+    messages: Count | None = None
 
 
 def up(ranks: int) -> int:
@@ -57,6 +62,14 @@ def _none(_ranks: int, _hosts: int) -> float:
     return 0.0
 
 
+def _one(ranks: int, _hosts: int) -> float:
+    return 1.0 if ranks > 1 else 0.0
+
+
+def _two(ranks: int, hosts: int) -> float:
+    return 2 * _one(ranks, hosts)
+
+
 def _others(ranks: int, _hosts: int) -> float:
     return ranks - 1
 
@@ -79,6 +92,11 @@ def _levels(ranks: int, _hosts: int) -> float:
 
 def _twice_the_levels(ranks: int, _hosts: int) -> float:
     return 2 * up(ranks)
+
+
+def _depth(ranks: int) -> float:
+    """Levels below the root of a binary tree that is filled level by level."""
+    return down(ranks)
 
 
 def _children(ranks: int, children: int = 2) -> float:
@@ -174,42 +192,46 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "all_reduce",
         "binary-tree",
-        lambda n, _k: 2 * _children(n),
+        lambda n, _k: 2 * _depth(n),
         lambda n, _k: 2 * _children(n),
         lambda n, _k: _children(n),
         _twice_the_others,
-        "2c (α + S β) + c S γ, c = 2 a level, fewer in the last one where it has no two",
+        "2d α + 2c S β + c S γ, d levels, c = 2 for each, fewer for the last one where it has no two",
         "counted",
+        messages=lambda n, _k: 2 * _children(n),
     ),
     Textbook(
         "all_reduce",
         "parameter-server",
-        _twice_the_others,
+        _two,
         _twice_the_others,
         _others,
         _twice_the_others,
-        "2(n−1)(α + S β) + (n−1) S γ",
+        "2 α + 2(n−1) S β + (n−1) S γ",
         _SERVER,
+        messages=_twice_the_others,
     ),
     Textbook(
         "all_reduce",
         "sharded-parameter-server",
-        _twice_the_others,
+        _two,
         _twice_the_share,
         _share,
         _twice_the_others,
-        "2(n−1) α + 2(n−1)/n S β + (n−1)/n S γ",
+        "2 α + 2(n−1)/n S β + (n−1)/n S γ",
         _SERVER,
+        messages=_twice_the_others,
     ),
     Textbook(
         "all_reduce",
         "direct",
-        _others,
+        _one,
         _others,
         _others,
         lambda n, _k: n * (n - 1),
-        "(n−1)(α + S β + S γ)",
+        "α + (n−1)(S β + S γ)",
         "counted",
+        messages=_others,
     ),
     Textbook(
         "all_reduce",
@@ -246,7 +268,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
         "Chen et al. 2005",
         _even,
     ),
-    Textbook("all_gather", "direct", _others, _share, _none, _others, "(n−1) α + (n−1)/n S β", "counted"),
+    Textbook("all_gather", "direct", _one, _share, _none, _others, "α + (n−1)/n S β", "counted", messages=_others),
     Textbook("reduce_scatter", "ring", _others, _share, _share, _others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", _CHAN),
     Textbook(
         "reduce_scatter",
@@ -263,7 +285,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
         "reduce_scatter", "pairwise", _others, _share, _share, _others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", _THAKUR
     ),
     Textbook("all_to_all", "pairwise", _others, _share, _none, _others, "(n−1) α + (n−1)/n S β", _THAKUR),
-    Textbook("all_to_all", "spread", _others, _share, _none, _others, "(n−1) α + (n−1)/n S β", "counted"),
+    Textbook("all_to_all", "spread", _one, _share, _none, _others, "α + (n−1)/n S β", "counted", messages=_others),
     Textbook(
         "all_to_all",
         "bruck",
@@ -297,9 +319,9 @@ TEXTBOOK: tuple[Textbook, ...] = (
     ),
     Textbook("reduce", "binomial-tree", _levels, _levels, _levels, _others, "⌈lg n⌉ (α + S β + S γ)", _CHAN),
     Textbook("gather", "binomial-tree", _levels, _share, _none, _below, "⌈lg n⌉ α + (n−1)/n S β", _CHAN),
-    Textbook("gather", "linear", _others, _share, _none, _share, "(n−1) α + (n−1)/n S β", "counted"),
+    Textbook("gather", "linear", _one, _share, _none, _share, "α + (n−1)/n S β", "counted", messages=_others),
     Textbook("scatter", "binomial-tree", _levels, _share, _none, _below, "⌈lg n⌉ α + (n−1)/n S β", _CHAN),
-    Textbook("scatter", "linear", _others, _share, _none, _share, "(n−1) α + (n−1)/n S β", "counted"),
+    Textbook("scatter", "linear", _one, _share, _none, _share, "α + (n−1)/n S β", "counted", messages=_others),
     Textbook("barrier", "dissemination", _levels, _none, _none, _none, "⌈lg n⌉ α", "Hensgen et al. 1988"),
 )
 """Every algorithm that there is a schedule of, and none else."""

@@ -48,11 +48,13 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a schedule takes one after the other, each round as long as its busiest rank: messages (times α), and the
-    bytes that go through one direction of a link (times β) and that are added (times γ), both in units of S.
-    ``moved`` is what all ranks send together, in units of S.
+    """What a schedule takes one after the other, each round as long as its busiest rank: rounds (times α: messages of
+    one round are under way together), the messages of that rank, and the bytes that go through one direction of its
+    link (times β) and that it adds (times γ), both in units of S. ``moved`` is what all ranks send together, in units
+    of S.
     """
 
+    rounds: int
     messages: int
     sent: Fraction
     added: Fraction
@@ -79,7 +81,7 @@ def cost(schedule: Schedule) -> Cost:
         sent += max([*out_blocks.values(), *in_blocks.values()], default=0)
         added += max(sums.values(), default=0)
     unit = schedule.blocks
-    return Cost(messages, Fraction(sent, unit), Fraction(added, unit), Fraction(moved, unit))
+    return Cost(len(schedule.rounds), messages, Fraction(sent, unit), Fraction(added, unit), Fraction(moved, unit))
 
 
 Contribution = frozenset[tuple[int, int]]
