@@ -8,7 +8,6 @@ from busbw.backends.local.base import Local
 
 LOCAL: dict[str, Local] = {
     **memory.OPERATIONS,
-    "stream_copy": device.kernel_beside(memory.OPERATIONS["stream_copy"]),
     **device.OPERATIONS,
     **storage.OPERATIONS,
     **compute.OPERATIONS,

@@ -90,19 +90,6 @@ def _refuse(case: Case) -> str | None:
     return next((reason for applies, reason in obstacles if applies), None)
 
 
-def kernel_beside(host: Local) -> Local:
-    """``host``'s copy, but by a kernel where the memory is a GPU's: what torch copies with there is the copy path, and
-    that is ``memory_copy``. Multiplying by 1 reads and writes as much, and leaves the values as they are.
-    """
-
-    def bind(bound: Bound) -> Operation:
-        if bound.device is None:
-            return host.bind(bound)
-        return Operation(partial(torch.mul, bound.send, 1.0, out=bound.receive))
-
-    return Local(bind, host.refuse)
-
-
 # --- from GPU to GPU ---------------------------------------------------------------------------------------------
 
 

@@ -262,7 +262,8 @@ def _triad(bound: Bound) -> Call:
 
 _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
     "memory_copy": lambda bound: partial(bound.receive.copy_, bound.send),
-    "stream_copy": lambda bound: partial(bound.receive.copy_, bound.send),
+    # A kernel: what torch copies with on a GPU is the copy path, which is memory_copy. Times 1 changes no value.
+    "stream_copy": lambda bound: partial(torch.mul, bound.send, 1.0, out=bound.receive),
     "stream_scale": _scaled,
     "stream_add": _added,
     "stream_triad": _triad,
