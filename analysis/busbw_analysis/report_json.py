@@ -18,9 +18,10 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
   name, pairs (how many), time_ns, interval, rate, times_within (how many times as long as within a host), slowest
 - ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
-- ``rooflines``: for every host or GPU that computed its roofs of memory and arithmetic, balances and kernels, as
-  ``roofline.Roofline``
-- ``network_rooflines``: FLOP for each byte on the wire, as ``network_roofline.NetworkRoofline``
+- ``rooflines``: for every host or GPU that computed, as ``roofline.Roofline``: ``memory`` (bytes_per_second) and
+  ``compute`` (flop_per_second) roofs, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
+  flop_per_second, what is attainable under the measured roofs and which of them it is, ``unknown``: what is not known
+- ``network_rooflines``: FLOP for each byte on the wire and what it is made of, as ``network_roofline.NetworkRoofline``
 - ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
   ``plateaus`` and ``roof`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
