@@ -122,7 +122,7 @@ declare i32 @sched_yield()
 {pause_declared}
 
 define i32 @memory_copy(ptr %out, ptr %left, ptr %right, i64 %count) {{
-  %copied = call ptr @memcpy(ptr %out, ptr %left, i64 %count)
+  %copied = call ptr @memcpy(ptr %out, ptr %left, i64 %count) nobuiltin
   ret i32 0
 }}
 
@@ -157,7 +157,7 @@ wait:
   %seen = phi i32 [ 0, %begin ], [ %given, %work ], [ %seen, %awake ]
   br label %look
 look:
-  %turn = phi i64 [ 0, %wait ], [ %next, %idle ], [ %next, %offer ]
+  %turn = phi i64 [ 0, %wait ], [ %next, %linger ], [ %next, %offer ]
   %given = load atomic i32, ptr %number acquire, align 4
   %is_new = icmp ne i32 %given, %seen
   br i1 %is_new, label %given_out, label %idle
@@ -286,6 +286,7 @@ def kernels() -> Kernels | str:
 def _compiled(module: "llvm.ModuleRef") -> Kernels:
     import llvmlite.binding as llvm  # noqa: PLC0415 - as above
 
+    module.verify()  # a branch that fits no phi is compiled into anything else
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
     target = llvm.Target.from_default_triple().create_target_machine(

@@ -96,8 +96,8 @@ class Team:
                 worker.start()
                 self._workers.append(worker)
         except RuntimeError as error:
-            self.end()
             message = f"{threads} threads cannot be had, the system gives {len(self._workers) + 1}: {error}"
+            self.end()
             raise BackendError(message) from error
         _bind(cores[0])
 

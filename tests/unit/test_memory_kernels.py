@@ -1,0 +1,257 @@
+"""Kernels in memory: every element, for any length, place and number of threads, and nothing beside it."""
+
+import dataclasses
+import itertools
+import re
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.backends.base import Operation
+from busbw.backends.local import LOCAL, kernels
+from busbw.backends.local.base import Bound
+from busbw.backends.local.kernels import Kernels
+from busbw.compiled import row_of
+from busbw.errors import BackendError
+from busbw.ops import OPS
+from busbw.ops.base import Layout, Share
+from busbw.ops.copies import COPIES
+from busbw.ops.data import TORCH_DTYPES, count_wrong, fill, pattern, poison
+from busbw.ops.threads import as_variant, parse_threads, threads_of
+from busbw.records import JSON
+from busbw.testing.synthetic import case
+
+pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+
+OF_ARRAYS = [op.name for op in COPIES if op.name != "memory_touch"]
+DTYPES = ("float32", "float64")
+GUARD = 40
+UNTOUCHED = -77.0
+
+Array = npt.NDArray[Any]
+
+
+class Bed:
+    """Buffers of a case in the middle of larger ones, and the operation that is bound to them."""
+
+    def __init__(
+        self, op: str, count: int, *, dtype: str = "float64", threads: int | None = None, start: int = 0
+    ) -> None:
+        kind = TORCH_DTYPES[dtype]
+        variant = None if threads is None else as_variant(threads)
+        self.case = case(op, count * kind.itemsize, 1, dtype=dtype, variant=variant)
+        self.layout: Layout = OPS[op].layout(Share(0, 1, count))
+        self.pattern = pattern(1, dtype, None, seed=3)
+        self.start = start
+        self.around = torch.full((self.layout.receive_count + start + GUARD,), UNTOUCHED, dtype=kind)
+        self.receive = self.around[start : start + self.layout.receive_count]
+        self.send = torch.zeros(self.layout.send_count + start, dtype=kind)[start:]
+        self.operation: Operation = LOCAL[op].bind(Bound(self.case, self.send, self.receive, None))
+        self.around[:start], self.around[start + len(self.receive) :] = UNTOUCHED, UNTOUCHED
+        fill(self.send, self.layout.send, self.pattern)
+        poison(self.receive, None)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_raised: object) -> None:
+        self.operation.free()
+
+    def call(self) -> None:
+        if self.operation.prepare is not None:
+            self.operation.prepare()
+        assert self.operation.call() == 0
+
+    def wrong(self) -> int:
+        if self.operation.wrong is not None:
+            return self.operation.wrong()
+        return count_wrong(self.receive, self.layout.expect, self.pattern)
+
+    def untouched(self) -> bool:
+        before, after = self.around[: self.start], self.around[self.start + len(self.receive) :]
+        return bool((before == UNTOUCHED).all()) and bool((after == UNTOUCHED).all())
+
+
+def reference(op: str, send: Array, count: int) -> Array:
+    one, other = send[:count], send[count:]
+    if op == "memory_read":
+        return send[:0]
+    if op == "memory_write":
+        return np.full(count, 3, dtype=send.dtype)
+    combined: Array = {
+        "memory_copy": one,
+        "stream_copy": one,
+        "stream_scale": 3 * one,
+        "stream_add": one + other if len(other) else one,
+        "stream_triad": one + 3 * other if len(other) else one,
+    }[op]
+    return combined
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    op=st.sampled_from(OF_ARRAYS),
+    dtype=st.sampled_from(DTYPES),
+    count=st.integers(1, 3000),
+    start=st.integers(0, 33),
+    threads=st.sampled_from([None, 1, 2, 3]),
+)
+def test_every_element_is_as_numpy_has_it_and_none_beside_them_is_touched(
+    op: str, dtype: str, count: int, start: int, threads: int | None
+) -> None:
+    with Bed(op, count, dtype=dtype, threads=threads, start=start) as bed:
+        bed.call()
+        assert bed.wrong() == 0
+        np.testing.assert_array_equal(bed.receive.numpy(), reference(op, bed.send.numpy(), count))
+        assert bed.untouched()
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+@pytest.mark.parametrize("op", OF_ARRAYS)
+def test_arrays_of_many_pages_are_verified_again_and_again(op: str, threads: int | None) -> None:
+    with Bed(op, (3 << 20) + 8, threads=threads) as bed:
+        for _ in range(3):
+            poison(bed.receive, None)
+            bed.call()
+            assert bed.wrong() == 0
+
+
+@pytest.mark.parametrize("op", OF_ARRAYS)
+def test_the_compiled_loop_makes_the_same_calls(op: str) -> None:
+    with Bed(op, 1000, threads=2) as bed:
+        row = row_of([bed.operation.native])
+        assert row is not None
+        assert row.of(50)() == 0
+        assert bed.wrong() == 0
+
+
+@pytest.mark.parametrize("op", [name for name in OF_ARRAYS if OPS[name].computed])
+@pytest.mark.parametrize("threads", [None, 2])
+def test_a_call_that_was_not_made_or_left_elements_out_is_seen(op: str, threads: int | None) -> None:
+    with Bed(op, 4096, threads=threads) as bed:
+        assert bed.wrong() > 0
+        bed.call()
+        assert bed.wrong() == 0
+        if len(bed.receive):
+            bed.receive[17] += 1
+            bed.receive[4095] = float("nan")
+            assert bed.wrong() == 2
+        else:
+            assert bed.wrong() == 1, "a sum that was found before does not count again"
+
+
+@pytest.mark.parametrize(
+    ("op", "other"),
+    [
+        ("memory_copy", "nothing"),
+        ("stream_copy", "stream_scale_float64"),
+        ("stream_scale", "stream_copy_float64"),
+        ("stream_add", "stream_triad_float64"),
+        ("stream_triad", "stream_add_float64"),
+        ("memory_read", "memory_read_float32"),
+        ("memory_write", "nothing"),
+    ],
+)
+def test_a_wrong_kernel_is_caught(op: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = kernels.kernels()
+    assert isinstance(made, Kernels)
+    name = "memory_copy" if op == "memory_copy" else f"{op}_float64"
+    wrong = dataclasses.replace(made, addresses={**made.addresses, name: made.addresses[other]})
+    monkeypatch.setattr(kernels, "kernels", lambda: wrong)
+    with Bed(op, 4096) as bed:
+        bed.call()
+        assert bed.wrong() > 0
+
+
+def test_plain_loops_are_vectorised_and_no_call_of_the_library_is_made_of_them() -> None:
+    made = kernels.kernels()
+    assert isinstance(made, Kernels)
+    bodies = dict(re.findall(r"define [^@]*@(\w+)\([^\n]*\{\n(.*?)\n\}", made.optimised, re.DOTALL))
+    for op, dtype in itertools.product(OF_ARRAYS, DTYPES):
+        if op == "memory_copy":
+            continue
+        body = bodies[f"{op}_{dtype}"]
+        assert not re.search(r"mem(cpy|set|move)", body), op
+        assert re.search(r"<\d+ x (float|double|i32|i64)>", body), op
+    assert "@memcpy" in bodies["memory_copy"]
+
+
+# --- first touch -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_pages_are_fresh_in_every_call_and_only_when_they_were_given_back(threads: int | None, dtype: str) -> None:
+    with Bed("memory_touch", 50_001, dtype=dtype, threads=threads) as bed:
+        assert bed.wrong() > 0, "nothing was touched yet"
+        for _ in range(3):
+            bed.call()
+            assert bed.wrong() == 0
+        assert bed.operation.call() == 0
+        assert bed.wrong() > 0, "what was full of other numbers is no fresh page"
+
+
+def test_memory_that_cannot_be_had_is_a_clear_error() -> None:
+    one = case("memory_touch", 1 << 60, 1, dtype="float64")
+    with pytest.raises(BackendError, match="B of fresh memory cannot be had"):
+        LOCAL["memory_touch"].bind(Bound(one, torch.zeros(0), torch.zeros(0), None))
+
+
+# --- what is refused -------------------------------------------------------------------------------------------
+
+
+def refused(op: str, **changes: JSON) -> str | None:
+    return LOCAL[op].refuse(case(op, 4096, 1, **{"dtype": "float64", **changes}))
+
+
+def test_what_a_kernel_cannot_do_is_refused_with_the_reason() -> None:
+    assert all(refused(op) is None for op in (*OF_ARRAYS, "memory_touch"))
+    assert refused("memory_copy", dtype="int8") is None
+    assert "float32 and float64, as in STREAM; not in int8" in str(refused("stream_add", dtype="int8"))
+    assert "computation itself" in str(refused("memory_copy", mode="overlap"))
+    assert "nothing that could be prepared" in str(refused("stream_copy", mode="persistent"))
+    assert "only the first would find fresh pages" in str(refused("memory_touch", mode="pipelined"))
+    assert "fresh pages are in no cache" in str(refused("memory_touch", cache="rotating"))
+    assert "pages of the host" in str(refused("memory_touch", device="cuda"))
+    assert "a GPU divides it itself" in str(refused("stream_copy", device="cuda", variant="threads:2"))
+
+
+def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "kernels", lambda: "llvmlite is not there")
+    monkeypatch.setattr(kernels, "missing", lambda: "llvmlite is not there")
+    assert {refused(op) for op in (*OF_ARRAYS, "memory_touch") if op != "memory_copy"} == {"llvmlite is not there"}
+    assert refused("memory_copy") is None
+    assert refused("memory_copy", variant="threads:2") == "llvmlite is not there"
+    bed = Bed("memory_copy", 100)
+    bed.operation.call()
+    assert bed.wrong() == 0
+    assert bed.operation.native is None
+    with pytest.raises(BackendError, match="llvmlite is not there"):
+        Bed("stream_triad", 100)
+
+
+# --- how many threads ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "cores", "found"),
+    [
+        ("1", 8, (1,)),
+        ("1..cores*2", 6, (1, 2, 4)),
+        ("1..cores*2,cores", 6, (1, 2, 4, 6)),
+        ("cores, 1", 1, (1,)),
+        ("2..cores*2,1", 1, (1,)),
+        ("2..8+3", 1, (2, 5, 8)),
+    ],
+)
+def test_numbers_of_threads_are_read(text: str, cores: int, found: tuple[int, ...]) -> None:
+    assert parse_threads(text, cores) == found
+
+
+def test_threads_are_part_of_the_case_and_nothing_else_is_taken_for_them() -> None:
+    assert [threads_of(variant) for variant in (None, as_variant(4), "skew:0.5", "alone")] == [None, 4, None, None]
