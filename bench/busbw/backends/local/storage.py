@@ -33,7 +33,8 @@ class _Kept:
         self._bound = bound
         self._access = access_of(bound.case.variant)
         self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)
-        self._noise = np.random.default_rng(_NOISE_SEED).integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
+        self._random = np.random.default_rng(_NOISE_SEED)
+        self._noise = np.zeros(_NOISE_BYTES, dtype=np.uint8)
         self._fresh = True
         self._failed: OSError | None = None
 
@@ -79,6 +80,8 @@ class _Kept:
         return fio.measured(self.file.name, self.file.size_bytes, self._access, writes=writes)
 
     def _fill(self) -> None:
+        """With other noise than the time before: what an earlier check has left in the file must not pass for data."""
+        self._noise = self._random.integers(0, 256, _NOISE_BYTES, dtype=np.uint8)
         torch.from_numpy(self.file.memory).copy_(self._bound.send.view(torch.uint8))
         self._lay_noise()
         self._fresh = False

@@ -1,0 +1,583 @@
+"""Storage without ranks: files in blocks, what is asked before anything is written, and what says why it cannot be."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import shutil
+import stat
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from busbw import cases, plan, storage_facts
+from busbw.backends.local import LOCAL, files, fio
+from busbw.backends.local.base import Bound
+from busbw.backends.local.files import BlockFile
+from busbw.cli import main
+from busbw.errors import BackendError, UsageError
+from busbw.ops.storage import Access, access_of
+from busbw.plan import Plan, Sweep
+from busbw.records import Failed
+from busbw.testing.blocks import measure_everywhere, measured
+from busbw.testing.fakes import FakeWorld
+from busbw.testing.faults import WrappingBackend
+from busbw.testing.synthetic import case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from busbw.backends.base import Backend, Operation
+    from busbw.ops.base import Matrix, Op
+    from busbw.ops.groups import Ranks
+    from busbw.ops.storage import Way
+    from busbw.records import Case
+
+MIB = 1 << 20
+
+
+# --- cases -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("access", [Access(MIB, 4, "direct"), Access(4096, 1, "dropped"), Access(12288, 32, "memory")])
+def test_how_a_file_is_gone_through_is_read_from_the_case_as_it_was_written(access: Access) -> None:
+    assert access_of(str(access)) == access
+
+
+def test_the_variant_is_what_readers_of_runs_expect() -> None:
+    assert str(Access(MIB, 4, "direct")) == "block:1MiB depth:4 direct"
+
+
+@pytest.mark.parametrize("text", [None, "", "block:1MiB", "block:1MiB depth:4 fast", "skew:0.5"])
+def test_a_variant_of_something_else_is_refused(text: str | None) -> None:
+    with pytest.raises(UsageError, match="is none of storage; want one such as block:1MiB depth:4 direct"):
+        access_of(text)
+
+
+def variants(sweep: Sweep, way: Way = "direct") -> set[str | None]:
+    return {one.variant for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
+
+
+def test_blocks_and_depths_multiply_and_a_checkpoint_has_none() -> None:
+    sweep = Sweep(ops=("storage_read",), blocks=("4KiB", "1MiB"), depths=(1, 8))
+    wanted = {f"block:{block} depth:{depth} direct" for block in ("4KiB", "1MiB") for depth in (1, 8)}
+    assert variants(sweep) == wanted
+    assert variants(Sweep(ops=("checkpoint_save",), blocks=("4KiB", "1MiB"))) == {None}
+
+
+def test_a_plan_can_do_without_o_direct_but_not_make_storage_of_memory() -> None:
+    sweep = Sweep(ops=("storage_read",), direct=False)
+    assert variants(sweep) == {"block:1MiB depth:1 dropped"}
+    assert variants(sweep, "memory") == {"block:1MiB depth:1 memory"}
+    assert variants(Sweep(ops=("storage_read",)), "dropped") == {"block:1MiB depth:1 dropped"}
+
+
+def test_files_are_whole_blocks_of_storage_and_that_is_said() -> None:
+    expanded = cases.expand(Plan(sweep=(Sweep(ops=("storage_write",), sizes="100", dtypes=("uint8",)),)), 2, 1)
+    assert [one.size_bytes for one in expanded.cases] == [4096]
+    assert "100 B became 4 KiB, a multiple of 4096 elements" in expanded.adjusted[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ('blocks = ["1000"]', "key 'blocks': block 1000 cannot be read past the page cache; want a multiple of 4096 B"),
+        ('blocks = ["0"]', "key 'blocks'"),
+        ("blocks = []", "key 'blocks': blocks and depths: want at least one of each"),
+        ("depths = [0]", "key 'depths': depth 0 cannot be; want 1 to 1024"),
+        ("depths = [2000]", "key 'depths': depth 2000 cannot be; want 1 to 1024"),
+    ],
+)
+def test_blocks_and_depths_that_cannot_be_are_refused_with_their_line(keys: str, words: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        plan.parse_plan(f'[[sweep]]\nops = ["storage_read"]\n{keys}\n', "my.toml", Path())
+    assert "my.toml, line 3: " in str(refused.value)
+    assert words in str(refused.value)
+
+
+def test_without_a_path_nothing_is_measured(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["run", "--suite", "storage", "--results-dir", str(tmp_path)])
+    assert result.exit_code == 2
+    words = "--path: storage_write, storage_read, checkpoint_save make files and need to be told where"
+    assert words in result.output
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(UsageError, match="key 'path': storage_read make files"):
+        Plan(sweep=(Sweep(ops=("storage_read",)),)).require_path()
+    Plan(sweep=(Sweep(ops=("all_reduce",)),)).require_path()
+
+
+def test_a_path_is_asked_about_only_where_files_are_made() -> None:
+    assert Plan(path="/x", sweep=(Sweep(ops=("all_reduce",)),)).files_below is None
+    assert Plan(path="/x", sweep=(Sweep(ops=("checkpoint_save",)),)).files_below == "/x"
+
+
+# --- a file in blocks ------------------------------------------------------------------------------------------------
+
+
+def ways_here(folder: Path) -> list[Way]:
+    found = storage_facts.storage_facts(str(folder))["storage"]["way"]
+    return ["direct", "dropped"] if found == "direct" else [found]
+
+
+@pytest.mark.parametrize("depth", [1, 3, 64])
+@pytest.mark.parametrize("way", ["direct", "dropped", "memory"])
+def test_what_is_written_is_read_whatever_the_blocks(tmp_path: Path, depth: int, way: Way) -> None:
+    if way == "direct" and way not in ways_here(tmp_path):
+        pytest.skip(f"{tmp_path} has no O_DIRECT")
+    size = 11 * 4096  # no multiple of the block
+    file = BlockFile(tmp_path / "new", size, Access(8192, depth, way))
+    wanted = torch.arange(size).remainder(251).to(torch.uint8).numpy()
+    file.memory[:] = wanted
+    file.write()
+    file.memory.fill(0)
+    file.forget()
+    file.read()
+    assert (file.memory == wanted).all()
+    assert Path(file.name).read_bytes() == wanted.tobytes()
+    assert list((tmp_path / "new").iterdir()) == []  # it has no name that could be left behind
+    file.close()
+
+
+def test_a_block_is_never_longer_than_the_file_and_a_short_write_is_gone_on_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = BlockFile(tmp_path, 8192, Access(MIB, 1, "dropped"))
+    file.memory[:] = 7
+    real, lengths = os.pwrite, []
+
+    def half(fd: int, data: memoryview, start: int) -> int:
+        lengths.append(len(data))
+        return real(fd, data[: max(1, len(data) // 2)], start)
+
+    monkeypatch.setattr(os, "pwrite", half)
+    file.write()
+    assert lengths[0] == 8192
+    assert Path(file.name).read_bytes() == bytes([7]) * 8192
+    file.close()
+
+
+def test_a_file_that_ends_early_is_no_data(tmp_path: Path) -> None:
+    file = BlockFile(tmp_path, 8192, Access(4096, 1, "dropped"))
+    with pytest.raises(OSError, match="the file ends after 0 of 8192 bytes"):
+        file.read()
+    file.close()
+
+
+def test_the_kernel_forgets_a_file_that_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[str, int]] = []
+    monkeypatch.setattr(os, "fsync", lambda fd: told.append(("fsync", fd)))
+    monkeypatch.setattr(os, "posix_fadvise", lambda fd, _start, _length, what: told.append((f"advice {what}", fd)))
+    for way in ("dropped", "direct"):
+        if way in ways_here(tmp_path):
+            told.clear()
+            file = BlockFile(tmp_path, 8192, Access(4096, 1, way))
+            file.forget()
+            names = [name for name, _ in told]
+            assert names == (["fsync", f"advice {os.POSIX_FADV_DONTNEED}"] if way == "dropped" else [])
+
+
+def test_a_file_that_o_direct_does_not_suit_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_direct(monkeypatch)
+    with pytest.raises(BackendError, match="direct = false in the plan does without it"):
+        BlockFile(tmp_path, 8192, Access(4096, 1, "direct"))
+    assert list(tmp_path.iterdir()) == []
+
+
+# --- operations ------------------------------------------------------------------------------------------------------
+
+
+def bound_at(folder: Path | None, op: str, way: Way = "dropped", size: int = 64 * 1024) -> Bound:
+    one = case(op, size, 1, dtype="float32", variant=str(Access(8192, 2, way)))
+    send = torch.arange(size // 4, dtype=torch.float32)
+    return Bound(one, send, torch.zeros(size // 4), None, folder=folder)
+
+
+@pytest.mark.parametrize("op", ["storage_write", "storage_read"])
+def test_right_data_are_right_and_one_wrong_byte_is_seen(
+    tmp_path: Path, op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = LOCAL[op].bind(bound_at(tmp_path, op))
+    for _ in range(2):  # a check before and after
+        checked(operation)
+        assert operation.wrong is not None
+        assert operation.wrong() == 0
+    real = os.pwrite
+
+    def spoilt(fd: int, data: memoryview, start: int) -> int:
+        changed = bytearray(data)
+        changed[5] ^= 1 if start == 8192 else 0
+        return real(fd, changed, start)
+
+    monkeypatch.setattr(os, "pwrite", spoilt)
+    checked(operation)
+    assert operation.wrong() == 1
+    operation.free()
+
+
+def checked(operation: Operation) -> None:
+    assert operation.prepare is not None
+    operation.prepare()
+    operation.call()
+
+
+@pytest.mark.parametrize("op", ["storage_write", "storage_read"])
+def test_a_call_that_moves_nothing_is_seen(tmp_path: Path, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    operation = LOCAL[op].bind(bound_at(tmp_path, op))
+    checked(operation)
+    assert operation.wrong is not None
+    assert operation.wrong() == 0
+    monkeypatch.setattr(BlockFile, "write" if op == "storage_write" else "read", lambda _file: None)
+    checked(operation)
+    assert operation.wrong() > 0
+    operation.free()
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.ENOSPC, "No space left on device; free some space there, or ask for smaller sizes, fewer ranks"),
+        (errno.EDQUOT, "free some space there, or ask for smaller sizes, fewer ranks or another path"),
+        (errno.EIO, "Input/output error"),
+    ],
+)
+def test_a_full_disk_is_told_when_the_data_are_asked_for_and_not_between_samples(
+    tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    operation = LOCAL["storage_write"].bind(bound_at(tmp_path, "storage_write"))
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "pwrite", raising(number))
+        checked(operation)
+        operation.call()
+    assert operation.wrong is not None
+    with pytest.raises(BackendError) as told:
+        operation.wrong()
+    assert f"a file of 64 KiB in {tmp_path}" in str(told.value)
+    assert words in str(told.value)
+    checked(operation)
+    assert operation.wrong() == 0  # the next one begins anew
+    operation.free()
+
+
+def raising(number: int) -> Callable[..., Any]:
+    def fail(*_arguments: object) -> Any:  # noqa: ANN401 - it never returns
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+def test_an_operation_without_a_folder_says_what_it_wants() -> None:
+    with pytest.raises(BackendError, match="was not told where: give --path DIR"):
+        LOCAL["storage_write"].bind(bound_at(None, "storage_write"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mode": "pipelined"}, "timed call by call"),
+        ({"mode": "overlap"}, "timed call by call"),
+        ({"cache": "flushed"}, "want cache warm"),
+        ({"held": True}, "not handed to a device's stream"),
+    ],
+)
+def test_ways_of_timing_that_say_nothing_of_storage_are_refused(changes: dict[str, Any], words: str) -> None:
+    for op in ("storage_write", "storage_read"):
+        assert words in str(LOCAL[op].refuse(case(op, 4096, 2, **changes)))
+        assert LOCAL[op].refuse(case(op, 4096, 2)) is None
+
+
+# --- in a block of samples -------------------------------------------------------------------------------------------
+
+
+class Changed(WrappingBackend):
+    """Binds as ``inner`` does, and then what ``change`` makes of it."""
+
+    def __init__(self, inner: Backend, change: Callable[[Operation, int], Operation]) -> None:
+        super().__init__(inner)
+        self._change = change
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        return self._change(super().bind(op, case, group, send, receive, traffic), self.rank)
+
+
+def test_what_is_prepared_is_prepared_once_a_call_and_is_in_no_time() -> None:
+    world = FakeWorld(2)
+    steps: list[str] = []
+
+    def prepared(operation: Operation, rank: int) -> Operation:
+        clock = world.backends[rank].clock
+
+        def prepare() -> None:
+            clock.advance(1_000_000)
+            steps.extend(["prepare"] if rank == 0 else [])
+
+        def call() -> None:
+            operation.call()
+            steps.extend(["call"] if rank == 0 else [])
+
+        return dataclasses.replace(operation, prepare=prepare, call=call)
+
+    # Reading the clock costs so much that a sample would have several calls.
+    made = measured(world, case("storage_read", 64, 2), timer_ns=1_000, wrap=lambda backend: Changed(backend, prepared))
+    assert made.calls == 1
+    assert set(made.groups[0].slowest_ns) == {1_000}
+    assert steps == ["prepare", "call"] * (len(steps) // 2)
+    assert len(steps) > 2 * len(made.groups[0].slowest_ns)
+
+
+def test_what_failed_on_one_rank_fails_the_case_and_not_the_run() -> None:
+    def spoilt(operation: Operation, rank: int) -> Operation:
+        numbers = iter(range(100))
+
+        def wrong() -> int:
+            if rank == 1 and next(numbers) == 1:
+                message = "the disk is full"
+                raise BackendError(message)
+            return 0
+
+        return dataclasses.replace(operation, wrong=wrong)
+
+    for row in measure_everywhere(FakeWorld(3), case("storage_write", 64, 3), wrap=lambda one: Changed(one, spoilt)):
+        assert isinstance(row, Failed)
+        assert row.error == "the operation raised on 1 of 3 ranks: rank 1 says: the disk is full"
+
+
+def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> None:
+    freed: list[int] = []
+
+    def refusing(operation: Operation, rank: int) -> Operation:
+        if rank == 1:
+            message = "no room here"
+            raise BackendError(message)
+        return dataclasses.replace(operation, free=lambda: freed.append(rank))
+
+    for row in measure_everywhere(FakeWorld(3), case("storage_write", 64, 3), wrap=lambda one: Changed(one, refusing)):
+        assert isinstance(row, Failed)
+        assert row.error == "cannot be prepared: rank 1 says: no room here"
+    assert sorted(freed) == [0, 2]
+
+
+# --- fio -------------------------------------------------------------------------------------------------------------
+
+
+def test_fio_does_what_our_own_loop_does() -> None:
+    job = fio.command("fio", "/x", 8 * MIB, Access(MIB, 4, "direct"), writes=True)
+    assert job is not None
+    wanted = (
+        "--filename=/x --rw=write --size=8388608 --bs=1048576 --direct=1 --ioengine=libaio --iodepth=4 --end_fsync=1"
+    )
+    assert set(wanted.split()) <= set(job)
+    job = fio.command("fio", "/x", 8192, Access(MIB, 1, "dropped"), writes=False)
+    assert job is not None
+    assert {"--rw=read", "--bs=8192", "--direct=0", "--ioengine=psync", "--invalidate=1"} <= set(job)
+    assert fio.command("fio", "/x", 8192, Access(4096, 2, "dropped"), writes=False) is None
+
+
+def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = folder / "fio"
+    script.write_text(f"#!/bin/sh\n{body}\n", encoding="utf-8")
+    script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+
+def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
+    fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
+    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False)
+    assert found is not None
+    assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
+    assert "--ioengine=psync" in found.settings
+    assert "/x" not in found.settings
+
+
+@pytest.mark.parametrize(
+    ("body", "words"),
+    [
+        ("exit 1", "ValueError"),
+        ("echo '{}'", "KeyError"),
+        (
+            'echo \'{"fio version": "fio-3", "jobs": [{"read": {"bw_bytes": 0}}]}\'; echo "no such engine" >&2',
+            "no such engine",
+        ),
+    ],
+)
+def test_a_fio_that_fails_has_no_rate_and_says_why(
+    tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_fio(tmp_path, body, monkeypatch)
+    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False)
+    assert found is not None
+    assert found.bytes_per_second == ()
+    assert words in str(found.error)
+
+
+def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False) is None
+    assert storage_facts.storage_facts(str(tmp_path))["storage"]["tools"] == {"fio": None}
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+@pytest.mark.parametrize("op", ["storage_write", "storage_read"])
+def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -> None:
+    for way in ways_here(tmp_path):
+        bound = bound_at(tmp_path, op, way, MIB)
+        bound = dataclasses.replace(bound, case=case(op, MIB, 1, variant=str(Access(65536, 1, way))))
+        operation = LOCAL[op].bind(bound)
+        checked(operation)
+        assert operation.cross_check is not None
+        found = operation.cross_check()
+        assert found is not None
+        assert found.error is None
+        assert found.bytes_per_second[0] > 0
+        operation.free()
+
+
+# --- what is asked before anything is written ------------------------------------------------------------------------
+
+
+def error_at(path: Path) -> str:
+    return str(storage_facts.storage_facts(str(path))["storage"]["error"])
+
+
+def test_a_folder_is_known_by_its_file_system(tmp_path: Path) -> None:
+    facts = storage_facts.storage_facts(str(tmp_path))["storage"]
+    assert facts["error"] is None
+    assert facts["type"]
+    assert facts["device"]
+    assert str(tmp_path.resolve()).startswith(facts["mount"])
+    assert 0 < facts["free_bytes"] < facts["total_bytes"]
+    assert facts["way"] in {"direct", "dropped", "memory"}
+    assert (facts["no_direct"] is None) == (facts["way"] == "direct")
+    assert list(tmp_path.iterdir()) == []
+    assert storage_facts.storage_facts(None) == {}
+
+
+def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
+    assert f"{tmp_path / 'a'} on " in error_at(tmp_path / "a")
+    assert "does not exist; make it there, or give another --path" in error_at(tmp_path / "a")
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    assert "is a file; --path wants a folder" in error_at(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("number", "words"),
+    [
+        (errno.EROFS, "is on a file system that is mounted read-only"),
+        (errno.EACCES, "is not for this user to write (Permission denied)"),
+        (errno.ENOSPC, "takes no file: No space left on device"),
+    ],
+)
+def test_a_folder_that_takes_no_files_is_told(
+    tmp_path: Path, number: int, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda **_where: raising(number)())
+    assert words in error_at(tmp_path)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    assert "is not for this user to write" in error_at(tmp_path)
+    tmp_path.chmod(0o700)
+
+
+def refuse_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = os.open
+
+    def opened(name: Any, flags: int, *more: Any, **others: Any) -> int:  # noqa: ANN401 - those of os.open
+        if flags & files.O_DIRECT:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        return real(name, flags, *more, **others)
+
+    monkeypatch.setattr(os, "open", opened)
+
+
+def test_where_o_direct_is_not_possible_files_are_dropped_and_that_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_direct(monkeypatch)
+    monkeypatch.setattr(storage_facts, "_mount", lambda _folder: {"type": "ext4", "device": "/dev/sda"})
+    facts = storage_facts.storage_facts(str(tmp_path))
+    assert facts["storage"]["way"] == "dropped"
+    assert facts["storage"]["no_direct"] == "O_DIRECT is not possible there: Invalid argument"
+    (caution,) = storage_facts.cautions({"n0": facts})
+    assert "O_DIRECT is not possible there" in caution
+    assert "dropped from the page cache before they are read" in caution
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_memory_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_facts, "_mount", lambda _folder: {"type": "tmpfs", "device": "tmpfs"})
+    facts = storage_facts.storage_facts(str(tmp_path))
+    assert facts["storage"]["way"] == "memory"
+    (caution,) = storage_facts.cautions({"n0": facts, "n1": facts})
+    assert caution.endswith("tmpfs is memory itself; what is written and read there never leaves memory")
+
+
+def rank_of(
+    host: str, free: int, *, kind: str = "ext4", device: str = "/dev/sda", way: str = "direct"
+) -> dict[str, Any]:
+    told = {"path": "/scratch", "error": None, "type": kind, "device": device, "number": 8, "free_bytes": free}
+    return {"host": host, "boot_id": f"boot of {host}", "storage": {**told, "way": way, "no_direct": None}}
+
+
+def obstacle(facts: list[Mapping[str, Any]], op: str = "storage_write", size: int = 1 << 30) -> str | None:
+    return storage_facts.obstacle(case(op, size, len(facts)), facts)
+
+
+def test_ranks_of_one_file_system_need_their_room_together() -> None:
+    enough, little = 3 << 30, 2 << 30
+    assert obstacle([rank_of("a", enough), rank_of("a", enough)]) is None
+    refused = obstacle([rank_of("a", little), rank_of("a", little)])
+    assert refused == (
+        "too little space: /scratch on a (/dev/sda) has 2 GiB free and 2.1 GiB are needed, which is 2 ranks × 1 GiB "
+        "and a margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
+    )
+    assert obstacle([rank_of("a", little), rank_of("a", little)], "checkpoint_save") == refused
+    assert obstacle([rank_of("a", little), rank_of("a", little)], "all_reduce") is None
+    assert obstacle([rank_of("a", little), rank_of("b", little)]) is None  # a drive of its own in each
+    shared = [rank_of(host, little, kind="nfs4", device="server:/export") for host in ("a", "b")]
+    assert obstacle(shared) is not None
+
+
+def test_a_small_file_has_a_margin_too() -> None:
+    assert obstacle([rank_of("a", 17 << 20)], size=1 << 20) is None
+    assert obstacle([rank_of("a", 16 << 20)], size=1 << 20) is not None
+
+
+def test_hosts_without_the_path_are_named() -> None:
+    broken = [{"host": host, "storage": {"error": f"/scratch on {host} does not exist; …"}} for host in ("b", "c", "b")]
+    assert obstacle([rank_of("a", 9 << 30), *broken]) == (
+        "no files can be made: /scratch on b does not exist; …; the same or alike on c"
+    )
+
+
+def test_the_worst_way_of_any_rank_is_that_of_all() -> None:
+    ways = [rank_of("a", 1), rank_of("b", 1, way="memory"), rank_of("c", 1, way="dropped")]
+    assert storage_facts.way_of_all(ways[:1]) == "direct"
+    assert storage_facts.way_of_all([ways[0], ways[2]]) == "dropped"
+    assert storage_facts.way_of_all(ways) == "memory"
+    assert storage_facts.way_of_all([{}]) == "direct"
+
+
+def test_the_folder_of_a_run_is_known_by_its_name_and_is_removed_whatever_is_in_it(tmp_path: Path) -> None:
+    folder = storage_facts.files_folder(str(tmp_path), "run-1")
+    assert folder == tmp_path / "busbw-files-run-1"
+    (folder / "checkpoint" / "step-1").mkdir(parents=True)
+    (folder / "checkpoint" / "step-1" / "__0_0.distcp").write_text("x", encoding="utf-8")
+    storage_facts.remove_files(folder)
+    storage_facts.remove_files(folder)
+    storage_facts.remove_files(storage_facts.files_folder(None, "run-1"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_timing_of_a_suite_has_patience() -> None:
+    """Calls of seconds are no lost ranks."""
+    assert plan.read_suite("storage").timing.timeout_seconds >= 600
