@@ -130,7 +130,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--threads", help="Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"
 )
-@click.option("--pairs", help="pair_matrix, peer_copy: disjoint pairs together, or every pair alone.  [default: together]")
+@click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
 @click.option(
     "--path",
     type=click.Path(path_type=Path),
