@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from busbw.backends import BACKENDS
+
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
@@ -64,3 +66,20 @@ def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
     assert network["network_measured"]
     assert network["flop_per_byte"] == pytest.approx(network["flop_per_second"] / network["bytes_per_second"])
     assert document["rooflines"][0]["workers"] == 2
+
+
+@pytest.mark.parametrize("backend", ["gloo", "mpi"])
+def test_a_kernel_without_memory_fails_alone_and_says_so(commands: Commands, backend: str) -> None:
+    missing = BACKENDS[backend].missing()
+    if missing is not None:
+        pytest.skip(missing)
+    plan = commands.plan('[[sweep]]\nops = ["matmul", "attention", "attention_unfused"]\nsizes = "16KiB"\n')
+    short = commands.program("no_memory.py")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--backend", backend, program=short)
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert {row.case.op for row in run.measurements} == {"matmul", "attention"}
+    (failed,) = run.failed
+    assert failed.case.op == "attention_unfused"
+    assert "raised on every rank: DefaultCPUAllocator: can't allocate memory" in failed.error
+    assert not commands.alive()

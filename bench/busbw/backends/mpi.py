@@ -71,7 +71,8 @@ _COMBINE = {"max": MPI.MAX, "sum": MPI.SUM}
 class MpiBackend:
     """Host memory over MPI. Raises LaunchError when the world that formed is not the one that was promised."""
 
-    raises: tuple[type[Exception], ...] = (MPI.Exception, BackendError)
+    # RuntimeError: what torch raises in an operation that it does, memory that is not there for one.
+    raises: tuple[type[Exception], ...] = (MPI.Exception, RuntimeError, BackendError)
 
     def __init__(self, world: World) -> None:
         torch.set_num_threads(1)  # ranks share the cores
