@@ -115,9 +115,15 @@ def _memories(
 
 
 def _shown(curves: Sequence[MemoryCurve]) -> MemoryCurve | None:
-    """The kernel whose plateaus are shown, with the most threads."""
-    found = [curve for curve in curves if isinstance(curve.plateaus, Plateaus) and curve.key.op in _KERNELS]
-    return min(found, key=lambda one: (_KERNELS.index(one.key.op), -(one.threads or 1)), default=None)
+    """The kernel whose plateaus are shown, on those threads that show the most of them: where a team has to start for
+    each call, small caches drown in that.
+    """
+    found = [
+        (_KERNELS.index(curve.key.op), -len(curve.plateaus.plateaus), number, curve)
+        for number, curve in enumerate(curves)
+        if isinstance(curve.plateaus, Plateaus) and curve.key.op in _KERNELS
+    ]
+    return min(found)[-1] if found else None
 
 
 def _best(curves: Iterable[MemoryCurve], rate: Callable[[MemoryCurve], float | None]) -> MemoryCurve | None:

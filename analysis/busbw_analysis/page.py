@@ -5,7 +5,7 @@ unescaped; escaping is the business of the renderer. The only markup is ``Figure
 which ``plots`` has drawn.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Literal, TypeAlias
@@ -176,3 +176,11 @@ def letter(number: int) -> str:
     """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
     first, last = divmod(number, 26)
     return (letter(first - 1) if first else "") + chr(ord("A") + last)
+
+
+def without_empty(
+    columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]]
+) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
+    """``columns`` and ``rows`` without the columns in which nothing stands."""
+    kept = [place for place in range(len(columns)) if any(row[place].text != MISSING for row in rows)]
+    return tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)

@@ -169,7 +169,7 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
     peak, words, ranks = min(found, key=lambda one: one[0].nominal / one[2])
     reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     shared = "" if ranks == 1 else f", shared by {ranks} ranks"
-    denominator = f"{words}, nominal{reached} (source: {peak.source}){shared}; {series.key.op} moves S on each rank"
+    denominator = f"{words}, nominal{reached} (source: {peak.source}){shared}"
     practical = None if peak.practical is None else peak.practical / ranks
     return Roof(peak.nominal / ranks, None, denominator, measured=False, practical=practical)
 

@@ -105,8 +105,8 @@ class Plateaus:
         if self.end == "flat":
             inner = "no cache was seen before it" if len(self.plateaus) == 1 else "the ones before it are caches"
             return (
-                f"the outermost level seen: flat for {one.octaves:.1f} octaves up to the end of the sweep, so most "
-                f"likely the memory behind the caches; {inner}"
+                f"the outermost level seen: flat for {one.octaves:.1f} octaves, from {about_size(one.first_bytes)} to "
+                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches; {inner}"
             )
         if self.end == "short":
             return (
@@ -180,11 +180,11 @@ def _noise(y: Floats, launches: Floats) -> float:
 
 def _plateau(working_sets: Sequence[int], y: Floats, launches: Floats, low: int, high: int) -> Plateau:
     inside = slice(low, high + 1)
-    rate = float(np.exp(np.median(y[inside])))
+    levels = np.exp(np.median(launches[:, inside] if len(launches) else y[None, inside], axis=1))
+    rate = float(np.median(levels))
     ends: tuple[float | None, float | None] = (None, None)
     kind: IntervalKind = "none"
     if len(launches) > 1:
-        levels = np.exp(np.median(launches[:, inside], axis=1))
         over = median_over_launches(levels)
         if len(launches) >= LAUNCHES_FOR_AN_INTERVAL and over.low is not None:
             ends, kind = (over.low, over.high), "95 % over launches"
@@ -194,17 +194,13 @@ def _plateau(working_sets: Sequence[int], y: Floats, launches: Floats, low: int,
 
 
 def _whole(shape: "_Shape", y: Floats) -> tuple[tuple[int, int], ...]:
-    """First and last index of every plateau; sizes before the first and behind the last one that are less than a step
-    away from it are on it, whatever slope chance gave them.
+    """First and last index of every plateau. Sizes behind the last one that are less than a step away from it are on
+    it, whatever slope chance gave them; those before the first are not: there a call's start shows more and more.
     """
-    (first, begins), (last, ends) = shape.runs[0], shape.runs[-1]
-    if first > 0 and abs(float(np.median(y[:first])) - shape.levels[0]) < np.log1p(LEAST_STEP):
-        first = 0
+    begins, ends = shape.runs[-1]
     if ends < len(y) - 1 and abs(float(np.median(y[ends + 1 :])) - shape.levels[-1]) < np.log1p(LEAST_STEP):
         ends = len(y) - 1
-    if len(shape.runs) == 1:
-        return ((first, ends),)
-    return ((first, begins), *shape.runs[1:-1], (last, ends))
+    return (*shape.runs[:-1], (begins, ends))
 
 
 def _end(beyond: Floats, noise: float, last: Plateau) -> End:

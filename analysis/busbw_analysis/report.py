@@ -65,6 +65,10 @@ _ROOF_COLUMNS: Final = (
 _ROOF_NOTE: Final = (
     "One number each, without an interval: that of a measured roof stands with memory_copy, a nominal one has none."
 )
+_NO_VERDICT: Final = (
+    "There is no curve of messages to judge. What stays in memory or on storage is shown below with its roof, where "
+    "one is known, and not judged."
+)
 _SLOW: Final = ("below the model", "below the roof")
 _NOT_COMPARED: Final = ("not judged", "latency-bound")
 _HOW: Final = (
@@ -204,7 +208,7 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} "
         "cases were measured."
     )
-    sentences = [ran[0].upper() + ran[1:], *_best(judgement.verdicts)]
+    sentences = [ran[0].upper() + ran[1:], *(_best(judgement.verdicts) or _best_memory(judgement))]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
     cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
     tone: Tone = "good"
@@ -265,6 +269,15 @@ def _best(verdicts: Sequence[Verdict]) -> list[str]:
     return [f"{text}."]
 
 
+def _best_memory(judgement: Judgement) -> list[str]:
+    """Where no message was sent: what memory carries, by the hierarchy."""
+    found = next((rung for rung in judgement.rungs if rung.kind in {"DRAM", "HBM"} and rung.measured), None)
+    if found is None:
+        return []
+    share = "" if found.share is None else f", {percent(found.share)} % of nominal"
+    return [f"{found.kind} carries {format_rate(found.measured)}{share} ({found.how})."]
+
+
 def _clause(sentence: str) -> str:
     """A sentence as the end of another one."""
     return sentence.strip().rstrip(".")
@@ -289,7 +302,7 @@ def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
 def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     """Measured against roof and model. 100 % of what is said below the table, by letters."""
     if not verdicts:
-        return Section("verdict", "Verdict", (Paragraph("There is no measured curve to judge."),))
+        return Section("verdict", "Verdict", (Paragraph(_NO_VERDICT),))
     roofs: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
         if (roof := _roof(verdict)) is not None:

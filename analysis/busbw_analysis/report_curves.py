@@ -73,7 +73,7 @@ def operations(judgement: Judgement) -> Section:
         text = (
             "Pairs of ranks alone were measured: they are below."
             if judgement.matrices
-            else "No message was sent: memory and storage alone were measured, and are below."
+            else "No message was sent: what was measured is below."
             if judgement.memory or judgement.files
             else "No operation gave a result that can be shown."
         )

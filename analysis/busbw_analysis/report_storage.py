@@ -17,6 +17,7 @@ from busbw_analysis.page import (
     percent,
     sentence,
     three_digits,
+    without_empty,
     words,
 )
 from busbw_analysis.peaks import Roof
@@ -28,7 +29,8 @@ _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (
     "S is the file, or the shard, of one rank; rates are of all ranks together, over the time from the first entry to "
     "the last exit where the clocks tell. A write ends when its data are on the device (fsync); a read does not come "
-    "out of the page cache. busbw itself measured, with its own threads: no other tool."
+    "out of the page cache. All of these are busbw's own samples; what another tool says of the same files stands "
+    "beside them, where one is installed."
 )
 _BLOCKED: Final = (
     "Blocked is the time until a trainer may change its state again, durable the time until all of it is on the "
@@ -93,6 +95,8 @@ _COLUMNS: Final = (
     Column("high", "GB/s"),
     Column("Of nominal", "%"),
     Column("Of practical", "%"),
+    Column("Other tool", "GB/s"),
+    Column("Over it"),
     Column("Data", numeric=False),
     Column("Flags", numeric=False),
 )
@@ -111,6 +115,8 @@ def _files(files: Sequence[Stored]) -> Table:
             *map(_giga, (one.rate, one.low, one.high)),
             _percent(one.rate, one.nominal),
             _percent(one.rate, one.practical),
+            _giga(_told(one)),
+            Cell(three_digits(one.rate / told) if (told := _told(one)) else MISSING),
             Cell(one.check, tone="plain" if one.check == "verified" else "quiet"),
             Cell(", ".join(one.flags) or MISSING),
         )
@@ -118,8 +124,23 @@ def _files(files: Sequence[Stored]) -> Table:
     )
     ways = dict.fromkeys(one.way for one in files if one.way is not None)
     notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways if way in WAYS)]
-    notes += ["Depth: blocks under way at any time.", *_slowest(files)]
-    return Table("Files", _COLUMNS, rows, row_headers=1, note=" ".join(notes))
+    notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files)]
+    columns, cells = without_empty(_COLUMNS, rows)
+    return Table("Files", columns, cells, row_headers=1, note=" ".join(notes))
+
+
+def _told(one: Stored) -> float | None:
+    return None if one.beside is None else one.beside.rate
+
+
+def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
+    for tool in dict.fromkeys(one.beside.tool for one in files if one.beside is not None and one.beside.rate):
+        yield (
+            f"Other tool: {tool}, one job a rank on the same file after the samples, by its own time, which is in "
+            "whole milliseconds and has no interval; over it: busbw's rate over that one."
+        )
+    for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):
+        yield sentence(f"it had no rate: {reason}")
 
 
 _SAVE_COLUMNS: Final = (
@@ -152,7 +173,8 @@ def _saves(saves: Sequence[Stored]) -> Table:
         )
         for one in saves
     )
-    return Table("Checkpoints", _SAVE_COLUMNS, rows, note=" ".join([_ends(saves), *_slowest(saves)]))
+    columns, cells = without_empty(_SAVE_COLUMNS, rows)
+    return Table("Checkpoints", columns, cells, note=" ".join([_ends(saves), *_slowest(saves)]))
 
 
 def _ends(files: Sequence[Stored]) -> str:

@@ -5,9 +5,12 @@ over the time of the slowest rank, which is too short for ranks that took turns;
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median
 
+from busbw.records import CrossCheck
+from busbw_analysis.load import Dataset
 from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.summary import CaseSummary, GroupSummary, IntervalKind
 from busbw_analysis.verdicts import Curve
@@ -20,6 +23,17 @@ WAYS = {
     "memory": "the file system is memory: nothing of this is a drive",
 }
 """How a file is gone through, as a variant says it, and in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """What another tool (name and version) says of the same case: B/s of all ranks together, median over its jobs;
+    None where none of them had a rate, for the ``reason``.
+    """
+
+    tool: str
+    rate: float | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +62,7 @@ class Stored:
     check: str
     flags: tuple[str, ...]
     roof: Roof | NoRoof
+    beside: Beside | None
 
     @property
     def nominal(self) -> float | None:
@@ -61,18 +76,40 @@ class Stored:
         return None if known is None else known * self.ranks
 
 
-def stored(summaries: Iterable[CaseSummary], curves: Iterable[Curve]) -> tuple[Stored, ...]:
+def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[Curve]) -> tuple[Stored, ...]:
     """Every measured case on storage, in the order of the plan; ``curves`` know the roofs."""
+    checks: dict[int, dict[tuple[int, int, int], CrossCheck]] = {}
+    for block in dataset.blocks:
+        if block.measurement.cross_check is not None:
+            place = (block.run, block.launch, block.number)
+            checks.setdefault(block.case, {})[place] = block.measurement.cross_check
     roofs = {curve.series.key.op: curve.roof for curve in curves}
     return tuple(
-        _stored(summary, group, roofs.get(summary.case.op, NoRoof("it was measured beside computation only")))
+        _stored(
+            summary,
+            group,
+            roofs.get(summary.case.op, NoRoof("it was measured beside computation only")),
+            _beside(list(checks.get(summary.index, {}).values())),
+        )
         for summary in summaries
         if summary.case.op in STORAGE and summary.state == "measured"
         for group in summary.groups
     )
 
 
-def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | NoRoof) -> Stored:
+def _beside(checks: Sequence[CrossCheck]) -> Beside | None:
+    if not checks:
+        return None
+    rates = [sum(check.bytes_per_second) for check in checks if check.bytes_per_second and check.error is None]
+    reasons = [check.error for check in checks if check.error is not None]
+    return Beside(
+        tool=f"{checks[0].tool} {checks[0].version}",
+        rate=median(rates) if rates else None,
+        reason=reasons[0] if reasons else None,
+    )
+
+
+def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | NoRoof, beside: Beside | None) -> Stored:
     case = summary.case
     variant = _VARIANT.fullmatch(case.variant or "")
     posted = group.overlap
@@ -99,4 +136,5 @@ def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | NoRoof) -> S
         check=summary.check,
         flags=tuple(summary.flags),
         roof=roof,
+        beside=beside,
     )

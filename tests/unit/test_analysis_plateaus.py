@@ -69,7 +69,7 @@ def test_without_noise_ends_and_rates_are_exact() -> None:
         "plateau 3 (from 2 MiB)",
     )
     assert answer.end == "flat"
-    assert "the outermost level seen: flat for 7.0 octaves" in answer.outermost
+    assert "the outermost level seen: flat for 7.0 octaves, from 2 MiB to 256 MiB" in answer.outermost
 
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])

@@ -1,0 +1,397 @@
+"""Memory, storage and the hierarchy in an analysis: rates that can be checked by hand, and sections that say them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+
+from busbw.catalogue import catalogue
+from busbw.records import JSON, Case, CrossCheck, Measurement
+from busbw.store import StoredRun
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis import report
+from busbw_analysis.hierarchy import Rung
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.memory import MemoryCurve, beside, scaling, threads_of
+from busbw_analysis.page import Block, Figure, Paragraph, Section, Table
+from busbw_analysis.peaks import NoRoof, Roof
+from busbw_analysis.plateaus import NoPlateaus, Plateaus
+from busbw_analysis.report_hierarchy import hierarchy as hierarchy_section
+from busbw_analysis.report_memory import memory as memory_section
+from busbw_analysis.report_storage import storage as storage_section
+from busbw_analysis.tables import show_rows, show_text
+
+KIB, MIB = 1 << 10, 1 << 20
+ROWS = catalogue(environment={})
+MODULES = {"kind": "DDR5", "megatransfers": 4800, "channels": 2}
+"""Two channels of 38.4 GB/s."""
+DRAM = 76.8e9
+SIZES = tuple(1 << exponent for exponent in range(12, 28))
+DRIVE: dict[str, JSON] = {
+    "address": "0000:81:00.0",
+    "names": ["nvme0"],
+    "model": "Fast 9000",
+    "link": {"trained": {"gigatransfers": 16.0, "lanes": 4}, "card": None, "port": None, "narrowest": None},
+}
+
+
+def stepped(factor: float, rates: Sequence[float], ends: Sequence[int]) -> tuple[Piece, ...]:
+    """Traffic of ``rates`` up to the working sets ``ends``, as times over S."""
+    firsts = (0, *(round(end / factor) + 1 for end in ends))
+    return tuple(Piece(0.0, factor / rate, first) for rate, first in zip(rates, firsts, strict=True))
+
+
+CACHES = (200e9, 80e9, 20e9)
+ENDS = (32 * KIB, MIB)
+WORLD = World(
+    by_op={
+        "stream_copy": stepped(2, CACHES, ENDS),
+        "memory_copy": stepped(2, (200e9, 80e9, 30e9), ENDS),
+        "memory_write": stepped(1, (100e9, 40e9, 10e9), ENDS),
+        "memory_touch": (Piece(0.0, 1 / 2e9),),
+    },
+    sample_noise=0.0,
+)
+
+
+def kernels(*ops: str, threads: Sequence[int] = (1, 2), sizes: Sequence[int] = SIZES, ranks: int = 1) -> list[Case]:
+    return [
+        case(op, size, ranks, variant=f"threads:{number}", mode="isolated" if op == "memory_touch" else "pipelined")
+        for op in ops
+        for number in threads
+        for size in sizes
+    ]
+
+
+def judged(
+    cases: Sequence[Case], world: World = WORLD, facts: dict[str, JSON] | None = None, *, launches: int = 3
+) -> Judgement:
+    machine = Machine(facts=facts or {})
+    return judge(pool((synthetic_run(cases, world, machine=machine, launches=launches, samples=8),)), rows=ROWS)
+
+
+def curve_of(judgement: Judgement, op: str, threads: int = 1) -> MemoryCurve:
+    return next(curve for curve in judgement.memory if curve.key.op == op and curve.threads == threads)
+
+
+def every_text(section: Section | None) -> str:
+    assert section is not None
+    return "\n".join(_texts(section))
+
+
+def _texts(section: Section) -> Iterator[str]:
+    for block in section.blocks:
+        yield from _of_block(block)
+    for part in section.parts:
+        yield part.heading
+        yield from _texts(part)
+
+
+def _of_block(block: Block) -> Iterator[str]:
+    if isinstance(block, Paragraph):
+        yield block.text
+    elif isinstance(block, Figure):
+        yield block.caption
+        yield from _of_block(block.table)
+    elif isinstance(block, Table):
+        yield f"{block.caption}: {' | '.join(column.heading for column in block.columns)}"
+        yield from (" | ".join(cell.text for cell in row) for row in block.rows)
+        yield block.note
+
+
+def rung(judgement: Judgement, kind: str) -> Rung:
+    return next(one for one in judgement.rungs if one.kind == kind)
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_traffic_is_counted_as_stream_counts_it_and_the_working_set_is_all_arrays() -> None:
+    judgement = judged(kernels("stream_copy"))
+    last = curve_of(judgement, "stream_copy").points[-1]
+    assert last.working_set_bytes == 2 * last.size_bytes
+    assert last.rate == pytest.approx(20e9, rel=1e-3)
+    assert last.rate == pytest.approx(2 * last.size_bytes / last.time_ns * 1e9, rel=1e-6)
+
+
+def test_plateaus_of_a_run_are_those_of_its_memory() -> None:
+    found = curve_of(judged(kernels("stream_copy")), "stream_copy").plateaus
+    assert isinstance(found, Plateaus)
+    assert [one.rate for one in found.plateaus] == pytest.approx(CACHES, rel=0.01)
+    assert [one.last_bytes for one in found.plateaus[:2]] == list(ENDS)
+    assert found.end == "flat"
+
+
+def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
+    curve = curve_of(judged(kernels("stream_copy"), facts={"memory_modules": MODULES}), "stream_copy")
+    assert curve.nominal == pytest.approx(DRAM)
+    assert curve.points[-1].share == pytest.approx(20e9 / DRAM, rel=1e-3)
+    first = curve.points[0].share
+    assert first is not None
+    assert first > 1
+
+
+def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
+    judgement = judged(kernels("stream_copy"))
+    curve = curve_of(judgement, "stream_copy")
+    assert isinstance(curve.roof, NoRoof)
+    assert curve.points[-1].share is None
+    text = every_text(memory_section(judgement))
+    assert "No percentages: the nominal rate of the memory of node0 is not known: its modules are not recorded" in text
+    assert "Of nominal" not in text, "a column in which nothing stands is left out"
+
+
+def test_ranks_of_a_host_share_its_memory() -> None:
+    judgement = judged(kernels("stream_copy", ranks=4), facts={"memory_modules": MODULES})
+    curve = curve_of(judgement, "stream_copy")
+    assert curve.together == 4
+    assert curve.nominal == pytest.approx(DRAM)
+    assert curve.points[-1].rate == pytest.approx(4 * 20e9, rel=1e-3)
+    assert "Of 4 ranks of a host together" in every_text(memory_section(judgement))
+
+
+def test_ranks_that_take_turns_do_not_add_up() -> None:
+    late = replace(WORLD, by_op={"stream_copy": (Piece(1e-3, 0.0),)}, late_rank=1, late_seconds=1e-3)
+    curve = curve_of(judged(kernels("stream_copy", threads=[1], sizes=[MIB], ranks=2), late), "stream_copy")
+    assert curve.points[0].rate == pytest.approx(2 * 2 * MIB / 2e-3, rel=1e-2), "both copy in 2 ms, not in 1"
+
+
+def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
+    cases = [*kernels("stream_copy", threads=[1]), *kernels("stream_copy", threads=[4], sizes=SIZES[:-2])]
+    found = scaling(judged(cases).memory)
+    assert [(one.curve.threads, one.point.size_bytes) for one in found] == [(1, SIZES[-3]), (4, SIZES[-3])]
+    assert [one.times_one for one in found] == pytest.approx([1.0, 1.0], rel=1e-3)
+
+
+def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
+    judgement = judged(kernels("memory_copy", "stream_copy"))
+    found = beside(judgement.memory, "memory_copy", "stream_copy")
+    assert [curve.threads for curve, _, _ in found] == [1, 2]
+    assert [copied.rate / plain.rate for _, copied, plain in found] == pytest.approx([1.5, 1.5], rel=1e-3)
+    text = every_text(memory_section(judgement))
+    assert "1.50 times on 1 thread at 128 MiB" in text
+    assert "non-temporal stores" in text
+
+
+def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
+    judgement = judged(kernels("memory_touch", "memory_write", threads=[1]))
+    touch = curve_of(judgement, "memory_touch")
+    assert touch.plateaus == NoPlateaus("fresh pages are in no cache")
+    text = every_text(memory_section(judgement))
+    # 4 KiB take 2048 ns instead of 410: 1638 ns more.
+    assert "1 | 128 MiB | 67.1 ms | 13.4 ms | 5.00 | 1\u202f640" in text
+
+
+def test_rotated_buffers_have_no_plateaus() -> None:
+    cases = [replace_case(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
+    found = curve_of(judged(cases), "stream_copy").plateaus
+    assert isinstance(found, NoPlateaus)
+    assert "rotating" in found.reason
+
+
+def replace_case(one: Case, **changes: JSON) -> Case:
+    return Case(**{**{name: getattr(one, name) for name in one.__struct_fields__}, **changes})
+
+
+def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
+    text = every_text(memory_section(judged(kernels("stream_copy", threads=[1], sizes=[MIB, 64 * MIB]))))
+    assert "No plateaus: 2 sizes are too few" in text
+    assert "64 MiB" in text
+
+
+@pytest.mark.parametrize(("variant", "threads"), [("threads:4", 4), ("threads:16", 16), (None, None), ("alone", None)])
+def test_threads_are_read_from_the_variant(variant: str | None, threads: int | None) -> None:
+    assert threads_of(variant) == threads
+
+
+def test_the_section_says_what_is_counted_and_whether_memory_was_reached() -> None:
+    text = every_text(memory_section(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})))
+    for said in (
+        "as STREAM counts it",
+        "100 % of nominal is 76.8 GB/s of traffic: memory of node0 (2 channels of DDR5-4800, all sockets)",
+        "the outermost level seen: flat for 7.0 octaves",
+        "plateau 1 | 8 KiB … 32 KiB",
+        "1 thread: 200 GB/s up to 32 KiB, 80 GB/s up to 1 MiB, then 20 GB/s",
+    ):
+        assert said in text
+
+
+def test_memory_is_not_shown_twice() -> None:
+    page = report.page_of(judged([*kernels("stream_copy"), case("all_reduce", MIB, 1)]))
+    (operations,) = [section for section in page.sections if section.anchor == "operations"]
+    assert [part.heading for part in operations.parts] == ["all_reduce"]
+
+
+def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> None:
+    judgement = judged([case("all_reduce", size) for size in (MIB, 16 * MIB)], World(sample_noise=0.0))
+    assert memory_section(judgement) is None
+    assert storage_section(judgement) is None
+    assert [one.kind for one in judgement.rungs] == ["ranks of a host"]
+
+
+def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
+    rows = show_rows(judged(kernels("stream_copy", threads=[1], sizes=[64 * MIB])))
+    assert [row["traffic"] for row in rows] == [pytest.approx(20e9, rel=1e-3)]
+    text = show_text(rows)
+    assert "traffic 20 GB/s" in text
+    assert "as STREAM counts it" in text
+    assert "traffic" not in show_text(show_rows(judged([case("all_reduce", MIB)])))
+
+
+# --- storage ---------------------------------------------------------------------------------------------------------
+
+VARIANT = "block:1MiB depth:4 direct"
+ON_DRIVE: dict[str, JSON] = {
+    "storage": {"path": "/scratch", "type": "ext4", "device": "/dev/nvme0n1p1", "tools": {"fio": "3.33"}},
+    "pci": {"gpus": [], "nics": [], "drives": [DRIVE]},
+}
+STORING = World(
+    by_op={op: (Piece(0.0, 1 / 1e9),) for op in ("storage_write", "storage_read", "checkpoint_save")}, sample_noise=0.0
+)
+
+
+def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
+    judgement = judged([case("storage_write", 64 * MIB, 2, variant=VARIANT)], STORING, ON_DRIVE)
+    (one,) = judgement.files
+    assert (one.block, one.depth, one.way, one.ranks) == ("1MiB", 4, "direct", 2)
+    assert one.rate == pytest.approx(2e9, rel=1e-3)
+    assert one.whole
+    assert one.nominal == pytest.approx(7.87692e9)
+    text = every_text(storage_section(judgement))
+    for said in ("/scratch | ext4 | /dev/nvme0n1p1 | fio 3.33", "O_DIRECT", "drive of node0 (Fast 9000 on PCIe 4 x4"):
+        assert said in text
+
+
+def test_ranks_that_store_one_after_the_other_do_not_add_up() -> None:
+    late = replace(STORING, by_op={"storage_read": (Piece(1.0, 0.0),)}, late_rank=1, late_seconds=1.0)
+    (one,) = judged([case("storage_read", 64 * MIB, 2, variant=VARIANT)], late).files
+    assert one.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
+
+
+def test_another_tool_stands_beside_and_is_named() -> None:
+    run = synthetic_run([case("storage_read", 64 * MIB, 2, variant=VARIANT)], STORING, samples=8)
+    told = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
+    judgement = judge(pool((with_check(run, told),)), rows=ROWS)
+    (one,) = judgement.files
+    assert one.beside is not None
+    assert one.beside.tool == "fio 3.33"
+    assert one.beside.rate == pytest.approx(1.6e9)
+    text = every_text(storage_section(judgement))
+    assert "Other tool: fio 3.33" in text
+    assert "1.60 | 1.25" in text
+    failed = CrossCheck(tool="fio", version="3.33", settings="", error="no engine")
+    assert "It had no rate: no engine." in every_text(
+        storage_section(judge(pool((with_check(run, failed),)), rows=ROWS))
+    )
+
+
+def with_check(run: StoredRun, check: CrossCheck) -> StoredRun:
+    rows = tuple(
+        type(row)(**{**{name: getattr(row, name) for name in row.__struct_fields__}, "cross_check": check})
+        if isinstance(row, Measurement)
+        else row
+        for row in run.rows
+    )
+    return replace(run, rows=rows)
+
+
+def test_a_checkpoint_is_durable_after_its_time() -> None:
+    judgement = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
+    (one,) = judgement.files
+    assert one.blocked_ns is None
+    assert one.rate == pytest.approx(2e9, rel=1e-3)
+    assert "Checkpoints: Operation | Ranks | Size S | Blocked | Durable after" in every_text(storage_section(judgement))
+
+
+# --- the hierarchy ---------------------------------------------------------------------------------------------------
+
+
+def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
+    cases = [
+        *kernels("stream_copy", "memory_copy"),
+        case("all_reduce", 16 * MIB, 2),
+        case("storage_read", 64 * MIB, 2, variant=VARIANT),
+    ]
+    judgement = judged(
+        cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES, **ON_DRIVE}
+    )
+    kinds = [one.kind for one in judgement.rungs]
+    assert kinds == ["cache", "cache", "DRAM", "ranks of a host", "storage"]
+    assert [one.measured for one in judgement.rungs[:2]] == [
+        pytest.approx(200e9, rel=0.01),
+        pytest.approx(80e9, rel=0.01),
+    ]
+    dram = rung(judgement, "DRAM")
+    assert dram.measured == pytest.approx(30e9, rel=0.01), "the most that any kernel gets out of it"
+    assert dram.nominal == pytest.approx(DRAM)
+    assert dram.share == pytest.approx(30 / 76.8, rel=0.01)
+    assert "memory_copy" in dram.how
+    assert rung(judgement, "ranks of a host").nominal is None, "a roof that was measured is no datasheet"
+    assert rung(judgement, "ranks of a host").practical is not None
+    text = every_text(hierarchy_section(judgement))
+    assert "plateau 1 (up to 32 KiB) 200 GB/s" in text
+    assert "DRAM 30 GB/s (39.1 % of nominal)" in text
+
+
+def test_what_was_not_measured_is_an_outline() -> None:
+    judgement = judged([case("all_reduce", MIB)], World(sample_noise=0.0), {"memory_modules": MODULES, **ON_DRIVE})
+    dram, drive = rung(judgement, "DRAM"), rung(judgement, "NVMe")
+    assert dram.measured is drive.measured is None
+    assert dram.how == "not measured in this run"
+    assert dram.nominal == pytest.approx(DRAM)
+    assert drive.nominal == pytest.approx(7.87692e9)
+
+
+def test_hosts_reach_each_other_by_the_network() -> None:
+    machine = Machine(hosts=("node0", "node1"), interface_bytes_per_second=12.5e9)
+    run = synthetic_run([case("all_gather", 64 * MIB, 2, nodes=2)], World(sample_noise=0.0), machine=machine, samples=8)
+    judgement = judge(pool((run,)), rows=ROWS)
+    network = rung(judgement, "network")
+    assert network.nominal == pytest.approx(12.5e9)
+    assert network.measured is not None
+    assert "all_gather" in network.how
+
+
+def test_copies_to_a_gpu_are_beside_their_link() -> None:
+    gpu = {
+        "address": "0000:01:00.0",
+        "index": 0,
+        "name": "NVIDIA H200",
+        "link": {"trained": {"gigatransfers": 32.0, "lanes": 16}, "card": None, "port": None, "narrowest": None},
+    }
+    seats = [{"rank": 0, "local_rank": 0, "gpu": 0}]
+    facts: dict[str, JSON] = {"pci": {"gpus": [gpu], "nics": [], "drives": []}, "ranks": seats}
+    world = World(
+        by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),), "host_to_device": (Piece(0.0, 1 / 55e9),)}, sample_noise=0.0
+    )
+    cases = [
+        case(op, size, 1, backend="nccl", device="cuda")
+        for op in ("memory_copy", "host_to_device")
+        for size in (MIB, 256 * MIB)
+    ]
+    judgement = judged(cases, world, facts)
+    link, memory = rung(judgement, "PCIe"), rung(judgement, "HBM")
+    assert link.share == pytest.approx(55 / 63, rel=0.01)
+    assert memory.measured == pytest.approx(4.2e12, rel=0.01)
+    assert memory.share == pytest.approx(4.2 / 4.8, rel=0.01)
+
+
+def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
+    cases = [*kernels("stream_copy", threads=[1]), case("storage_read", 64 * MIB, 1, variant=VARIANT)]
+    judgement = judged(cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES})
+    told = json.loads(report.compose(judgement).json)
+    (curve,) = told["memory"]
+    assert [round(one["rate"] / 1e9) for one in curve["plateaus"]["plateaus"]] == [200, 80, 20]
+    assert curve["threads"] == 1
+    assert curve["roof"]["denominator"].startswith("memory of node0")
+    assert told["storage"][0]["roof"]["none"]
+    assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
+
+
+def test_roofs_of_memory_are_those_of_the_curves() -> None:
+    judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
+    assert isinstance(judgement.memory[0].roof, Roof)
+    assert judgement.memory[0].roof is judgement.curves[0].roof
+    assert judgement.verdicts == (), "levels of a hierarchy are shown and not judged"
