@@ -1,0 +1,253 @@
+"""Storage on real ranks: verified, cleaned up whatever happens, and what cannot be written fails alone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from tests.integration.conftest import until
+
+from busbw.backends import BACKENDS
+from busbw.records import Ended
+from busbw.storage_facts import PREFIX
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+    from busbw.store import StoredRun
+
+pytestmark = pytest.mark.integration
+
+_FILES = "storage_write,storage_read"
+_ALL = f"{_FILES},checkpoint_save"
+_BUSBW = (sys.executable, "-m", "busbw")
+
+
+def _here(commands: Commands) -> Path:
+    folder = commands.folder / "disk"
+    folder.mkdir(exist_ok=True)
+    return folder
+
+
+def _errors(run: StoredRun) -> dict[str, str]:
+    return {row.case.op: row.error for row in run.failed}
+
+
+# --- what it measures ------------------------------------------------------------------------------------------------
+
+
+def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_ALL, "64KiB,1MiB", blocks='["16KiB"]', depths="[1, 3]")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert not run.failed
+    assert not run.not_reached
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert all(row.calls == 1 for row in run.measurements)
+    (facts,) = [one["storage"] for one in run.run.environments.values()]
+    assert facts["path"] == str(disk)
+    assert facts["error"] is None
+    variants = {f"block:16KiB depth:{depth} {facts['way']}" for depth in (1, 3)}
+    assert {row.case.variant for row in run.measurements if row.case.op != "checkpoint_save"} == variants
+    assert all(variant in finished.out for variant in variants)
+    assert list(disk.iterdir()) == []
+    checks = [row.cross_check for row in run.measurements if row.case.op != "checkpoint_save"]
+    if facts["tools"]["fio"] is None:
+        assert set(checks) == {None}
+    for check in filter(None, checks):
+        assert (check.tool, check.version, check.error) == ("fio", facts["tools"]["fio"], None)
+        assert len(check.bytes_per_second) == 2
+    judged = commands.run("report", "latest", "--results-dir", commands.results)
+    assert judged.code == 0, judged.told
+    assert "storage" in commands.run("show", "latest", "--results-dir", commands.results).out
+
+
+def test_a_checkpoint_beside_computation_tells_how_long_the_trainer_waits(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep("checkpoint_save", "256KiB", modes='["overlap"]')
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert run.measurements
+    for row in run.measurements:
+        assert row.check.state == "verified"
+        parts = row.groups[0].overlap
+        assert parts is not None
+        assert min(parts.post_ns) > 0
+        assert min(parts.pure_ns) > min(parts.post_ns)  # it is not durable when the trainer may go on
+    assert list(disk.iterdir()) == []
+
+
+def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_FILES, "64KiB", direct="false")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    (facts,) = [one["storage"] for one in run.run.environments.values()]
+    way = "memory" if facts["way"] == "memory" else "dropped"
+    assert {row.case.variant for row in run.measurements} == {f"block:1MiB depth:1 {way}"}
+    assert {row.check.state for row in run.measurements} == {"verified"}
+
+
+def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
+    shm = Path("/dev/shm")  # noqa: S108 - it is what is tested
+    if not shm.is_dir() or not os.access(shm, os.W_OK):
+        pytest.skip("there is no /dev/shm")
+    finished = commands.run("run", "--op", _FILES, "--sizes", "64KiB", "--max-seconds", "0.05", "--path", shm)
+    assert finished.code == 0, finished.told
+    assert "tmpfs is memory itself; what is written and read there never leaves memory" in finished.out
+    assert {row.case.variant for row in commands.read().measurements} == {"block:1MiB depth:1 memory"}
+    assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
+
+
+@pytest.mark.skipif(BACKENDS["mpi"].missing() is not None, reason=str(BACKENDS["mpi"].missing()))
+def test_over_mpi_files_are_the_same_and_a_checkpoint_is_refused(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_ALL, "64KiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, "--backend", "mpi")
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert {row.case.op for row in run.measurements} == set(_FILES.split(","))
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    (skipped,) = run.skipped
+    assert skipped.reason == "checkpoint_save is torch.distributed's, and needs a backend of it (gloo or nccl)"
+    assert list(disk.iterdir()) == []
+
+
+def test_below_torchrun_all_ranks_have_their_files(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_ALL, "64KiB")
+    finished = commands.run("run", "--plan", plan, "--path", disk, program=commands.torchrun(2))
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert {row.case.op for row in run.measurements} == set(_ALL.split(","))
+    assert list(disk.iterdir()) == []
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_not_there_fails_its_cases_and_no_others(commands: Commands) -> None:
+    plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", commands.folder / "nowhere")
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert set(_errors(run)) == set(_ALL.split(","))
+    assert all("does not exist; make it there, or give another --path" in error for error in _errors(run).values())
+    assert {row.case.op for row in run.measurements} == {"memory_copy"}
+    assert isinstance(run.rows[-1], Ended)
+    assert run.rows[-1].status == "failed"
+    judged = commands.run("report", "latest", "--results-dir", commands.results)
+    assert judged.code == 0, judged.told
+    assert "does not exist" in (run.path / "report.md").read_text(encoding="utf-8")
+
+
+def test_more_than_there_is_room_for_is_refused_before_anything_is_written(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep("storage_write,checkpoint_save", "4KiB,1TiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    if shutil.disk_usage(disk).free > 2 << 40:
+        pytest.skip("this disk is larger than what the test asks for")
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert {row.case.size_bytes for row in run.failed} == {1 << 40}
+    assert all("2.1 TiB are needed, which is 2 ranks × 1 TiB and a margin" in row.error for row in run.failed)
+    assert {row.case.op for row in run.measurements} == {"storage_write", "checkpoint_save"}
+
+
+def test_a_disk_that_is_full_in_the_middle_fails_its_cases_and_no_others(commands: Commands) -> None:
+    """A limit of the size of files stands in for the disk: the system says so in the same place."""
+    limiter = shutil.which("prlimit")
+    if limiter is None:
+        pytest.skip("there is no prlimit (util-linux)")
+    disk = _here(commands)
+    plan = commands.sweep(f"{_ALL},memory_copy", "256KiB,16MiB")
+    program = (limiter, f"--fsize={4 << 20}", *_BUSBW)
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, program=program)
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {(op, 16 << 20) for op in _ALL.split(",")}
+    for op, error in _errors(run).items():
+        assert ("File too large" in error) or (op == "checkpoint_save" and "a checkpoint in" in error), error
+        assert str(disk) in error
+    assert {row.case.op for row in run.measurements} == {*_ALL.split(","), "memory_copy"}
+    assert not run.not_reached
+    assert list(disk.iterdir()) == []
+
+
+def _mounting(folder: Path, options: str) -> tuple[str, ...]:
+    """What runs ``busbw`` with a file system in memory at ``folder`` that nobody else sees; skips where it cannot."""
+    mount = f'mount -t tmpfs -o {options} none "{folder}" && exec "$0" "$@"'
+    program = ("unshare", "--mount", "sh", "-c", mount)
+    if (
+        shutil.which("unshare") is None
+        or subprocess.run([*program, "true"], capture_output=True, check=False).returncode
+    ):
+        pytest.skip("only root may mount a file system here")
+    return (*program, *_BUSBW)
+
+
+def test_a_small_file_system_is_found_too_small(commands: Commands) -> None:
+    disk = _here(commands)
+    program = _mounting(disk, "size=24m")
+    plan = commands.sweep(_ALL, "64KiB,8MiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, program=program)
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert {(row.case.op, row.case.size_bytes) for row in run.failed} == {(op, 8 << 20) for op in _ALL.split(",")}
+    assert all("has 24 MiB free and 32 MiB are needed" in row.error for row in run.failed)
+    (facts,) = [one["storage"] for one in run.run.environments.values()]
+    assert (facts["type"], facts["way"]) == ("tmpfs", "memory")
+
+
+def test_a_file_system_that_is_mounted_read_only_is_told(commands: Commands) -> None:
+    disk = _here(commands)
+    program = _mounting(disk, "ro")
+    plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, program=program)
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    assert set(_errors(run)) == set(_ALL.split(","))
+    assert all("is on a file system that is mounted read-only" in error for error in _errors(run).values())
+    assert {row.case.op for row in run.measurements} == {"memory_copy"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_interrupted_leaves_no_files(commands: Commands, number: signal.Signals) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_ALL, "4KiB..64KiB+4KiB", modes='["isolated"]')
+    started = commands.start("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    started.rows(2)
+    # In the middle of something that has files: a checkpoint has names.
+    until(lambda: next(disk.glob(f"{PREFIX}*"), None), "no folder for files", started.process)
+    started.signal_group(number)
+    finished = started.wait()
+    assert finished.code == 1, finished.told
+    assert "interrupted" in finished.err
+    assert list(disk.iterdir()) == []
+    assert not commands.alive()
+
+
+def test_what_was_interrupted_goes_on_where_it_was(commands: Commands) -> None:
+    disk = _here(commands)
+    plan = commands.sweep(_ALL, "16KiB..64KiB+16KiB")
+    started = commands.start("run", "--plan", plan, "--ranks", "2", "--path", disk)
+    started.rows(2)
+    started.signal_group(signal.SIGINT)
+    started.wait()
+    resumed = commands.run("run", "--resume", "latest")
+    assert resumed.code == 0, resumed.told
+    run = commands.read()
+    assert not run.failed
+    assert {(row.case, row.block) for row in run.measurements} == {(one, b) for one in run.run.cases for b in (0, 1)}
+    assert list(disk.iterdir()) == []
