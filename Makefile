@@ -58,6 +58,7 @@ bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/overhead.py
 	$(venv)/bin/python tests/bench/mpi_against_c.py
 	$(venv)/bin/python tests/bench/control_time.py
+	$(venv)/bin/python tests/bench/stream.py
 
 bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the fastest of cudaMemcpyAsync, torch and Triton
 	$(venv)/bin/python tests/bench/hbm.py
