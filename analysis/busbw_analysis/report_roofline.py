@@ -31,6 +31,7 @@ _SLOTS: Final = {
         ("matmul", "attention", "attention_unfused", "stream_triad", "stream_add", "stream_scale"),
     )
 }
+_FACTORS: Final = {"FLOP/s": 1.0, **{f"{prefix}FLOP/s": 1000.0**power for power, prefix in enumerate("kMGTP", start=1)}}
 _HOW: Final = (
     "A kernel that does I FLOP for each byte that it must read or write can reach min(π, β · I): π is what the "
     "processor computes, β what its memory moves (Williams, Waterman, Patterson 2009). Left of the ridge, where the "
@@ -144,22 +145,23 @@ def _description(roofline: Roofline, dtype: str) -> str:
 
 
 def _kernels(roofline: Roofline) -> Table:
+    unit = format_flop(max(kernel.flop_per_second for kernel in roofline.kernels)).rpartition(" ")[2]
     columns: tuple[Column, ...] = (
         Column("Kernel", numeric=False),
         Column("Type", numeric=False),
         Column("Size"),
         Column("FLOP/byte"),
-        Column("Reached"),
-        Column("low"),
-        Column("high"),
-        Column("Attainable"),
-        Column("Share"),
+        Column("Reached", unit),
+        Column("low", unit),
+        Column("high", unit),
+        Column("Attainable", unit),
+        Column("Share", "%"),
         Column("Bound by", numeric=False),
-        Column("Share of nominal"),
+        Column("Of nominal", "%"),
     )
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
-    rows = tuple(_row(kernel, name_mode=len(modes) > 1) for kernel in kernels)
+    rows = tuple(_row(kernel, _FACTORS[unit], name_mode=len(modes) > 1) for kernel in kernels)
     if all(kernel.nominal_share is None for kernel in kernels):
         columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
     timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
@@ -172,17 +174,16 @@ def _kernels(roofline: Roofline) -> Table:
     return Table("Kernels below the roofline", columns, rows, row_headers=2, note=note + timed)
 
 
-def _row(kernel: Kernel, *, name_mode: bool) -> tuple[Cell, ...]:
+def _row(kernel: Kernel, factor: float, *, name_mode: bool) -> tuple[Cell, ...]:
     setting = " · ".join(text for text in (kernel.op, kernel.variant, kernel.mode if name_mode else None) if text)
     share = kernel.share
+    rates = (kernel.flop_per_second, kernel.low, kernel.high, kernel.attainable)
     return (
         *words((setting, kernel.dtype, format_size(kernel.size_bytes), three_digits(kernel.intensity))),
-        Cell(format_flop(kernel.flop_per_second)),
-        *(Cell(MISSING if end is None else format_flop(end)) for end in (kernel.low, kernel.high)),
-        Cell(MISSING if kernel.attainable is None else format_flop(kernel.attainable)),
-        Cell(MISSING) if share is None else Cell(f"{percent(share)} %", bar=min(share, 1.0)),
+        *(Cell(MISSING if rate is None else three_digits(rate / factor)) for rate in rates),
+        Cell(MISSING) if share is None else Cell(percent(share), bar=min(share, 1.0)),
         Cell(kernel.bound or MISSING),
-        Cell(MISSING if kernel.nominal_share is None else f"{percent(kernel.nominal_share)} %"),
+        Cell(MISSING if kernel.nominal_share is None else percent(kernel.nominal_share)),
     )
 
 

@@ -127,7 +127,7 @@ class Roofline:
 
 
 def rooflines_of(dataset: Dataset, summaries: Sequence[CaseSummary], rows: Catalogue) -> tuple[Roofline, ...]:
-    """One for every kind of device and every number of ranks that hosts have; none where nothing was computed."""
+    """One for every kind of device and every number of ranks that hosts have; none where arithmetic played no part."""
     return tuple(
         made
         for device in dict.fromkeys(summary.case.device for summary in summaries)
@@ -176,8 +176,10 @@ def _roofline(
     if not any(one.summary.case.op in WORK for one in done):
         return None
     nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, _dtypes(done))
-    memory = (*_memory_roofs(done, workers), *nominal_memory)
     compute = (*_compute_roofs(done), *nominal_compute)
+    if not compute and all(one.summary.case.op in TRAFFIC for one in done):
+        return None  # memory alone is no roofline: nothing is known of arithmetic, and nothing was asked of it
+    memory = (*_memory_roofs(done, workers), *nominal_memory)
     return Roofline(
         holder=_holder(dataset, device, hosts),
         device=device,

@@ -155,7 +155,11 @@ def _draw_ceiling(axes: Axes, ceiling: Ceiling, slopes: Sequence[Slope], left: f
     style, width = _LINE_OF[ceiling.measured]
     axes.plot([start, right], [ceiling.flop_per_second] * 2, color=INK, linewidth=width, linestyle=style, zorder=2)
     words = f"{format_flop(ceiling.flop_per_second)}{'' if ceiling.measured else ' nominal'}"
-    _note(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")
+    if ceiling.measured and start > left:
+        # Left of all ridges, where no kernel can be and the nominal one, which may be close above, is not yet.
+        _note(axes, words, start, ceiling.flop_per_second, (-6, -4), "right")
+    else:
+        _note(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")
 
 
 def _note(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], side: str) -> None:

@@ -181,8 +181,9 @@ def test_small_copies_are_no_roof_of_memory() -> None:
     assert only(judged(times)).memory == ()
 
 
-def test_copies_alone_have_no_roofline() -> None:
-    judgement = judged({case("memory_copy", 64 * MIB, 1): 0.01})
+@pytest.mark.parametrize("op", ["memory_copy", "stream_triad"])
+def test_kernels_in_memory_alone_have_no_roofline(op: str) -> None:
+    judgement = judged({case(op, 64 * MIB, 1): 0.01})
     assert judgement.rooflines == ()
     assert 'id="roofline"' not in report.compose(judgement).html
 
@@ -269,7 +270,10 @@ def test_the_report_shows_roofs_points_and_balance_in_all_three_files() -> None:
         assert "Balance of the machine" in text
         assert "A single rank sends nothing" in text
     assert '<svg class="plot"' in written.html[written.html.index('id="roofline"') :]
-    assert re.search(r"\| attention \| float32 \| 1 MiB \| 64\.0 \| 50 GFLOP/s", written.text)
+    assert re.search(
+        r"\| attention \| float32 \| 1 MiB \| 64\.0 \| 50\.0 \| 50\.0 \| 50\.0 \| 100 \| 50\.0 \| arithmetic \|",
+        written.text,
+    )
     document = json.loads(written.json)
     (roofline,) = document["rooflines"]
     assert roofline["balances"][0]["flop_per_byte"] == pytest.approx(5.0, rel=1e-3)
