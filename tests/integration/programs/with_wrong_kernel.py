@@ -1,0 +1,15 @@
+"""Stands in for ``busbw``: the same command with a triad in memory that leaves out the multiplication."""
+
+import dataclasses
+
+from busbw import cli
+from busbw.backends.local import kernels
+
+_made = kernels.kernels()
+if isinstance(_made, kernels.Kernels):
+    _wrong = {**_made.addresses, "stream_triad_float64": _made.of("stream_add", "float64")}
+    _faulty = dataclasses.replace(_made, addresses=_wrong)
+    kernels.kernels = lambda: _faulty  # type: ignore[assignment]
+
+if __name__ == "__main__":
+    cli.main(prog_name="busbw")

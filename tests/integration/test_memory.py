@@ -1,0 +1,65 @@
+"""Kernels in memory on real ranks: verified, with threads and without, and a wrong one is caught."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from busbw.backends.local import kernels
+from busbw.environment import usable_cores
+from busbw.ops.copies import COPIES
+
+if TYPE_CHECKING:
+    from tests.integration.conftest import Commands
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())),
+]
+
+_ROWED = [op.name for op in COPIES if not op.fresh]
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -> None:
+    sweep = '[[sweep]]\nops = {}\nsizes = "36KiB,4MiB"\ndtypes = ["float64"]\nmodes = ["{}"]\nthreads = "1,cores"\n'
+    plan = commands.plan(f"{sweep.format(_ROWED, 'pipelined')}{sweep.format(['memory_touch'], 'isolated')}")
+    finished = commands.run("run", "--plan", plan, "--ranks", str(ranks))
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    assert not run.failed
+    assert not run.skipped
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    threads = {f"threads:{number}" for number in (1, max(1, usable_cores() // ranks))}
+    assert {(row.case.op, row.case.variant) for row in run.measurements} == {
+        (op.name, variant) for op in COPIES for variant in threads
+    }
+    assert {row.loop for row in run.measurements} == {"compiled"}
+    assert {row.calls for row in run.measurements if row.case.op == "memory_touch"} == {1}
+    (host,) = run.run.environments.values()
+    assert {type(rank["binds_threads"]) for rank in host["ranks"]} == {bool}
+    assert not commands.alive()
+
+
+def test_more_threads_than_cores_are_skipped_with_the_reason(commands: Commands) -> None:
+    finished = commands.run(
+        *("run", "--op", "stream_triad", "--sizes", "64KiB", "--ranks", "2"), *("--threads", "1,4096")
+    )
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    (row,) = run.skipped
+    assert row.case.variant == "threads:4096"
+    assert row.reason.startswith("4096 threads need a core each; a host here has ")
+    assert {row.case.variant for row in run.measurements} == {"threads:1"}
+
+
+def test_a_wrong_kernel_is_caught_on_every_rank(commands: Commands) -> None:
+    arguments = ("run", "--op", "stream_triad,stream_add", "--sizes", "64KiB", "--dtype", "float64", "--ranks", "2")
+    finished = commands.run(*arguments, program=commands.program("with_wrong_kernel.py"))
+    assert finished.code == 1, finished.told
+    run = commands.read()
+    (failed,) = run.failed
+    assert failed.case.op == "stream_triad"
+    assert failed.error.startswith("wrong data before timing")
+    assert {row.case.op for row in run.measurements} == {"stream_add"}
