@@ -8,7 +8,7 @@ from busbw.backends.local import LOCAL as BOUND_BY_ALL
 from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
 from busbw_analysis.models import MODELS, UNMODELLED, model_for
-from busbw_analysis.peaks import TRAFFIC
+from busbw_analysis.peaks import STORAGE, TO_THE_HOST, TRAFFIC
 from busbw_analysis.summary import LOCAL, PAIRED, SYNCHRONISING
 
 
@@ -37,6 +37,8 @@ def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
     assert {name for name, op in OPS.items() if op.local} == LOCAL
     assert {name for name, op in OPS.items() if op.members == "pairs"} == PAIRED
     assert {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None} == TRAFFIC
+    assert {name for name, op in OPS.items() if op.stores} == STORAGE
+    assert {name for name, op in OPS.items() if op.host_memory} == TO_THE_HOST
 
 
 @pytest.mark.parametrize("name", plan.suites())
