@@ -131,6 +131,14 @@ def test_a_fall_at_the_end_says_that_memory_was_perhaps_not_reached() -> None:
     assert "memory was perhaps not reached" in answer.outermost
 
 
+def test_the_last_plateau_goes_to_the_end_where_the_end_is_less_than_a_step_away() -> None:
+    sizes = sweep()
+    rates = [rate * 0.95 if number >= len(sizes) - 4 else rate for number, rate in enumerate([20e9] * len(sizes))]
+    answer = found(sizes, rates)
+    assert answer.plateaus[-1].last_bytes == sizes[-1]
+    assert answer.end == "flat"
+
+
 def test_a_short_last_plateau_is_not_called_the_outermost() -> None:
     sizes = sweep(steps=2)
     answer = found(sizes, levels(sizes, (100e9, 40e9), (26.9,), ramp=0.2))

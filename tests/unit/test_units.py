@@ -207,3 +207,11 @@ def test_what_is_no_list_of_cores_has_no_numbers(text: str) -> None:
 @given(st.sets(st.integers(0, 300)))
 def test_a_list_of_numbers_comes_back_as_it_was(numbers: set[int]) -> None:
     assert units.numbers_in(units.number_list(numbers)) == tuple(sorted(numbers))
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(34752, "33.9 KiB"), (1 << 20, "1 MiB"), (1023 << 10, "1023 KiB"), (800, "800 B"), (3.5 * (1 << 40), "3.5 TiB")],
+)
+def test_a_size_that_need_not_be_exact_has_three_digits(size_bytes: float, text: str) -> None:
+    assert units.about_size(size_bytes) == text
