@@ -135,7 +135,7 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     place_here = Place(environment.crowded(hosts, of_hosts), common.comparable, cores)
-    refused = {case: reason for case in cases.cases if (reason := refusal(case, backend, place_here)) is not None}
+    refused = refusals(cases.cases, backend, place_here)
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]
     random.Random(seed).shuffle(order)
@@ -168,6 +168,18 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     outcome = _measure_all(bench, job, cases, hindered, order, listener, place, record)
     listener.launch_ended()
     return outcome
+
+
+def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:
+    """Which ``cases`` cannot run, and why. A host may lack what the others have, a compiler for example: what one rank
+    refuses is refused on all, with the reason of the first.
+    """
+    here = [(number, reason) for number, case in enumerate(cases) if (reason := refusal(case, backend, place))]
+    found: dict[int, str] = {}
+    for text in backend.share(json.dumps(here)):
+        for number, reason in json.loads(text):
+            found.setdefault(number, reason)
+    return {cases[number]: found[number] for number in sorted(found)}
 
 
 def _tells_of_it_first(job: Job, place: int) -> bool:

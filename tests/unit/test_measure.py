@@ -15,6 +15,7 @@ from busbw.testing.blocks import measure_everywhere, measured, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import DelayingBackend, WrappingBackend
 from busbw.testing.synthetic import case
+from busbw.worker import refusals
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 
@@ -254,3 +255,23 @@ def test_an_op_in_place_gets_its_buffer_and_no_view_of_it() -> None:
         return part is not None and part.sets[0].send is part.sets[0].receive
 
     assert world.run(whole) == [True, True]
+
+
+class Lacking(WrappingBackend):
+    """Refuses an op on the rank that has the number ``missing``, as a host does where something is not installed."""
+
+    missing = 1
+
+    def refuse(self, op: Op, case: Case) -> str | None:
+        if self.rank == self.missing and op.name == "broadcast":
+            return "there is no compiler on this host"
+        return super().refuse(op, case)
+
+
+def test_what_one_rank_refuses_is_refused_on_all() -> None:
+    cases = [case("all_reduce", 64, 2), case("broadcast", 64, 2), case("barrier", 0, 2, sync="none", mode="pipelined")]
+    told = FakeWorld(2).run(lambda backend: refusals(cases, Lacking(backend), HERE))
+    assert told[0] == told[1]
+    assert isinstance(told[0], dict)
+    assert list(told[0]) == cases[1:]
+    assert told[0][cases[1]] == "there is no compiler on this host"
