@@ -178,8 +178,9 @@ def _saves(saves: Sequence[Stored]) -> Table:
 
 
 def _ends(files: Sequence[Stored]) -> str:
-    kinds = [Interval(one.low, one.high, one.kind) for one in files if one.kind != "none"]
-    return ends_in_words(kinds) if kinds else "No interval: one launch, or a save beside computation."
+    ends = [Interval(one.low, one.high, one.kind) for one in files if one.blocked_ns is None]
+    beside = " Saves beside computation have no interval." if len(ends) < len(files) else ""
+    return f"{ends_in_words(ends) if ends else ''}{beside}".strip()
 
 
 def _slowest(files: Sequence[Stored]) -> Iterator[str]:
