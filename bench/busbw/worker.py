@@ -22,6 +22,7 @@ from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
 from busbw.measure import Place, measure, refusal
+from busbw.ops import OPS
 from busbw.placement import cautions
 from busbw.plan import Plan
 from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
@@ -120,7 +121,7 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
         "timer_ns": read_cost_ns(clock),
         "empty_call_ns": empty_call_ns(backend, clock),
         "empty_loop_ns": empty_call_ns(backend, clock, row=_EMPTY_ROW, samples=_EMPTY_ROW),
-        **_compiled_ns(job.backend, backend, clock),
+        **_compiled_ns(job, backend, clock),
         "facts": facts,
     }
     everyone = [json.loads(text) for text in backend.share(json.dumps(about))]
@@ -187,9 +188,10 @@ def _tells_of_it_first(job: Job, place: int) -> bool:
     return job.launch == 0 if job.remaining is None else place not in job.remaining.skipped
 
 
-def _compiled_ns(row: BackendRow, backend: Backend, clock: Clock) -> dict[str, int]:
+def _compiled_ns(job: Job, backend: Backend, clock: Clock) -> dict[str, int]:
     """What a call that does nothing costs in the compiled loop, alone and in a row; nothing where there is none."""
-    loop = row_of([nothing()]) if row.native else None
+    kernels = any(OPS[name].threaded for sweep in job.plan.sweep for name in sweep.ops)
+    loop = row_of([nothing()]) if job.backend.native or kernels else None
     if loop is None:
         return {}
     return {

@@ -222,3 +222,20 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
     assert found["a"]["kernel"] == "6"
     assert found["b"]["cpu"]["usable_cores"] == 2, "a quota is one for all"
     assert not environment.crowded(hosts, [found[host] for host in hosts])
+
+
+@pytest.mark.parametrize(
+    ("hosts", "usable", "allowed", "cores"),
+    [
+        (("a", "a"), (8, 8), (8, 8), 4),
+        (("a", "a", "b"), (8, 8, 2), (8, 8, 2), 2),
+        (("a", "a"), (8, 8), (3, 5), 3),
+        (("a", "a", "a"), (2, 2, 2), (2, 2, 2), 1),
+    ],
+)
+def test_cores_of_a_rank_are_those_that_every_rank_has(
+    hosts: tuple[str, ...], usable: tuple[int, ...], allowed: tuple[int, ...], cores: int
+) -> None:
+    of_hosts: list[dict[str, JSON]] = [{"cpu": {"usable_cores": number}} for number in usable]
+    of_ranks: list[dict[str, JSON]] = [{"cpu": {"allowed_cores": list(range(number))}} for number in allowed]
+    assert environment.cores_of_a_rank(hosts, of_hosts, of_ranks) == cores

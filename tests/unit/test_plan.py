@@ -1,6 +1,7 @@
 """Plans: what is refused and how it is said, what a plan means on a world, and what options do to it."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -322,3 +323,45 @@ def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> Non
     narrowed = plan.override(suite, sizes="4KiB")
     assert {sweep.sizes for sweep in narrowed.sweep} == {"4KiB", "1MiB,64MiB"}
     assert [sweep.sizes for sweep in plan.override(suite, ops=["memory_copy"], sizes="4KiB").sweep] == ["4KiB"]
+
+
+# --- threads ---------------------------------------------------------------------------------------------------
+
+
+def test_threads_are_variants_of_kernels_in_memory_and_of_nothing_else() -> None:
+    sweep = Sweep(ops=("stream_triad", "memory_copy", "all_reduce"), sizes="1KiB", threads="1..cores*2,cores")
+    found = planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=6).cases
+    over = [f"threads:{number}" for number in (1, 2, 4, 6)]
+    assert [one.variant for one in found if one.op == "stream_triad"] == over
+    assert [one.variant for one in found if one.op == "memory_copy"] == over
+    assert [one.variant for one in found if one.op == "all_reduce"] == [None]
+
+
+def test_without_threads_a_kernel_in_memory_has_no_variant() -> None:
+    (one,) = planned.expand(Plan(sweep=(Sweep(ops=("stream_triad",), sizes="1KiB"),)), 2, 1, cores=6).cases
+    assert one.variant is None
+
+
+@pytest.mark.parametrize(
+    ("threads", "said"),
+    [
+        ("0", "want 1 to 65536"),
+        ("99999", "want 1 to 65536"),
+        ("1KiB", "is no number; allowed: 1, cores, 1..cores*2"),
+        ("", "is no number"),
+        ("1..cores", "is no number"),
+        ("1..8*1", "want a factor of at least 2"),
+        ("1..8+0", "want a factor of at least 2, or a step of at least 1"),
+        ("8..2*2", "runs backwards: 8 is more than 2"),
+    ],
+)
+def test_threads_that_are_none_are_refused_with_the_key(threads: str, said: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(said)) as caught:
+        Sweep(ops=("stream_triad",), threads=threads)
+    assert str(caught.value).startswith("key 'threads': ")
+
+
+def test_a_range_without_a_number_on_a_small_host_says_so() -> None:
+    sweep = Sweep(ops=("stream_triad",), threads="2..cores*2")
+    with pytest.raises(UsageError, match=r"'2..cores\*2' is none at all where a rank has 1 core"):
+        planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=1)
