@@ -1,5 +1,6 @@
 """Copies of a GPU, as far as they can be held without one: where the buffers are, what is checked, what is refused."""
 
+from dataclasses import replace
 from functools import partial
 from itertools import permutations
 
@@ -379,3 +380,43 @@ def test_what_is_filled_and_checked_are_the_buffers_that_an_operation_says() -> 
     (wrong,) = measure_everywhere(FakeWorld(1), one, wrap=partial(Elsewhere, broken=True))
     assert isinstance(wrong, Failed)
     assert wrong.error == "wrong data before timing: 1 elements differ"
+
+
+class WithPeers(WrappingBackend):
+    """Binds as a backend with a GPU a rank does; the other GPU is the processor. A copy takes 10 µs of the device."""
+
+    def bind(
+        self,
+        op: Op,
+        case: Case,
+        group: Ranks,  # noqa: ARG002 - who is asked for is not of interest here
+        send: torch.Tensor,
+        receive: torch.Tensor,
+        traffic: Matrix,  # noqa: ARG002 - as above
+    ) -> Operation:
+        made = LOCAL[op.name].bind(Bound(case, send, receive, self.device, peer="cpu"))
+        stream = self.device
+        if made.buffers is None or not isinstance(stream, FakeDevice):
+            return made
+
+        def call() -> None:
+            made.call()
+            stream.hand_over("copy", lambda begins: begins + 10_000)
+
+        return replace(made, call=call)
+
+
+@pytest.mark.parametrize("op", PEER_OPS)
+@pytest.mark.parametrize("variant", ["together", "alone"])
+def test_all_pairs_are_measured_and_verified_with_one_rank_that_only_lends_its_gpu(
+    pinned: list[bool], op: str, variant: str
+) -> None:
+    world = FakeWorld(3, Script(device=DeviceScript(), read_cost_ns=50))
+    for made in measure_everywhere(world, on_device(op, 3, variant=variant, mode="pipelined"), wrap=WithPeers):
+        assert isinstance(made, Measurement), made
+        assert made.check.state == "verified"
+        assert sorted(group.ranks for group in made.groups) == sorted(permutations(range(3), 2))
+        for group in made.groups:
+            assert (group.timed_by, group.bus_factor) == ("device", 1.0)
+            assert group.wire_bytes == (128 if op == "peer_copy_both" else 64)
+    assert bool(pinned) == (op == "peer_copy_staged")
