@@ -122,7 +122,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "algorithms": lambda: _known("algorithm", self.algorithms, self._algorithms()),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
-            "threads": lambda: parse_threads(self.threads or CORES, _MANY_CORES),
+            "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),

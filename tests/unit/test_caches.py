@@ -128,3 +128,35 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
             *("sweep", "barrier", 0) * (1 + QUICK.warmup_calls + samples),
             *("barrier", 0),
         ]
+
+
+class Prepared(Noting):
+    """Has to be prepared before every sample."""
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        bound = super().bind(op, case, group, send, receive, traffic)
+        return Operation(bound.call, prepare=lambda: self.told.append("prepare"))
+
+
+def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_start(
+    noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("busbw.sampling.Sweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep"))
+    for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
+        noted.clear()
+        made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache=cache), wrap=Prepared)
+        samples = len(made.groups[0].slowest_ns)
+        for one in noted.values():
+            assert one.told == [
+                *("prepare", "barrier", 0),
+                *(*before, "barrier", *[0] * made.calls) * samples_with_warmup(one.told, before),
+                *("prepare", "barrier", 0),
+            ]
+        assert samples > 0
+
+
+def samples_with_warmup(told: list[str | int], before: tuple[str, ...]) -> int:
+    """How often ``before`` stands in ``told``, but for the two checks."""
+    return told.count(before[-1]) - 2
