@@ -104,12 +104,15 @@ def _memories(
     best = _best(mine, lambda curve: curve.beyond_caches)
     if best is not None and isinstance(best.plateaus, Plateaus):
         last = best.plateaus.plateaus[-1]
-        yield _memory(best, outermost, last.rate, (last.low, last.high), f"{last.sizes} sizes on the last plateau")
+        name = "memory behind the caches"
+        yield _memory(
+            best, outermost, name, last.rate, (last.low, last.high), f"{last.sizes} sizes on the last plateau"
+        )
     elif mine:
         best = max(mine, key=lambda curve: curve.points[-1].rate)
         point = best.points[-1]
         size = f"{format_size(point.working_set_bytes)} of working set; whether caches still help is not known"
-        yield _memory(best, outermost, point.rate, (point.low, point.high), size)
+        yield _memory(best, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
     else:
         yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
 
@@ -137,11 +140,13 @@ def _who(curve: MemoryCurve) -> str:
     return f"{curve.key.op}{threads}{ranks}"
 
 
-def _memory(curve: MemoryCurve, kind: Kind, rate: float, ends: tuple[float | None, float | None], where: str) -> Rung:
+def _memory(
+    curve: MemoryCurve, kind: Kind, name: str, rate: float, ends: tuple[float | None, float | None], where: str
+) -> Rung:
     roof = curve.roof
     return Rung(
         kind=kind,
-        name="memory behind the caches" if kind == "DRAM" else "memory of a GPU",
+        name=name,
         measured=rate,
         low=ends[0],
         high=ends[1],

@@ -328,11 +328,18 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     assert dram.nominal == pytest.approx(DRAM)
     assert dram.share == pytest.approx(30 / 76.8, rel=0.01)
     assert "memory_copy" in dram.how
+    assert dram.name == "memory behind the caches"
     assert rung(judgement, "ranks of a host").nominal is None, "a roof that was measured is no datasheet"
     assert rung(judgement, "ranks of a host").practical is not None
     text = every_text(hierarchy_section(judgement))
     assert "plateau 1 (up to 32 KiB) 200 GB/s" in text
     assert "DRAM 30 GB/s (39.1 % of nominal)" in text
+
+
+def test_a_copy_of_few_sizes_may_still_be_in_a_cache() -> None:
+    dram = rung(judged(kernels("memory_copy", sizes=[MIB, 64 * MIB])), "DRAM")
+    assert dram.name == "memory, perhaps with caches"
+    assert "not known" in dram.how
 
 
 def test_what_was_not_measured_is_an_outline() -> None:
