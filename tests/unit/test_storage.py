@@ -30,7 +30,7 @@ from busbw.testing.faults import WrappingBackend
 from busbw.testing.synthetic import case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from busbw.backends.base import Backend, Operation
     from busbw.ops.base import Matrix, Op
@@ -215,6 +215,7 @@ def test_right_data_are_right_and_one_wrong_byte_is_seen(
 
     monkeypatch.setattr(os, "pwrite", spoilt)
     checked(operation)
+    assert operation.wrong is not None
     assert operation.wrong() == 1
     operation.free()
 
@@ -528,7 +529,7 @@ def rank_of(
     return {"host": host, "boot_id": f"boot of {host}", "storage": {**told, "way": way, "no_direct": None}}
 
 
-def obstacle(facts: list[Mapping[str, Any]], op: str = "storage_write", size: int = 1 << 30) -> str | None:
+def obstacle(facts: Sequence[Mapping[str, Any]], op: str = "storage_write", size: int = 1 << 30) -> str | None:
     return storage_facts.obstacle(case(op, size, len(facts)), facts)
 
 
