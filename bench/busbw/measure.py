@@ -21,8 +21,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Round, pair_rounds, split_world
-from busbw.ops.threads import threads_of
-from busbw.pacing import ROWED, budget_of
+from busbw.pacing import budget_of
 from busbw.records import Case, Check, CrossCheck, Failed, Measurement, least_good
 from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
 from busbw.store import utc_now
@@ -33,74 +32,6 @@ if TYPE_CHECKING:
 _MOST_SETS = 64
 _CACHES_TO_SWEEP = 2
 """Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, whether
-    clocks can be compared, and how many cores every rank has at least.
-    """
-
-    crowded: bool
-    comparable: bool
-    cores: int = 1
-
-
-def refusal(case: Case, backend: Backend, place: Place) -> str | None:
-    """Why ``case`` cannot run on this world; None when it can. The same on every rank."""
-    op = OPS[case.op]
-    wanted = "in" if case.in_place else "out"
-    if op.sized and wanted not in op.placements:
-        return f"{op.name} is measured {_placement_words(op)} only"
-    if op.needs_device and case.device == "cpu":
-        return f"there is no device: backend {case.backend} drives the processor, and {op.name} copies with a GPU"
-    groups = split_world(case.group, case.ranks)
-    smallest = min(len(group) for group in groups)
-    if smallest < op.least_ranks():
-        return f"{op.name} needs {op.least_ranks()} ranks in every group; the smallest here has {smallest}"
-    if case.root is not None and case.root >= smallest:
-        return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
-    if op.uneven and len({len(group) for group in groups}) > 1:
-        return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return _untimeable(case, place) or backend.refuse(op, case)
-
-
-def _untimeable(case: Case, place: Place) -> str | None:
-    """Why ``case`` cannot be timed as it asks for."""
-    window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
-    threads = threads_of(case.variant) or 1
-    obstacles = (
-        (
-            threads > place.cores,
-            f"{threads} threads need a core each; a host here has {place.cores} for every rank",
-        ),
-        (
-            window and place.crowded,
-            "a window is waited for by spinning, which needs a core for every rank; a host here has fewer",
-        ),
-        (
-            window and not place.comparable,
-            "a window opens by a clock that all ranks read or are synchronised to; here they are not",
-        ),
-        (
-            case.sync == "none" and rowed,
-            f"mode {case.mode} is calls without a barrier between them already; sync none adds nothing to it",
-        ),
-        (
-            case.cache == "flushed" and rowed,
-            f"mode {case.mode} is calls in a row, of which only the first would find flushed caches",
-        ),
-        (case.mode == "graph" and cpu, "a graph is captured on a GPU; there is none on a CPU"),
-        (
-            case.held and cpu,
-            "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
-        ),
-    )
-    return next((reason for applies, reason in obstacles if applies), None)
-
-
-def _placement_words(op: Op) -> str:
-    return " and ".join({"in": "in place", "out": "out of place"}[placement] for placement in op.placements)
 
 
 def rounds_of(case: Case) -> tuple[Round, ...]:

@@ -21,11 +21,12 @@ from busbw.compiled import nothing, row_of
 from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
-from busbw.measure import Place, measure, refusal
+from busbw.measure import measure
 from busbw.ops import OPS
 from busbw.placement import cautions
 from busbw.plan import Plan
 from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.refusals import Place, refusal
 from busbw.resume import Remaining, carry_on, lacking
 from busbw.sampling import Bench
 from busbw.storage_facts import cautions as cautions_of_storage

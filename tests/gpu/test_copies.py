@@ -16,9 +16,9 @@ from busbw.backends.local import LOCAL
 from busbw.backends.local.base import Bound
 from busbw.cuda import CudaDevice
 from busbw.devices import Device
-from busbw.measure import Place, refusal
 from busbw.ops import OPS
 from busbw.records import Case, Measurement, Mode
+from busbw.refusals import Place, refusal
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")

@@ -16,10 +16,11 @@ from busbw.clock import HostClock
 from busbw.cuda import CudaDevice, CudaMark
 from busbw.devices import DeviceConditions
 from busbw.errors import BackendError, LaunchError
-from busbw.measure import Place, measure, refusal
+from busbw.measure import measure
 from busbw.nvml import Nvml
 from busbw.ops import OPS
 from busbw.records import Measurement, Mode
+from busbw.refusals import Place, refusal
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 from busbw.testing.devices import FakeMark

@@ -15,11 +15,12 @@ from busbw.backends.peers import View, heard, name_of, why_no_pairs
 from busbw.cuda import CudaDevice
 from busbw.devices import Device
 from busbw.errors import BackendError
-from busbw.measure import Place, refusal, rounds_of
+from busbw.measure import rounds_of
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.records import Case, Failed, Measurement, Mode
+from busbw.refusals import Place, refusal
 from busbw.testing.blocks import measure_everywhere
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script

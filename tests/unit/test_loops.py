@@ -9,11 +9,11 @@ import torch
 from busbw import loops, measure
 from busbw.backends.base import Backend, Operation, Post, Wait
 from busbw.loops import Loop, empty_call_ns, take_overlapped
-from busbw.measure import Place, refusal
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.pacing import MOST_CALIBRATIONS
 from busbw.records import Cache, Case, Failed, Mode, OverlapSamples
+from busbw.refusals import Place, refusal
 from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
 from busbw.testing.faults import WrappingBackend

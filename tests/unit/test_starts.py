@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.backends.base import Operation
-from busbw.measure import Place, refusal
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import Case, Mode, Sync
+from busbw.refusals import Place, refusal
 from busbw.starts import WindowStart, start_for
 from busbw.synchronise import CommonClock
 from busbw.testing.blocks import measured, quick
