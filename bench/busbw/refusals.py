@@ -28,12 +28,12 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     wanted = "in" if case.in_place else "out"
     if op.sized and wanted not in op.placements:
         return f"{op.name} is measured {_placement_words(op)} only"
-    if op.needs_device and case.device == "cpu":
-        return f"there is no device: backend {case.backend} drives the processor, and {op.name} copies with a GPU"
     groups = split_world(case.group, case.ranks)
     smallest = min(len(group) for group in groups)
     if smallest < op.least_ranks():
         return f"{op.name} needs {op.least_ranks()} ranks in every group; the smallest here has {smallest}"
+    if op.needs_device and case.device == "cpu":
+        return f"there is no device: backend {case.backend} drives the processor, and {op.name} copies with a GPU"
     if case.root is not None and case.root >= smallest:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
