@@ -139,7 +139,7 @@ def test_one_rank_has_no_wire_and_no_partner(commands: Commands) -> None:
     run = commands.read()
     lonely = {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in _PAIR_OPS}
     lonely["send_recv"] = "torch.distributed sends nothing from a rank to itself, which a ring of one rank needs"
-    lonely |= _NO_DEVICE
+    lonely = _NO_DEVICE | lonely
     assert {row.case.op: row.reason for row in run.skipped} == lonely
     assert {row.case.op for row in run.measurements} == set(OPS) - set(lonely)
     assert {group.bus_factor for row in run.measurements for group in row.groups} == {None}
