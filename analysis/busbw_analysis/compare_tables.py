@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from busbw.records import JSON, Case
-from busbw.units import format_size
+from busbw.units import format_size, significant
 from busbw_analysis.columns import MISSING, aligned
 from busbw_analysis.compare import BANDS, NO_SIZE, ComparedBand, ComparedCase, Comparison, blind, too_few
 from busbw_analysis.comparison import (
@@ -33,6 +33,7 @@ _COLUMNS: Final = (
     ("p adj", ""),
     ("verdict", ""),
 )
+_TIME_WIDTH: Final = 12
 _USUAL: Final = Case(op="", backend="", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
 """What need not be said of a case: everything that is as here, its op, ranks and backend apart."""
 
@@ -124,7 +125,7 @@ def label(case: Case) -> str:
 
 
 def _times(one: ComparedCase) -> tuple[str, str]:
-    return f"{one.first_ns / 1e3:.1f}", f"{one.second_ns / 1e3:.1f}"
+    return significant(one.first_ns / 1e3, 1, _TIME_WIDTH), significant(one.second_ns / 1e3, 1, _TIME_WIDTH)
 
 
 def _cells(estimate: Estimate, verdict: Verdict, times: tuple[str, str], within: float) -> list[str]:

@@ -12,6 +12,7 @@ from busbw_analysis.peaks import TRAFFIC, Roof
 from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
 
 _RATE_WIDTH = 8
+_TIME_WIDTH = 12
 _IN_PLACE: Final = "*"
 
 _SHOW_COLUMNS: Final = (
@@ -196,7 +197,7 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
         return row["dtype"] or MISSING
     if name in {"time", "low", "high"}:
         value = row[f"{name}_ns"]
-        return MISSING if value is None else f"{value / 1e3:.1f}"
+        return MISSING if value is None else significant(value / 1e3, 1, _TIME_WIDTH)
     if name in {"algbw", "busbw"}:
         return MISSING if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
     if name == "spread":

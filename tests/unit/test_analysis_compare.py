@@ -284,6 +284,14 @@ def test_the_table_names_sides_correction_and_power(three: list[str]) -> None:
         assert text in result.stdout
 
 
+def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
+    short = World(by_op={"stream_triad": (Piece(30.5e-9, 0.0),)})
+    cases = [case("stream_triad", 4096, 1, mode="pipelined")]
+    text = compare_tables.text(compared(run_of(0, cases, short), run_of(1, cases, short)))
+    cells = next(line for line in text.splitlines() if "stream_triad" in line).split("10/10")[1].split()
+    assert [float(cell) for cell in cells[:2]] == pytest.approx([0.0305, 0.0305], rel=0.2)
+
+
 def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(three[0], three[2], "--json", "--within", "0.1").stdout)
     (band,) = document["bands"]

@@ -158,6 +158,46 @@ def test_ranks_that_take_turns_do_not_add_up() -> None:
     assert curve.points[0].rate == pytest.approx(2 * 2 * MIB / 2e-3, rel=1e-2), "both copy in 2 ms, not in 1"
 
 
+def test_ranks_of_other_groups_share_the_memory_at_the_same_moment() -> None:
+    cases = [case("stream_copy", 64 * MIB, 4, group="0,1;2,3"), case("stream_copy", 64 * MIB, 4, group="0")]
+    curves = judged(cases, facts={"memory_modules": MODULES}).memory
+    assert [(curve.key.ranks, curve.together) for curve in curves] == [((0, 1), 4), ((2, 3), 4), ((0,), 1)]
+    assert [curve.points[0].rate for curve in curves] == pytest.approx([80e9, 80e9, 20e9], rel=1e-3)
+    assert [curve.nominal for curve in curves] == pytest.approx([DRAM] * 3)
+
+
+def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
+    gpus = [{"address": f"0000:0{number}:00.0", "index": number, "name": "NVIDIA H200"} for number in range(2)]
+    facts: dict[str, JSON] = {
+        "pci": {"gpus": gpus, "nics": [], "drives": []},
+        "ranks": [{"rank": rank, "local_rank": rank, "gpu": rank} for rank in range(2)],
+    }
+    late = World(
+        by_op={"stream_copy": (Piece(0.0, 2 / 2e12),), "memory_copy": (Piece(0.0, 2 / 4e12),)},
+        sample_noise=0.0,
+        late_rank=1,
+        late_seconds=1e-3,
+    )
+    cases = [case(op, 256 * MIB, 2, backend="nccl", device="cuda") for op in ("stream_copy", "memory_copy")]
+    judgement = judged(cases, late, facts)
+    assert [curve.points[0].rate for curve in judgement.memory] == pytest.approx([2e12, 4e12], rel=1e-2)
+    text = every_text(memory_section(judgement))
+    assert "moves 2.00 times on a GPU at 256 MiB what the plain loop" in text
+    assert "fetches" not in text, "that is what stores of a processor do"
+
+
+def test_launches_of_unlike_sizes_are_not_called_one_launch() -> None:
+    run = synthetic_run(kernels("stream_copy", threads=[1]), WORLD, samples=8)
+    rows = [
+        row
+        for row in run.rows
+        if not (isinstance(row, Measurement) and row.launch == 2 and row.case.size_bytes >= 64 * MIB)
+    ]
+    section = memory_section(judge(pool((replace(run, rows=tuple(rows)),)), rows=ROWS))
+    assert "No interval: launches did not measure the same sizes." in every_text(section)
+    assert "No interval: one launch." in every_text(memory_section(judged(kernels("stream_copy"), launches=1)))
+
+
 def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
     cases = [*kernels("stream_copy", threads=[1]), *kernels("stream_copy", threads=[4], sizes=SIZES[:-2])]
     found = scaling(judged(cases).memory)
@@ -240,6 +280,14 @@ def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
     assert "traffic" not in show_text(show_rows(judged([case("all_reduce", MIB)])))
 
 
+def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
+    rows = show_rows(judged(kernels("stream_triad", threads=[1], sizes=[4 << 10])))
+    line = next(line for line in show_text(rows).splitlines() if "stream_triad" in line)
+    cells = line.split()
+    for shown, exact in zip((cells[6], cells[10], cells[11]), ("time_ns", "low_ns", "high_ns"), strict=True):
+        assert float(shown) == pytest.approx(float(rows[0][exact]) / 1e3, rel=0.01)
+
+
 # --- storage ---------------------------------------------------------------------------------------------------------
 
 VARIANT = "block:1MiB depth:4 direct"
@@ -268,6 +316,25 @@ def test_ranks_that_store_one_after_the_other_do_not_add_up() -> None:
     late = replace(STORING, by_op={"storage_read": (Piece(1.0, 0.0),)}, late_rank=1, late_seconds=1.0)
     (one,) = judged([case("storage_read", 64 * MIB, 2, variant=VARIANT)], late).files
     assert one.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
+
+
+def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_others() -> None:
+    cases = [case("storage_write", 64 * MIB, 4, variant=VARIANT, group=group) for group in ("all", "0", "0,1;2,3")]
+    files = judged(cases, STORING, ON_DRIVE).files
+    link = 7.87692e9
+    assert [(one.ranks, one.nominal) for one in files] == [
+        (4, pytest.approx(link)),
+        (1, pytest.approx(link)),
+        (2, pytest.approx(link / 2)),
+        (2, pytest.approx(link / 2)),
+    ]
+
+
+def test_files_in_memory_are_not_shown_as_a_drive() -> None:
+    variant = "block:1MiB depth:1 memory"
+    assert rung(judged([case("storage_write", MIB, 1, variant=variant)], STORING), "storage").name == (
+        "storage write, in memory"
+    )
 
 
 def test_another_tool_stands_beside_and_is_named() -> None:
@@ -340,6 +407,14 @@ def test_a_copy_of_few_sizes_may_still_be_in_a_cache() -> None:
     dram = rung(judged(kernels("memory_copy", sizes=[MIB, 64 * MIB])), "DRAM")
     assert dram.name == "memory, perhaps with caches"
     assert "not known" in dram.how
+
+
+def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
+    flat = World(by_op={"stream_copy": (Piece(0.0, 2 / 200e9),)}, sample_noise=0.0)
+    judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
+    assert rung(judgement, "DRAM").name == "memory, perhaps with caches"
+    assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in report.compose(judgement).answer
+    assert "which a cache may hold" in every_text(memory_section(judgement))
 
 
 def test_what_was_not_measured_is_an_outline() -> None:
