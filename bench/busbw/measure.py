@@ -202,8 +202,8 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, 
     part: Part | None = None
     try:
         part = part_of(bench, op, case, groups, matrix, sets)
-    except BackendError as refused:
-        error = str(refused)
+    except bench.backend.raises as refused:
+        error = bench.backend.explain(refused)
     told = first_error(bench, error)
     if told is None:
         return part
@@ -214,7 +214,8 @@ def _take_part(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, 
 def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, sets: int = 1) -> Part | None:
     """This rank's group and ``sets`` sets of buffers with their calls in one round; None when it sits the round out.
 
-    Raises BackendError when the buffers cannot be made, or the operation cannot be called as the mode needs it.
+    Raises what the backend ``raises`` when the buffers cannot be made, or the operation cannot be called as the mode
+    needs it; what was bound before is given back then.
     """
     group = next((group for group in groups if bench.backend.rank in group), None)
     if group is None:
@@ -231,13 +232,18 @@ def part_of(bench: Bench, op: Op, case: Case, groups: Round, matrix: Matrix, set
         except Unverifiable:
             made_of = pattern(len(group), case.dtype, None, seed)
     bound: list[BufferSet] = []
-    for _ in range(sets):
-        send, receive = _buffers(bench.backend, layout, dtype)
-        operation = bench.backend.bind(op, case, group, send, receive, matrix)
-        if case.mode == "overlap" and operation.post is None:
-            message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
-            raise BackendError(message)
-        bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
+    try:
+        for _ in range(sets):
+            send, receive = _buffers(bench.backend, layout, dtype)
+            operation = bench.backend.bind(op, case, group, send, receive, matrix)
+            bound.append(BufferSet(*(operation.buffers or (send, receive)), operation))
+            if case.mode == "overlap" and operation.post is None:
+                message = f"{op.name} cannot be posted first and waited for later, which mode overlap needs"
+                raise BackendError(message)
+    except bench.backend.raises:
+        for one in bound:
+            one.operation.free()
+        raise
     # What is posted is posted by Python, and what is handed to a device is between marks of Python's.
     hosts = case.mode != "overlap" and bench.backend.device is None
     row = row_of([one.operation.native for one in bound]) if hosts else None

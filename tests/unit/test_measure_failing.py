@@ -1,5 +1,6 @@
 """What gives no result: broken clocks, ops that raise, buffers that cannot be had, wrong data, refused cases."""
 
+import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
 
@@ -82,6 +83,44 @@ def test_buffers_that_one_rank_cannot_make_are_a_failed_case_for_all() -> None:
     for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Cramped):
         assert isinstance(outcome, Failed)
         assert outcome.error == "cannot be prepared: rank 1 says: no room for 16 elements of float32"
+
+
+class Filling(WrappingBackend):
+    """Rank 1 has memory for one set of buffers; a second one is what its library raises by itself."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.raises = (BackendError, MemoryError)
+        self.held = 0
+        self.bound = 0
+
+    def bind(
+        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+    ) -> Operation:
+        if self.rank == 1 and self.held:
+            message = "no room for what the operation needs besides"
+            raise MemoryError(message)
+        self.held += 1
+        self.bound += 1
+        operation = self.inner.bind(op, case, group, send, receive, traffic)
+        return dataclasses.replace(operation, free=self.given_back)
+
+    def given_back(self) -> None:
+        self.held -= 1
+
+
+def test_what_one_rank_cannot_bind_is_a_failed_case_for_all_and_everything_is_given_back() -> None:
+    backends: list[Filling] = []
+
+    def filling(inner: Backend) -> Filling:
+        backends.append(Filling(inner))
+        return backends[-1]
+
+    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3, cache="rotating"), wrap=filling):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "cannot be prepared: rank 1 says: no room for what the operation needs besides"
+    assert [backend.held for backend in backends] == [0, 0, 0]
+    assert all(backend.bound > 0 for backend in backends)
 
 
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:
