@@ -29,6 +29,8 @@ LEAST_STEP = 0.10
 """Two levels that are closer are one: that much, alignment and luck with pages make too."""
 OCTAVES_OF_THE_OUTERMOST = 2.0
 """So long must the last plateau be for the outermost memory to be called reached."""
+LEAST_OF_THE_OUTERMOST = 64 << 20
+"""So large (bytes) must the last working set be for that: a curve that is flat inside a cache looks no different."""
 
 _MOST_PLATEAUS = 5
 _NUMBERS_OF_A_PLATEAU = 3
@@ -41,7 +43,7 @@ _MEAN_DEVIATION = 0.8
 _MEDIAN_DEVIATION = 0.6745
 """Median absolute deviation of a normal distribution over its standard deviation."""
 
-End = Literal["flat", "falls", "rises", "short"]
+End = Literal["flat", "falls", "rises", "short", "small"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +80,9 @@ class Candidate:
 @dataclass(frozen=True, slots=True)
 class Plateaus:
     """The plateaus of one curve by growing working set. ``end`` is how the sweep ends: on a plateau that is long enough
-    (``flat``) or not (``short``), or on the way to another level (``falls``, ``rises``). ``start_bytes`` is the first
-    working set on a plateau. ``noise`` is the standard deviation of ln(rate) that the search reckoned with.
+    (``flat``) or not (``short``), on one of sizes that caches have, too (``small``), or on the way to another level
+    (``falls``, ``rises``). ``start_bytes`` is the first working set on a plateau. ``noise`` is the standard deviation
+    of ln(rate) that the search reckoned with.
     """
 
     plateaus: tuple[Plateau, ...]
@@ -111,6 +114,11 @@ class Plateaus:
         if self.end == "short":
             return (
                 f"it spans only {one.octaves:.1f} octaves at the end of the sweep: memory was perhaps not reached, "
+                "take larger sizes"
+            )
+        if self.end == "small":
+            return (
+                f"it ends at {about_size(one.last_bytes)}, which a cache may hold: memory was perhaps not reached, "
                 "take larger sizes"
             )
         return f"the rate still {self.end} at the end of the sweep: memory was perhaps not reached, take larger sizes"
@@ -206,7 +214,9 @@ def _whole(shape: "_Shape", y: Floats) -> tuple[tuple[int, int], ...]:
 def _end(beyond: Floats, noise: float, last: Plateau) -> End:
     if len(beyond) and abs(beyond[-1]) > max(LEAST_STEP, 4 * noise):
         return "falls" if beyond[-1] < 0 else "rises"
-    return "flat" if last.octaves >= OCTAVES_OF_THE_OUTERMOST else "short"
+    if last.octaves < OCTAVES_OF_THE_OUTERMOST:
+        return "short"
+    return "flat" if last.last_bytes >= LEAST_OF_THE_OUTERMOST else "small"
 
 
 @dataclass(frozen=True, slots=True)

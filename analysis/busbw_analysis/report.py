@@ -275,7 +275,7 @@ def _best_memory(judgement: Judgement) -> list[str]:
     if found is None:
         return []
     share = "" if found.share is None else f", {percent(found.share)} % of nominal"
-    return [f"{found.kind} carries {format_rate(found.measured)}{share} ({found.how})."]
+    return [f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})."]
 
 
 def _clause(sentence: str) -> str:
