@@ -5,12 +5,11 @@ fetches before it writes them are not counted, though the memory carries them.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from busbw_analysis.load import Dataset
-from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof
+from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof, at_once
 from busbw_analysis.plateaus import NoPlateaus, Plateaus, find_plateaus
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.summary import CaseSummary, IntervalKind
@@ -96,9 +95,8 @@ def memory_curves(
 def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> MemoryCurve:
     key = curve.series.key
     factor = TRAFFIC[key.op]
-    hosts = Counter(dataset.runs[0].run.hosts[rank] for rank in key.ranks)
     # A GPU has its memory to itself; the ranks of a host share its.
-    together = max(hosts.values(), default=1) if key.device == "cpu" else 1
+    together = max(at_once(dataset, curve.series).values()) if key.device == "cpu" else 1
     found = MemoryCurve(
         key=key,
         threads=threads_of(key.variant),
@@ -112,7 +110,7 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
     for one in curve.series.points:
         group = next(group for group in summaries[one.case].groups if group.ranks == key.ranks)
         # From the first entry to the last exit where clocks tell: ranks that take turns do not add up.
-        waited = group.span_ns / one.time_ns if len(key.ranks) > 1 and group.span_ns is not None else 1.0
+        waited = group.span_ns / one.time_ns if together > 1 and group.span_ns is not None else 1.0
         moved = factor * together * one.size_bytes * 1e9 / waited
         rate = moved / one.time_ns
         points.append(

@@ -154,10 +154,18 @@ def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof |
     return _gpu_memory_roof(dataset, series, rows)
 
 
+def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
+    """The hosts of a curve, and how many ranks work there at the same moment: those of other groups, too."""
+    placement, case = dataset.runs[0].run.hosts, series.points[-1].case
+    groups = next(block.measurement.groups for block in dataset.blocks if block.case == case)
+    working = Counter(placement[rank] for group in groups for rank in group.ranks)
+    return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
+
+
 def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """The link of the drive that the files are on, which the ranks of a host share."""
     found: list[tuple[Peak, str, int]] = []
-    for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in series.key.ranks).items():
+    for host, ranks in at_once(dataset, series).items():
         told = dataset.environment(host).get("storage")
         device = told.get("device") if isinstance(told, Mapping) else None
         if not isinstance(told, Mapping) or not device:
@@ -185,7 +193,7 @@ def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof 
 def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """The memory of the slowest host, which its ranks share."""
     found: list[tuple[Peak, str, int]] = []
-    for host, ranks in Counter(dataset.runs[0].run.hosts[rank] for rank in series.key.ranks).items():
+    for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
         if isinstance(peak, str):
             return NoRoof(f"the nominal rate of the memory of {host} is not known: {peak}")

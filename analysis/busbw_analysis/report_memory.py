@@ -33,7 +33,10 @@ from busbw_analysis.summary import CaseSummary, Interval
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
     "copy and scale move 2 × S, add and triad 3 × S, reading and writing S. The working set of a rank is as large: all "
-    "arrays of one call. What is not counted: a plain store first fetches the line that it writes, so behind the "
+    "arrays of one call."
+)
+_FETCHED: Final = (
+    "What is not counted: on the host a plain store first fetches the line that it writes, so behind the "
     "caches memory carries up to 1.5 times the traffic of copy and scale, 1.33 times that of add and triad, twice "
     "that of writing."
 )
@@ -71,7 +74,9 @@ def memory(judgement: Judgement) -> Section | None:
         _kernel(f"memory-{number}", f"{op} ({device})" if several else op, members, cases)
         for number, ((op, device), members) in enumerate(by_op.items(), start=1)
     )
-    blocks: list[Block] = [Paragraph(_COUNTED), Paragraph(_FOUND), *_roofs(judgement.memory)]
+    of_hosts = any(curve.key.device == "cpu" for curve in judgement.memory)
+    counted = f"{_COUNTED} {_FETCHED}" if of_hosts else _COUNTED
+    blocks: list[Block] = [Paragraph(counted), Paragraph(_FOUND), *_roofs(judgement.memory)]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
     return Section("memory", "Memory", tuple(blocks), parts)
 
@@ -138,16 +143,15 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
         f"{three_digits(copied.rate / plain.rate)} times on {_threads(curve)} at {format_size(copied.size_bytes)}"
         for curve, copied, plain in found
     ]
-    ahead = any(copied.rate > _ALIKE * plain.rate for _, copied, plain in found)
-    why = _PAST_CACHES if ahead else _NOT_PAST_CACHES
-    yield Paragraph(
-        f"memory_copy, the copy of the library, moves {_and(told)} what the plain loop of stream_copy does. {why}"
-    )
+    on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]
+    why = "" if not on_hosts else _PAST_CACHES if any(on_hosts) else _NOT_PAST_CACHES
+    said = f"memory_copy, the copy of the library, moves {_and(told)} what the plain loop of stream_copy does. {why}"
+    yield Paragraph(said.rstrip())
 
 
 def _threads(curve: MemoryCurve) -> str:
     if curve.threads is None:
-        return "a thread of its own"
+        return "a thread of its own" if curve.key.device == "cpu" else "a GPU"
     return "1 thread" if curve.threads == 1 else f"{curve.threads} threads"
 
 
@@ -232,7 +236,7 @@ def _finding(curve: MemoryCurve, label: str) -> str:
     found = curve.plateaus
     if isinstance(found, Plateaus) and len(found.plateaus) > 1:
         levels = ", ".join(
-            f"{format_rate(plateau.rate)} up to {format_size(plateau.last_bytes)}" for plateau in found.plateaus[:-1]
+            f"{format_rate(plateau.rate)} up to {about_size(plateau.last_bytes)}" for plateau in found.plateaus[:-1]
         )
         return f"{label}: {levels}, then {format_rate(found.plateaus[-1].rate)} ({end})."
     return f"{label}: {end}."
@@ -363,16 +367,17 @@ def _plateaus(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[
             )
     if rows:
         columns, cells = without_empty(_PLATEAU_COLUMNS, rows)
-        note = f"The rate is the median over the sizes on it. {_kinds(intervals)}"
+        launches = {len(point.launch_rates) for curve in curves for point in curve.points}
+        note = f"The rate is the median over the sizes on it. {_kinds(intervals, launches)}"
         yield Table("Plateaus", columns, cells, row_headers=2, note=note)
     for reason, names in refused.items():
         which = f" for {', '.join(names)}" if len(curves) > 1 else ""
         yield Paragraph(f"No plateaus{which}: {reason}.", tone="quiet")
 
 
-def _kinds(intervals: Sequence[Interval]) -> str:
+def _kinds(intervals: Sequence[Interval], launches: Iterable[int]) -> str:
     if all(interval.kind == "none" for interval in intervals):
-        return "One launch: no interval."
+        return "No interval: " + ("one launch." if max(launches) == 1 else "launches did not measure the same sizes.")
     return ends_in_words(intervals)
 
 

@@ -83,12 +83,12 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
         if block.measurement.cross_check is not None:
             place = (block.run, block.launch, block.number)
             checks.setdefault(block.case, {})[place] = block.measurement.cross_check
-    roofs = {curve.series.key.op: curve.roof for curve in curves}
+    roofs = {(curve.series.key.op, curve.series.key.ranks): curve.roof for curve in curves}
     return tuple(
         _stored(
             summary,
             group,
-            roofs.get(summary.case.op, NoRoof("it was measured beside computation only")),
+            roofs.get((summary.case.op, group.ranks), NoRoof("it was measured beside computation only")),
             _beside(list(checks.get(summary.index, {}).values())),
         )
         for summary in summaries
