@@ -100,6 +100,7 @@ def _network(
         and summary.case.device == roofline.device
         and summary.case.size_bytes >= _LEAST_BYTES
         and (group := summary.only) is not None
+        and len(group.ranks) == len(dataset.runs[0].run.hosts)
         and group.busbw is not None
     ]
     if found:

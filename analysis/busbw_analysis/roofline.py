@@ -172,6 +172,7 @@ def _roofline(
         and summary.case.mode != "overlap"
         and summary.state == "measured"
         and (group := summary.only) is not None
+        and (device != "cpu" or _all_at_work(dataset, group, hosts, workers))
     ]
     if not any(one.summary.case.op in WORK for one in done):
         return None
@@ -195,6 +196,12 @@ def _roofline(
         kernels=tuple(_kernel(one, memory, compute) for one in _placed(done)),
         unknown=unknown,
     )
+
+
+def _all_at_work(dataset: Dataset, group: GroupSummary, hosts: Sequence[str], workers: int) -> bool:
+    """Whether on each of these hosts all ranks took part, whose work is added up."""
+    placed = Counter(dataset.runs[0].run.hosts[rank] for rank in group.ranks)
+    return all(placed[host] == workers for host in hosts)
 
 
 def _holder(dataset: Dataset, device: str, hosts: Sequence[str]) -> str:
@@ -224,9 +231,13 @@ def _dtypes(done: Iterable[_Done]) -> tuple[str, ...]:
 
 
 def _memory_roofs(done: Sequence[_Done], workers: int) -> Iterator[MemoryRoof]:
-    """Caches where a sweep shows them as plateaus, then the memory by the fastest kernel at the largest size."""
+    """Caches where a sweep shows them as plateaus, then the memory by the fastest kernel at the largest size of all: a
+    kernel that ends at smaller ones may end in a cache.
+    """
+    largest = _largest(done)
+    size = max((one.summary.case.size_bytes for one in largest), default=0)
     best = max(
-        (one for one in _largest(done) if one.summary.case.size_bytes >= LEAST_COPY_BYTES),
+        (one for one in largest if one.summary.case.size_bytes == size >= LEAST_COPY_BYTES),
         key=_traffic_rate,
         default=None,
     )

@@ -142,6 +142,11 @@ def test_ranks_of_a_host_work_together() -> None:
     assert "768 MiB of arrays in all" in roofline.memory[0].what
 
 
+def test_what_some_ranks_of_a_host_did_alone_is_not_the_work_of_all() -> None:
+    times = {case("matmul", 4 * MIB, 4): 1.0, case("matmul", MIB, 4, group="0"): 2 * 512**3 / PI}
+    assert only(judged(times)).compute[0].flop_per_second == pytest.approx(4 * 2 * 1024**3, rel=1e-3)
+
+
 def test_hosts_alike_have_one_roofline_between_them() -> None:
     times = {case("matmul", 4 * MIB, 4, nodes=2): 2 * 1024**3 / PI}
     roofline = only(judged(times, Machine(hosts=("a", "b"))))
@@ -197,6 +202,15 @@ H200: dict[str, JSON] = {
 }
 
 
+def test_a_kernel_that_ends_at_smaller_arrays_is_no_roof_of_memory() -> None:
+    times = {
+        case("stream_copy", MIB, 1): 2 * MIB / 100e9,
+        case("stream_triad", 64 * MIB, 1): 3 * 64 * MIB / BETA,
+        case("matmul", 4 * MIB, 1): 0.02,
+    }
+    assert only(judged(times)).memory[0].bytes_per_second == pytest.approx(BETA, rel=1e-3)
+
+
 def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
     changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
     times = {
@@ -243,6 +257,11 @@ def test_the_roofline_of_the_network_is_flop_for_each_byte_that_a_rank_sends() -
     assert network.flop_per_byte == pytest.approx(10.0, rel=1e-2)
     assert network.tokens == pytest.approx(10.0 * 1.5 * 4 / 4, rel=1e-2)
     assert network.network_measured
+
+
+def test_an_all_reduce_of_some_ranks_is_not_what_all_of_them_send() -> None:
+    times = {case("matmul", 4 * MIB, 4): 0.02, case("all_reduce", 16 * MIB, 4, group="0,1"): 0.01}
+    assert judged(times).networks == ()
 
 
 def test_without_an_all_reduce_the_link_that_the_system_states_is_shared_by_the_ranks() -> None:
