@@ -269,7 +269,7 @@ def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterat
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
         yield Rung(
             kind="storage",
-            name=op.replace("_", " "),
+            name=f"{op.replace('_', ' ')}{', in memory' if one.way == 'memory' else ''}",
             measured=one.rate,
             low=one.low,
             high=one.high,
