@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from busbw.backends.base import Operation
 from busbw.backends.local import LOCAL, kernels
 from busbw.backends.local.base import Bound
-from busbw.backends.local.kernels import Kernels
+from busbw.backends.local.kernels import LINE_BYTES, Kernels
+from busbw.backends.local.team import Team, Words
 from busbw.compiled import row_of
 from busbw.errors import BackendError
 from busbw.ops import OPS
@@ -119,6 +120,34 @@ def test_arrays_of_many_pages_are_verified_again_and_again(op: str, threads: int
             poison(bed.receive, None)
             bed.call()
             assert bed.wrong() == 0
+
+
+@pytest.mark.parametrize("op", OF_ARRAYS)
+def test_the_thread_that_works_on_a_slice_of_an_array_is_the_first_one_to_touch_it(
+    op: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_out: list[tuple[int, Words]] = []
+    do = Team.do
+
+    def noting(team: Team, kernel: int, work: Words) -> None:
+        given_out.append((kernel, work))
+        do(team, kernel, work)
+
+    monkeypatch.setattr(Team, "do", noting)
+    compiled = kernels.kernels()
+    assert isinstance(compiled, Kernels)
+    with Bed(op, 100_000, threads=3) as bed:
+        bed.call()
+        (work,) = [work for kernel, work in given_out if kernel == compiled.of("nothing")]
+        touching = [work for kernel, work in given_out if kernel == compiled.of("place")]
+        ours = [range(one.data_ptr(), one.data_ptr() + one.nbytes) for one in (bed.send, bed.receive)]
+        itemsize = 1 if op == "memory_copy" else 8
+        for piece in range(0, len(work), LINE_BYTES // 8):
+            *places, count = map(int, work[piece : piece + 4])
+            worked = {(place, count * itemsize) for place in places if any(place in one for one in ours)}
+            touched = {(int(one[piece]), int(one[piece + 3])) for one in touching}
+            assert worked
+            assert touched == worked
 
 
 @pytest.mark.parametrize("op", OF_ARRAYS)

@@ -5,7 +5,7 @@ The first touch of pages is apart: there the call is what makes the kernel of th
 
 import ctypes
 import mmap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -60,6 +60,12 @@ class _Arrays:
             slices.append((out, left, right, count))
         return pieces(slices)
 
+    def each(self) -> Iterator["_Arrays"]:
+        """Every array that is divided, on its own, as bytes that are written."""
+        for place in (0 if self.found is not None else self.out, self.left, self.right):
+            if place:
+                yield _Arrays(place, 0, 0, self.count * self.itemsize, 1)
+
 
 def _called(step: tuple[int, ...]) -> Call:
     """A step of the compiled loop, called by Python."""
@@ -96,7 +102,9 @@ def _bound(
     work = arrays.divided(threads, unit_bytes)
     if before is None:
         for buffer in (bound.send, bound.receive):
-            _touched_anew(made, lease, buffer, threads)
+            _given_back(buffer)
+        for one in arrays.each():
+            lease.team.do(made.of("place"), one.divided(threads, unit_bytes))
     step = lease.team.step(kernel, work)
     wake = partial(lease.team.do, made.of("nothing"), work)
 
@@ -109,18 +117,16 @@ def _bound(
     return Operation(_called(step), native=native, free=lease.give_back, wrong=wrong, prepare=prepare)
 
 
-def _touched_anew(made: Kernels, lease: Lease, buffer: torch.Tensor, threads: int) -> None:
-    """Give the pages of a zeroed buffer back, and let each be touched first by the thread that will work on it, so that
-    it lies in that thread's node of memory. Where the system does not take them they stay where they are.
+def _given_back(buffer: torch.Tensor) -> None:
+    """Give the pages of a zeroed buffer back: each array in it is then touched first by the threads that will work on
+    it, so that every slice lies in its thread's node of memory. Where the system does not take them they stay where
+    they are.
     """
     size = len(buffer) * buffer.itemsize
     first = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
     last = (buffer.data_ptr() + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _madvise is None or last <= first:
-        return
-    _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
-    whole = _Arrays(buffer.data_ptr(), 0, 0, size, 1)
-    lease.team.do(made.of("place"), whole.divided(threads))
+    if _madvise is not None and last > first:
+        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 # --- the kernels on the host -----------------------------------------------------------------------------------
