@@ -181,6 +181,13 @@ def test_the_kernel_forgets_a_file_that_is_dropped(tmp_path: Path, monkeypatch: 
             assert names == (["fsync", f"advice {os.POSIX_FADV_DONTNEED}"] if way == "dropped" else [])
 
 
+@pytest.mark.parametrize("size", [1 << 60, 1 << 70])
+def test_memory_that_cannot_be_had_for_a_file_is_a_clear_error(tmp_path: Path, size: int) -> None:
+    with pytest.raises(BackendError, match="of memory for a file of as many cannot be had"):
+        BlockFile(tmp_path / "new", size, Access(MIB, 4, "direct"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_file_that_o_direct_does_not_suit_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refuse_direct(monkeypatch)
     with pytest.raises(BackendError, match="direct = false in the plan does without it"):

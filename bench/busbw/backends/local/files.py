@@ -33,7 +33,11 @@ class BlockFile:
 
     def __init__(self, folder: Path, size_bytes: int, access: Access) -> None:
         self.size_bytes = size_bytes
-        self.memory: Bytes = np.frombuffer(mmap.mmap(-1, size_bytes), dtype=np.uint8)
+        try:
+            self.memory: Bytes = np.frombuffer(mmap.mmap(-1, size_bytes), dtype=np.uint8)
+        except (OSError, OverflowError) as error:
+            message = f"{format_size(size_bytes)} of memory for a file of as many cannot be had: {error}"
+            raise BackendError(message) from error
         self._folder = folder
         self._access = access
         self._block = min(access.block_bytes, size_bytes)
