@@ -244,10 +244,10 @@ def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: 
 
 
 def _timing(case: Case) -> str:
-    """How ``case`` is timed, where it is not the usual way, and the variant of a local operation: numbers of different
-    ways must not be taken for one.
+    """The variant of ``case`` (an algorithm by hand, threads, a traffic), and how it is timed where it is not the usual
+    way: numbers of different ways must not be taken for one.
     """
-    words = [*([case.variant] if case.variant and OPS[case.op].local else []), *timing_in_words(case)]
+    words = [*([case.variant] if case.variant else []), *timing_in_words(case)]
     return f"  ({', '.join(words)})" if words else ""
 
 
