@@ -154,6 +154,16 @@ def test_attention_that_lost_a_few_keys_or_the_scale_is_wrong(dtype: str) -> Non
     assert wrong_attention(query, key, value, torch.full_like(query, math.nan)) > 0
 
 
+@pytest.mark.parametrize("name", ["attention", "attention_unfused"])
+@pytest.mark.parametrize("tokens", [1, 40])
+def test_what_an_earlier_call_has_left_is_no_result_of_the_next_one(name: str, tokens: int) -> None:
+    _, operation = called(case(name, 4 * tokens * TOKEN, 1))
+    assert wrong(operation) == 0
+    assert wrong(operation) > 0
+    operation.call()
+    assert wrong(operation) == 0
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_operands_are_dense_and_finite(dtype: str) -> None:
     """In float16 the largest sums, in the others the exact ones: 0 would make a GPU draw less power than real work."""

@@ -138,13 +138,17 @@ def _attention(how: Attention, bound: Bound) -> Operation:
         )
     except RuntimeError as error:
         raise BackendError(first_line(error)) from error
-    # A new tensor at each call, as torch has no way to name one; the last is kept to be looked at.
+    # A new tensor at each call, as torch has no way to name one; the last is kept to be looked at once.
     made: list[torch.Tensor] = [query]
 
     def call() -> None:
         made[0] = how(query, key, value)
 
-    return Operation(call, wrong=lambda: wrong_attention(query, key, value, made[0]))
+    def wrong() -> int:
+        result, made[0] = made[0], query
+        return wrong_attention(query, key, value, result)
+
+    return Operation(call, wrong=wrong)
 
 
 def wrong_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, result: torch.Tensor) -> int:
