@@ -51,6 +51,10 @@ def _untimeable(case: Case, place: Place) -> str | None:
             f"{threads} threads need a core each; a host here has {place.cores} for every rank",
         ),
         (
+            threads > 1 and case.cache == "flushed",
+            f"one thread flushes what its core reaches; caches of the others of {threads} threads would stay warm",
+        ),
+        (
             window and place.crowded,
             "a window is waited for by spinning, which needs a core for every rank; a host here has fewer",
         ),

@@ -231,6 +231,21 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
     assert (reason is None) if said is None else (said in str(reason))
 
 
+@pytest.mark.parametrize(
+    ("threads", "cache", "said"),
+    [
+        (2, "flushed", "caches of the others of 2 threads would stay warm"),
+        (1, "flushed", None),
+        (2, "warm", None),
+        (5, "warm", "a host here has 4 for every rank"),
+    ],
+)
+def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
+    one = case("memory_copy", 64, 1, variant=f"threads:{threads}", cache=cache)
+    reason = refusal(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
+    assert (reason is None) if said is None else (said in str(reason))
+
+
 def test_the_backend_has_the_last_word() -> None:
     world = FakeWorld(2, Script(refuse=lambda op, _case: f"no {op.name} today"))
     assert refusal(case("all_reduce", 64, 2), world.backends[0], HERE) == "no all_reduce today"
