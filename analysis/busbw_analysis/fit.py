@@ -16,6 +16,7 @@ from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
+from busbw_analysis.peaks import COMPUTE
 from busbw_analysis.segments import Cuts, Floats, best_cuts
 from busbw_analysis.series import Series
 
@@ -119,6 +120,8 @@ class Refused:
 
 def fit_series(series: Series) -> Fit | Refused:
     """The fit of one measured curve, or the reason why there is none."""
+    if series.key.op in COMPUTE:
+        return Refused("its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it")
     points = series.points
     try:
         return fit_points(

@@ -21,12 +21,11 @@ from busbw_analysis.page import (
     Paragraph,
     Section,
     Table,
-    Tone,
     percent,
     three_digits,
     words,
 )
-from busbw_analysis.peaks import STORAGE, TRAFFIC, Roof
+from busbw_analysis.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary, Interval
@@ -159,6 +158,10 @@ def _finding(curve: Curve, label: str) -> str:
     rate = _rate_of(curve)
     name = f"{label}: a" if label else "A"
     start = f"{name} call of {format_size(first.size_bytes)} takes {format_time(first.time_ns)}"
+    if curve.series.key.op in COMPUTE:
+        last = curve.series.points[-1]
+        end = "" if last is first else f", one of {format_size(last.size_bytes)} {format_time(last.time_ns)}"
+        return f"{start}{end}."
     rates = [(value, point) for point in curve.series.points if (value := rate.of(point)) is not None]
     if not rates:
         return f"{name} call takes {format_time(first.time_ns)}."
@@ -206,7 +209,7 @@ def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
     roofs: dict[float, list[int]] = {}
     for slot, curve in enumerate(curves):
         rate = _rate_of(curve)
-        if wired and curve.series.bus_factor is None:
+        if curve.series.key.op in COMPUTE or (wired and curve.series.bus_factor is None):
             continue
         points = tuple(
             plots.Point(
@@ -303,7 +306,7 @@ def _numbers(
                 Cell(three_digits(point.time_ns / predicted) if predicted else MISSING),
                 Cell(str(len(point.launch_medians_ns))),
                 Cell(str(point.samples)),
-                Cell(case.check, tone=_check_tone(case)),
+                Cell(case.check, tone="plain" if case.check == "verified" else "quiet"),
                 Cell(", ".join(flag for flag in case.flags if flag not in common) or MISSING),
             )
             rows.append((Cell(label), *cells) if len(curves) > 1 else cells)
@@ -333,10 +336,6 @@ def ends_in_words(intervals: Iterable[Interval]) -> str:
     kinds = dict.fromkeys(interval.kind for interval in intervals)
     none = "no interval, because one launch with fewer than 6 free samples has none"
     return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
-
-
-def _check_tone(case: CaseSummary) -> Tone:
-    return "plain" if case.check == "verified" else "quiet"
 
 
 def _micro(nanoseconds: float | None) -> Cell:

@@ -10,6 +10,7 @@ from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw_analysis.fit import Fit, Refused, fit_points, fit_series
 from busbw_analysis.load import pool
+from busbw_analysis.peaks import COMPUTE
 from busbw_analysis.segments import best_cuts
 from busbw_analysis.series import series_of
 from busbw_analysis.summary import summarise
@@ -131,6 +132,14 @@ def test_a_barrier_is_refused_and_does_not_raise() -> None:
     refused = fit_series(series_of(dataset, summarise(dataset))[0])
     assert isinstance(refused, Refused)
     assert "no size" in refused.reason
+
+
+@pytest.mark.parametrize("op", sorted(COMPUTE))
+def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
+    dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
+    refused = fit_series(series_of(dataset, summarise(dataset))[0])
+    assert isinstance(refused, Refused)
+    assert "arithmetic" in refused.reason
 
 
 @pytest.mark.parametrize(("launches", "note"), [(1, "no interval: 1 launch,"), (4, "no interval: 4 launches,")])

@@ -13,7 +13,9 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool
+from busbw_analysis.page import Figure
 from busbw_analysis.peaks import NoRoof
+from busbw_analysis.report_curves import operations
 from busbw_analysis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
 from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
 
@@ -59,6 +61,16 @@ def kernel(roofline: Roofline, op: str, size: int | None = None) -> Kernel:
 
 
 # --- what is counted -------------------------------------------------------------------------------------------
+
+
+def test_arithmetic_is_shown_with_its_time_and_without_a_rate_of_bytes() -> None:
+    times = {case("matmul", 1 << size, mode="pipelined"): 1e-9 * (1 << size) ** 1.5 for size in (10, 14, 18, 22)}
+    part = operations(judged(times)).parts[0]
+    figure = part.blocks[0]
+    assert isinstance(figure, Figure)
+    assert len(figure.pictures) == 1
+    assert figure.caption.startswith("A call of 1 KiB takes 32.8 µs, one of 4 MiB ")
+    assert "algbw" not in figure.caption
 
 
 def test_both_halves_count_the_same_work() -> None:
