@@ -102,12 +102,8 @@ def _over_hosts(path: str) -> Callable[[Run], JSON]:
     """The distinct values of one environment fact over the hosts of a run; None when no host recorded it."""
 
     def values(run: Run) -> JSON:
-        known = {
-            str(value)
-            for value in (fact(environment, path) for environment in run.environments.values())
-            if value is not None
-        }
-        return ", ".join(sorted(known)) or None
+        found = (fact(environment, path) for environment in run.environments.values())
+        return ", ".join(sorted({str(value) for value in found if value is not None})) or None
 
     return values
 

@@ -235,16 +235,8 @@ def _correlated(group: GroupSummary) -> str:
     return f"what one sample shows lasts for {group.tau:.0f} of them, so that {free}"
 
 
-def _outlying(group: GroupSummary) -> str:
-    return f"{group.outlier_share:.0%} of the samples"
-
-
 def _slow(group: GroupSummary) -> str:
     return f"{group.slow_share:.1%} of the samples take {group.slow_time_share:.0%} of the time"
-
-
-def _skewed(group: GroupSummary) -> str:
-    return f"{group.skew_share or 0:.0%} of the median time"
 
 
 def _unbalanced(group: GroupSummary) -> str:
@@ -291,7 +283,7 @@ _FLAGS: Final[
         "note",
         "have more than 5 % of their samples far from the rest of their launch: the median stands, a mean is theirs",
         lambda group: group.outlier_share,
-        _outlying,
+        lambda group: f"{group.outlier_share:.0%} of the samples",
     ),
     (
         "correlated",
@@ -305,7 +297,7 @@ _FLAGS: Final[
         "note",
         "have ranks arriving further apart than 10 % of the time: part of the time is waiting, not moving",
         lambda group: group.skew_share or 0.0,
-        _skewed,
+        lambda group: f"{group.skew_share or 0:.0%} of the median time",
     ),
     (
         "cap",

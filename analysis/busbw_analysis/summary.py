@@ -44,25 +44,12 @@ SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to
 
 LOCAL = frozenset(
     {
-        "memory_copy",
-        "host_to_device",
-        "device_to_host",
-        "host_and_device",
-        "peer_copy",
-        "peer_copy_both",
-        "peer_copy_staged",
-        "stream_copy",
-        "stream_scale",
-        "stream_add",
-        "stream_triad",
-        "memory_read",
-        "memory_write",
-        "memory_touch",
-        "storage_write",
-        "storage_read",
-        "matmul",
-        "attention",
-        "attention_unfused",
+        *("memory_copy", "stream_copy", "stream_scale", "stream_add", "stream_triad"),
+        *("memory_read", "memory_write", "memory_touch"),
+        *("host_to_device", "device_to_host", "host_and_device"),
+        *("peer_copy", "peer_copy_both", "peer_copy_staged"),
+        *("storage_write", "storage_read"),
+        *("matmul", "attention", "attention_unfused"),
     }
 )
 """Ops in which no other rank takes part: who comes late delays nobody."""
