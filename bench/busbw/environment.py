@@ -170,6 +170,13 @@ def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:
     return any(hosts.count(host) > fact["cpu"]["usable_cores"] for host, fact in zip(hosts, facts, strict=True))
 
 
+def in_blocks(hosts: Sequence[str]) -> bool:
+    """Whether the ranks of every host follow one another, as many on each: ``hosts`` are those of every rank."""
+    each = hosts.count(hosts[0])
+    blocks = [set(hosts[first : first + each]) for first in range(0, len(hosts), each)]
+    return len(hosts) == each * len(set(hosts)) and all(len(block) == 1 for block in blocks)
+
+
 def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_ranks: Sequence[dict[str, JSON]]) -> int:
     """The cores that every rank has for itself at least, by the facts of its host (``facts``, of every rank) and its
     own: what the ranks of a host may use together is divided among them, and a rank that is bound has no more than

@@ -9,17 +9,20 @@ from busbw.ops.groups import split_world
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
 from busbw.records import Case
+from busbw.schedules import ALGORITHMS, BY_HAND
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, whether
-    clocks can be compared, and how many cores every rank has at least.
+    clocks can be compared, how many cores every rank has at least, and whether the ranks of every host follow one
+    another, as many on each.
     """
 
     crowded: bool
     comparable: bool
     cores: int = 1
+    in_blocks: bool = True
 
 
 def refusal(case: Case, backend: Backend, place: Place) -> str | None:
@@ -38,7 +41,15 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return _untimeable(case, place) or backend.refuse(op, case)
+    return _misplaced(case, place) or _untimeable(case, place) or backend.refuse(op, case)
+
+
+def _misplaced(case: Case, place: Place) -> str | None:
+    """Why the algorithm of ``case``, which goes host by host, does not fit where the ranks lie."""
+    algorithm = ALGORITHMS.get(case.op, {}).get((case.variant or "").removeprefix(BY_HAND))
+    if place.in_blocks or algorithm is None or algorithm.multilevel is None:
+        return None
+    return "it takes as many ranks on every host, one after the other; here they lie otherwise"
 
 
 def _untimeable(case: Case, place: Place) -> str | None:

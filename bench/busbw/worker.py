@@ -136,7 +136,9 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
     hindered = {case: reason for case in cases.cases if (reason := obstacle(case, of_ranks)) is not None}
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
-    place_here = Place(environment.crowded(hosts, of_hosts), common.comparable, cores)
+    place_here = Place(
+        environment.crowded(hosts, of_hosts), common.comparable, cores, in_blocks=environment.in_blocks(hosts)
+    )
     refused = refusals(cases.cases, backend, place_here)
     seed = job.plan.seed + job.launch
     order = [(case, block) for case in cases.cases if case not in refused for block in range(job.plan.timing.blocks)]

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from busbw.backends.base import Backend, Operation
+from busbw.environment import in_blocks
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
@@ -244,6 +245,24 @@ def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, sai
     one = case("memory_copy", 64, 1, variant=f"threads:{threads}", cache=cache)
     reason = refusal(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
     assert (reason is None) if said is None else (said in str(reason))
+
+
+@pytest.mark.parametrize("hosts", ["aabb", "aabbcc", "aaabbb", "abab", "abba", "aaab", "aabbb"])
+def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str) -> None:
+    here = dataclasses.replace(HERE, in_blocks=in_blocks(tuple(hosts)))
+    ring, by_hosts = (
+        refusal(
+            case("all_reduce", 960, len(hosts), variant=f"by hand: {name}", nodes=len(set(hosts))),
+            FakeWorld(len(hosts)).backends[0],
+            here,
+        )
+        for name in ("ring", "hierarchical")
+    )
+    assert ring is None
+    if hosts in {"aabb", "aabbcc", "aaabbb"}:
+        assert by_hosts is None
+    else:
+        assert by_hosts == "it takes as many ranks on every host, one after the other; here they lie otherwise"
 
 
 def test_the_backend_has_the_last_word() -> None:
