@@ -18,6 +18,10 @@ from busbw_analysis.inline_svg import INK, SERIES, inline
 _INK, _MUTED, _HAIRLINE, _PAGE = INK
 _WIDTH, _ROW, _MARGIN, _POINTS_PER_INCH = 620, 30, 56, 72
 _BAR, _OUTLINE = 0.46, 0.74
+_AXIS = 0.715
+"""Share of the width that the axis has."""
+_WORDS = 84
+"""Room for a rate in words, in points."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +54,7 @@ def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> st
     with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8}):
         figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
         figure.patch.set_visible(False)
-        axes = figure.add_axes((0.27, 28 / height, 0.715, _ROW * len(rows) / height))
+        axes = figure.add_axes((0.985 - _AXIS, 28 / height, _AXIS, _ROW * len(rows) / height))
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -68,12 +72,13 @@ def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> st
         axes.patch.set_visible(False)
         for spine in axes.spines.values():
             spine.set_visible(False)
+        room = (high / low) ** (_WORDS / (_AXIS * _WIDTH))
         for place, row in enumerate(rows):
-            _draw_row(axes, place, row, low)
+            _draw_row(axes, place, row, low, room)
         return inline(figure, identity, title, description)
 
 
-def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float) -> None:
+def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float, room: float) -> None:
     if row.nominal:
         axes.barh(
             place,
@@ -90,10 +95,9 @@ def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float) -> None:
     if row.practical:
         ends = (place - _OUTLINE / 2, place + _OUTLINE / 2)
         axes.vlines(row.practical, *ends, color=SERIES[1], linewidth=2.4, zorder=5)
-    furthest = max(rate for rate in (row.measured, row.nominal, row.practical, low) if rate)
     axes.annotate(
         format_rate(row.measured) if row.measured else "not measured",
-        (furthest, place),
+        (words_begin(row, low, room), place),
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
@@ -101,3 +105,18 @@ def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float) -> None:
         fontsize=10.5,
         zorder=6,
     )
+
+
+def words_begin(row: Row, low: float, room: float) -> float:
+    """The rate at which a row's words stand: at the end of what was measured, or behind a mark that would lie in them.
+
+    ``room`` is the ratio of two rates that are as far apart as words are long.
+    """
+    marks = sorted(rate for rate in (row.nominal, row.practical) if rate)
+    if not row.measured:
+        return max(marks, default=low)
+    begin = row.measured
+    for mark in marks:
+        if begin < mark < begin * room:
+            begin = mark
+    return begin

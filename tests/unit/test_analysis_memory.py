@@ -12,6 +12,7 @@ from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.hierarchy import Rung
+from busbw_analysis.hierarchy_plot import Row, words_begin
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool
 from busbw_analysis.memory import MemoryCurve, beside, scaling, threads_of
@@ -164,6 +165,8 @@ def test_ranks_of_other_groups_share_the_memory_at_the_same_moment() -> None:
     assert [(curve.key.ranks, curve.together) for curve in curves] == [((0, 1), 4), ((2, 3), 4), ((0,), 1)]
     assert [curve.points[0].rate for curve in curves] == pytest.approx([80e9, 80e9, 20e9], rel=1e-3)
     assert [curve.nominal for curve in curves] == pytest.approx([DRAM] * 3)
+    text = every_text(memory_section(judged(cases)))
+    assert "Of 1 or 4 ranks of a host together, all that worked at once" in text
 
 
 def test_a_gpu_does_not_wait_for_the_others_in_its_own_memory() -> None:
@@ -344,6 +347,11 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     text = every_text(storage_section(judgement))
     assert "Other tool: fio 3.33" in text
     assert "1.60 | 1.25" in text
+    split = synthetic_run(
+        [case("storage_read", 64 * MIB, 2, variant=VARIANT, group=group) for group in ("0;1", "1;0")], STORING
+    )
+    files = judge(pool((with_check(split, told),)), rows=ROWS).files
+    assert [one.beside.rate for one in files if one.beside] == [1e9, 0.6e9, 0.6e9, 1e9], "each of its own ranks"
     failed = CrossCheck(tool="fio", version="3.33", settings="", error="no engine")
     assert "It had no rate: no engine." in every_text(
         storage_section(judge(pool((with_check(run, failed),)), rows=ROWS))
@@ -420,6 +428,23 @@ def test_what_was_not_measured_is_an_outline() -> None:
     assert dram.how == "not measured in this run"
     assert dram.nominal == pytest.approx(DRAM)
     assert drive.nominal == pytest.approx(7.87692e9)
+
+
+@pytest.mark.parametrize(
+    ("measured", "nominal", "practical", "begin"),
+    [
+        (1e9, None, 20e9, 1e9),  # a mark far away is not where the rate is read
+        (1e9, None, 2e9, 2e9),  # one that would lie in the words comes before them
+        (1e9, 5e9, 2e9, 5e9),
+        (3e9, 2e9, None, 3e9),
+        (None, 5e9, 2e9, 5e9),
+        (None, None, None, 1e8),
+    ],
+)
+def test_a_rate_in_words_stands_at_what_was_measured(
+    measured: float | None, nominal: float | None, practical: float | None, begin: float
+) -> None:
+    assert words_begin(Row("DRAM", measured, nominal, practical), 1e8, 3.0) == begin
 
 
 def test_hosts_reach_each_other_by_the_network() -> None:
