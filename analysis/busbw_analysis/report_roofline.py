@@ -48,6 +48,12 @@ _NETWORK: Final = (
     "must do at least π / W FLOP for each byte that a rank sends to be bound by arithmetic here and not by the network."
 )
 
+_PAST_CACHES: Final = "memory_copy"
+_LOOPS: Final = (
+    "That is the library's copy, which may write past the caches; a plain loop first fetches what it overwrites, so "
+    "that two thirds (scale) or three quarters (add, triad) of this roof are then all that it can reach."
+)
+
 
 def rooflines(judgement: Judgement) -> Section | None:
     """Roofs, balance and kernels of every host and GPU, and of the network; None where nothing was computed."""
@@ -82,6 +88,8 @@ def _said(roofline: Roofline) -> Iterator[str]:
     outer = next((roof for roof in reversed(roofline.memory) if roof.measured), None)
     if outer is not None:
         yield f"Measured on {where}: memory moves {format_rate(outer.bytes_per_second)}."
+        if roofline.device == "cpu" and outer.what.startswith(_PAST_CACHES):
+            yield _LOOPS
     for above in roofline.compute:
         if not above.measured:
             continue

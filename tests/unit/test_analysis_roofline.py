@@ -223,6 +223,13 @@ def test_a_kernel_that_ends_at_smaller_arrays_is_no_roof_of_memory() -> None:
     assert only(judged(times)).memory[0].bytes_per_second == pytest.approx(BETA, rel=1e-3)
 
 
+def test_a_roof_by_the_copy_of_the_library_says_what_plain_loops_can_reach_of_it() -> None:
+    copied = {case("memory_copy", 64 * MIB, 1): 2 * 64 * MIB / 30e9}
+    said = "three quarters (add, triad) of this roof"
+    assert said in report.compose(judged({**one_core(), **copied})).text
+    assert said not in report.compose(judged(one_core())).text
+
+
 def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
     changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
     times = {
