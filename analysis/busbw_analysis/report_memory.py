@@ -316,12 +316,12 @@ def _numbers(
             )
     columns, cells = without_empty(_COLUMNS, rows)
     notes = [_ends(point for curve in curves for point in curve.points)]
-    notes += [
-        f"Of {curve.together} ranks of a host together, over the time from the first entry to the last exit where the "
-        "clocks tell."
-        for curve in curves[:1]
-        if curve.together > 1
-    ]
+    together = sorted({curve.together for curve in curves})
+    if together[-1] > 1:
+        notes.append(
+            f"Of {' or '.join(map(str, together))} ranks of a host together, all that worked at once, over the time "
+            "from the first entry to the last exit where the clocks tell."
+        )
     return Table(name, columns, cells, row_headers=2, folded=bool(pictures), note=" ".join(notes))
 
 

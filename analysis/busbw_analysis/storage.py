@@ -89,7 +89,7 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
             summary,
             group,
             roofs.get((summary.case.op, group.ranks), NoRoof("it was measured beside computation only")),
-            _beside(list(checks.get(summary.index, {}).values())),
+            _beside(list(checks.get(summary.index, {}).values()), _places(summary, group)),
         )
         for summary in summaries
         if summary.case.op in STORAGE and summary.state == "measured"
@@ -97,10 +97,17 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
     )
 
 
-def _beside(checks: Sequence[CrossCheck]) -> Beside | None:
+def _places(summary: CaseSummary, group: GroupSummary) -> list[int]:
+    """Where the ranks of ``group`` stand among all that ran the case, which have an entry each in their order."""
+    everyone = sorted(rank for one in summary.groups for rank in one.ranks)
+    return [everyone.index(rank) for rank in group.ranks]
+
+
+def _beside(checks: Sequence[CrossCheck], places: Sequence[int]) -> Beside | None:
     if not checks:
         return None
-    rates = [sum(check.bytes_per_second) for check in checks if check.bytes_per_second and check.error is None]
+    told = [check.bytes_per_second for check in checks if check.error is None]
+    rates = [sum(one[place] for place in places) for one in told if len(one) > max(places)]
     reasons = [check.error for check in checks if check.error is not None]
     return Beside(
         tool=f"{checks[0].tool} {checks[0].version}",
