@@ -8,12 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from busbw.catalogue import Catalogue
 from busbw.levels import Level, Peak, picture
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
+from busbw_analysis.matrices import PairMatrix
 from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve
-from busbw_analysis.peaks import TO_THE_HOST, Roof
+from busbw_analysis.peaks import TO_THE_HOST, NoRoof, Roof
+from busbw_analysis.peer_roofs import DIRECT, PairShares
 from busbw_analysis.plateaus import Plateaus
 from busbw_analysis.storage import Stored
 from busbw_analysis.verdicts import Curve
@@ -26,6 +30,7 @@ Kind = Literal[
     "PCIe",
     "NVLink",
     "ranks of a host",
+    "pairs of GPUs",
     "links of GPUs",
     "network",
     "storage",
@@ -66,16 +71,20 @@ def hierarchy(
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
+    pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]],
     rows: Catalogue,
 ) -> tuple[Rung, ...]:
-    """The levels from the core outwards. Empty where nothing but latencies was measured and nothing is known."""
+    """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their roofs.
+    Empty where nothing but latencies was measured and nothing is known.
+    """
     first = dataset.runs[0].run.hosts[0]
     known = picture(dataset.environment(first), rows).levels
     rungs = [
         *_memories(memory, "cpu", "cache", "DRAM", [level for level in known if level.name == "DRAM"], first),
         *_memories(memory, "cuda", "GPU cache", "HBM", [level for level in known if level.name == "HBM"], first),
         *_to_the_host(curves, [level for level in known if level.name == "PCIe"], first),
-        *_between_ranks(curves, known, first),
+        *(between_pairs := list(_between_pairs(pairs))),
+        *_between_ranks(curves, [level for level in known if not between_pairs or level.name != "NVLink"], first),
         *_files(files, [level for level in known if level.name == "NVMe"], first),
     ]
     return tuple(rungs) if any(rung.measured is not None for rung in rungs) else ()
@@ -183,6 +192,31 @@ def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> 
         yield _of_curve(curve, "PCIe", curve.series.key.op.replace("_", " "), rate, size, "algbw")
     if not found:
         yield from (_unmeasured(level, "PCIe", host) for level in known if level.peak is not None)
+
+
+def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]]) -> Iterator[Rung]:
+    """The fastest pair of GPUs that copied to each other without the host."""
+    direct = [(matrix, shares) for matrix, shares in pairs if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
+    if not direct:
+        return
+    matrix, shares = max(direct, key=lambda one: float(np.nanmax(one[0].rate)))
+    row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
+    rate = float(matrix.rate[row, column])
+    nominal, denominator = None, f"no roof: {shares.reason}" if isinstance(shares, NoRoof) else "no roof: none is known"
+    if isinstance(shares, PairShares):
+        nominal = rate / float(shares.share[row, column])
+        denominator = f"the way between the two; of the pair with the lowest roof: {shares.denominator}"
+    yield Rung(
+        kind="pairs of GPUs",
+        name=f"pairs of GPUs: {matrix.op}",
+        measured=rate,
+        low=None,
+        high=None,
+        how=f"the fastest pair, {matrix.ranks[row]} → {matrix.ranks[column]}, at {format_size(matrix.size_bytes)}",
+        nominal=nominal,
+        practical=None,
+        denominator=denominator,
+    )
 
 
 def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:

@@ -70,6 +70,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
     memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
     rooflines = rooflines_of(dataset, summaries, rows)
+    shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
     remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
         dataset=dataset,
@@ -91,8 +92,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         networks=network_rooflines(dataset, summaries, rooflines, rows),
         memory=memory,
         files=files,
-        pair_shares=tuple(shares_of(dataset, matrix, rows) for matrix in matrices),
-        rungs=hierarchy(dataset, curves, memory, files, rows),
+        pair_shares=shares,
+        rungs=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
 

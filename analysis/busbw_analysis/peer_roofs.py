@@ -16,7 +16,8 @@ from busbw_analysis.matrices import PairMatrix
 from busbw_analysis.paths import gpu_links, host_links
 from busbw_analysis.peaks import NoRoof
 
-_DIRECT = frozenset({"peer_copy", "peer_copy_both"})
+DIRECT = frozenset({"peer_copy", "peer_copy_both"})
+"""Copies that do not go by way of the host."""
 _STAGED = "peer_copy_staged"
 
 
@@ -32,7 +33,7 @@ class PairShares:
 
 def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | NoRoof | None:
     """The shares of one matrix, or why there are none; None where its pairs send messages."""
-    if matrix.op not in {*_DIRECT, _STAGED}:
+    if matrix.op not in {*DIRECT, _STAGED}:
         return None
     share = np.full_like(matrix.rate, np.nan)
     roofs: list[tuple[float, str]] = []
