@@ -133,7 +133,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
 @click.option(
     "--path",
-    type=click.Path(path_type=Path),
+    type=click.Path(),
     help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
 )
 @click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
@@ -171,7 +171,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     mode: str | None,
     algorithm: str | None,
     traffic: Path | None,
-    path: Path | None,
+    path: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -193,7 +193,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
         asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
         if path is not None:
-            asked["path"] = str(path.absolute())
+            # An empty text is a variable that was not set, and not the folder that one happens to be in.
+            asked["path"] = str(Path(path).absolute()) if path else ""
         if traffic is not None:
             from busbw.ops.traffic import read_weights  # noqa: PLC0415
 

@@ -100,8 +100,9 @@ def test_blocks_and_depths_that_cannot_be_are_refused_with_their_line(keys: str,
     assert words in str(refused.value)
 
 
-def test_without_a_path_nothing_is_measured(tmp_path: Path) -> None:
-    result = CliRunner().invoke(main, ["run", "--suite", "storage", "--results-dir", str(tmp_path)])
+@pytest.mark.parametrize("given", [[], ["--path", ""]])
+def test_without_a_path_nothing_is_measured(tmp_path: Path, given: list[str]) -> None:
+    result = CliRunner().invoke(main, ["run", "--suite", "storage", "--results-dir", str(tmp_path), *given])
     assert result.exit_code == 2
     words = "--path: storage_write, storage_read, checkpoint_save make files and need to be told where"
     assert words in result.output
