@@ -87,7 +87,9 @@ def _suites() -> list[Row]:
     found: list[Row] = []
     for name in plan.suites():
         suite = plan.read_suite(name)
-        expanded = cases.expand(suite, suite.ranks or 4, 1, backend_named(suite.backend).device).cases
+        ranks = suite.ranks or 4
+        cores = max(1, environment.cores_of_launcher() // ranks)
+        expanded = cases.expand(suite, ranks, 1, backend_named(suite.backend).device, cores=cores).cases
         seconds = cases.estimated_seconds(suite, expanded)
         found.append(
             {

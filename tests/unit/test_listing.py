@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from busbw.backends import BACKENDS
 from busbw.errors import ClockError
 from busbw.launch import LAUNCHERS
 from busbw.ops import OPS
-from busbw.records import LaunchStarted
+from busbw.records import JSON, LaunchStarted
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
 
 
@@ -125,3 +126,11 @@ def test_this_machine_can_be_examined() -> None:
     examined = listing.examine()
     assert examined["timer_ns"] >= 0
     assert f"host          {examined['facts']['host']}" in listing.in_words(examined)
+
+
+def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    found: list[JSON] = []
+    for cores in (1, 4):  # threads 1, and 1, 2, 4
+        monkeypatch.setattr(environment, "cores_of_launcher", partial(int, cores))
+        found += [row["cases at 4 ranks"] for row in listing.rows("suites", tmp_path) if row["suite"] == "memory"]
+    assert found == [62, 3 * 62]
