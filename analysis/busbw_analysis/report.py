@@ -11,6 +11,7 @@ from busbw.progress import progress_of
 from busbw.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
+from busbw_analysis.hierarchy import Rung
 from busbw_analysis.judge import Judgement, Verdict, Word
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
@@ -221,7 +222,7 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
         sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
     if states["measured"]:
-        compared, expected = _compared(judgement.verdicts)
+        compared, expected = _compared(judgement.verdicts, judgement.rungs)
         sentences.append(compared)
         if tone != "bad":
             sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
@@ -229,11 +230,13 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     return " ".join(sentences), tone
 
 
-def _compared(verdicts: Sequence[Verdict]) -> tuple[str, Tone]:
+def _compared(verdicts: Sequence[Verdict], rungs: Sequence[Rung]) -> tuple[str, Tone]:
     """What holding the numbers against model and roof came to, with the count of what was slow or held against none."""
     compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
     slow = [verdict for verdict in compared if verdict.word in _SLOW]
     undecided = sum(verdict.word == "undecided" for verdict in compared)
+    if not compared and any(rung.share is not None for rung in rungs):
+        return "What was measured stands beside the nominal rates of its hardware below, and is not judged.", "plain"
     if not compared:
         return "There was nothing to hold the numbers against, so they are shown and not judged.", "plain"
     rest = f"; {len(verdicts) - len(compared)} more could not be compared" if len(verdicts) > len(compared) else ""

@@ -134,6 +134,14 @@ def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
     assert first > 1
 
 
+def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
+    nothing = "nothing to hold the numbers against"
+    known = report.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answer
+    assert "26.0 % of nominal" in known
+    assert nothing not in known
+    assert nothing in report.compose(judged(kernels("stream_copy"))).answer
+
+
 def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
     judgement = judged(kernels("stream_copy"))
     curve = curve_of(judgement, "stream_copy")
