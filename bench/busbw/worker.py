@@ -86,8 +86,9 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
         remove_files(folder)
         world.lost(_blame(there[0], place, error) if there else LaunchError(f"rank {world.rank}: {error}"))
 
-    world = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
-    backend = job.backend.open(world)
+    # Not called ``world``, too: ``lost`` hands over to what that one does.
+    watched = dataclasses.replace(world, batch_seconds=job.plan.timing.max_seconds, folder=folder, lost=lost)
+    backend = job.backend.open(watched)
     there.append(backend)
     try:
         outcome = _work(job, backend, world.local_rank, clock, listener, place)
