@@ -30,6 +30,11 @@ PairsChoice = Literal["together", "alone"]
 PinningChoice = Literal["pinned", "pageable"]
 
 
+_EVERY_ALGORITHM = tuple(
+    dict.fromkeys((LIBRARY, ALL_ALGORITHMS, *(name for named in ALGORITHMS.values() for name in named)))
+)
+
+
 class Timing(Record, frozen=True, kw_only=True):
     """How long and how often: the protocol's numbers. Times are seconds, budgets are per case and launch.
 
@@ -119,7 +124,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "sync": lambda: _known("sync", (self.sync,), get_args(Sync)),
             "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
             "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
-            "algorithms": lambda: _known("algorithm", self.algorithms, self._algorithms()),
+            "algorithms": lambda: _known("algorithm", self.algorithms, _EVERY_ALGORITHM),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
             "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
@@ -135,11 +140,6 @@ class Sweep(Record, frozen=True, kw_only=True):
             except UsageError as error:
                 message = f"key {key!r}: {error}"
                 raise UsageError(message) from error
-
-    def _algorithms(self) -> tuple[str, ...]:
-        """What ``algorithms`` may name: those of any of the ops."""
-        by_hand = {name: None for op in self.ops for name in ALGORITHMS.get(op, {})}
-        return LIBRARY, ALL_ALGORITHMS, *by_hand
 
 
 class Plan(Record, frozen=True, kw_only=True):
@@ -163,6 +163,16 @@ class Plan(Record, frozen=True, kw_only=True):
                 raise UsageError(message)
         if not self.sweep:
             message = "key 'sweep': want at least one; given none"
+            raise UsageError(message)
+        # Of the whole plan: a suite has sweeps of ops that know of no algorithms beside those that do.
+        ops = {op: None for sweep in self.sweep for op in sweep.ops}
+        theirs = {name for op in ops for name in ALGORITHMS.get(op, {})} | {LIBRARY, ALL_ALGORITHMS}
+        nobodys = {name: None for sweep in self.sweep for name in sweep.algorithms if name not in theirs}
+        if nobodys:
+            message = (
+                f"key 'algorithms': {', '.join(nobodys)} is an algorithm of none of {', '.join(ops)} "
+                "(busbw list algorithms)"
+            )
             raise UsageError(message)
         if abs(self.seed) > _LARGEST_SEED:
             message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"

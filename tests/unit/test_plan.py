@@ -365,3 +365,23 @@ def test_a_range_without_a_number_on_a_small_host_says_so() -> None:
     sweep = Sweep(ops=("stream_triad",), threads="2..cores*2")
     with pytest.raises(UsageError, match=r"'2..cores\*2' is none at all where a rank has 1 core"):
         planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=1)
+
+
+class TestAlgorithms:
+    """Those by hand: known by name, and of an op of the plan."""
+
+    def test_a_stranger_is_refused_with_those_that_there_are(self) -> None:
+        with pytest.raises(UsageError, match="algorithm 'nonsense' is unknown; known: library, all, ring, "):
+            Plan(sweep=(Sweep(ops=("all_reduce",), algorithms=("nonsense",)),))
+
+    def test_one_that_no_op_of_the_plan_has_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="ring is an algorithm of none of ping_pong, gather"):
+            Plan(sweep=(Sweep(ops=("ping_pong", "gather"), algorithms=("library", "ring")),))
+
+    def test_ops_that_know_of_none_are_measured_as_ever(self) -> None:
+        wanted = plan.override(plan.read_suite("quick"), algorithms=("ring",))
+        variants = {(case.op, case.variant) for case in planned.expand(wanted, 4, 1).cases}
+        assert ("all_reduce", "by hand: ring") in variants
+        assert ("all_reduce", None) not in variants
+        assert ("ping_pong", None) in variants
+        assert ("memory_copy", None) in variants
