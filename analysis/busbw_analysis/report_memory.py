@@ -139,8 +139,10 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     found = beside(curves, "memory_copy", "stream_copy")
     if not found:
         return
+    several = len({curve.key.dtype for curve, _, _ in found}) > 1
     told = [
         f"{three_digits(copied.rate / plain.rate)} times on {_threads(curve)} at {format_size(copied.size_bytes)}"
+        + (f" of {curve.key.dtype}" if several else "")
         for curve, copied, plain in found
     ]
     on_hosts = [copied.rate > _ALIKE * plain.rate for curve, copied, plain in found if curve.key.device == "cpu"]

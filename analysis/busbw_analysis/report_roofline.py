@@ -164,7 +164,7 @@ def _kernels(roofline: Roofline) -> Table:
         Column("high", unit),
         Column("Attainable", unit),
         Column("Share", "%"),
-        Column("Bound by", numeric=False),
+        Column("Lower roof", numeric=False),
         Column("Of nominal", "%"),
     )
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
