@@ -24,7 +24,7 @@ pytestmark = pytest.mark.integration
         (["--op", "barrier", "--sizes", "1MB"], ["'1MB'", "KiB, MiB, GiB", "did you mean 1MiB?"]),
         (["--op", "barrier", "--backend", "smoke"], ["backend 'smoke' is unknown", "known: gloo"]),
         (["--op", "barrier", "--backend", "smoke", "--dry-run"], ["backend 'smoke' is unknown", "known: gloo"]),
-        (["--suite", "huge"], ["suite 'huge' is unknown", "full, quick, standard"]),
+        (["--suite", "huge"], ["suite 'huge' is unknown", "known: full, memory, memory-gpu, quick, "]),
         (["--op", "barrier", "--pairs", "both"], ["'both'", "together, alone"]),
         (["--op", "barrier", "--placement", "under"], ["'under'", "native, in, out, both"]),
         (["--op", "barrier", "--groups", "half", "--dry-run"], ["groups 'half'", "div:N, mod:N, and:MASK, or:MASK"]),
@@ -35,7 +35,7 @@ pytestmark = pytest.mark.integration
         (["--op", "barrier", "--ranks", "0"], ["--ranks: want at least 1", "given 0"]),
         (["--op", "all_to_all_v", "--traffic", "missing.csv"], ["missing.csv", "No such file"]),
         (["--plan", "missing.toml"], ["missing.toml", "No such file"]),
-        ([], ["nothing to measure", "--op, --suite (full, quick, standard) or --plan FILE"]),
+        ([], ["nothing to measure", "give --op, --suite (full, memory, memory-gpu, ", "storage) or --plan FILE"]),
     ],
 )
 def test_what_is_unknown_is_refused_with_what_is_known(
