@@ -11,14 +11,14 @@ from measured import TRIES, measured
 
 @pytest.fixture
 def stolen(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], None]:
-    """Sets of how many of 100 ticks are stolen during each try; the last one goes on for ever."""
+    """Sets of how many of 1000 ticks are stolen during each try; the last one goes on for ever."""
 
     def set_to(shares: list[int]) -> None:
         def ticks() -> Iterator[tuple[int, int]]:
             total = taken = 0
             for attempt in range(10):
                 yield total, taken
-                total, taken = total + 100, taken + shares[min(attempt, len(shares) - 1)]
+                total, taken = total + 1000, taken + shares[min(attempt, len(shares) - 1)]
                 yield total, taken
 
         counted = ticks()
@@ -40,7 +40,7 @@ def failing(times: int) -> tuple[Callable[[], None], list[None]]:
 
 
 def test_a_failure_on_an_undisturbed_machine_is_one(stolen: Callable[[list[int]], None]) -> None:
-    stolen([2])
+    stolen([5])
     test, calls = failing(1)
     with pytest.raises(AssertionError, match="what was found is not true"):
         test()
@@ -48,14 +48,14 @@ def test_a_failure_on_an_undisturbed_machine_is_one(stolen: Callable[[list[int]]
 
 
 def test_a_disturbed_failure_is_begun_anew(stolen: Callable[[list[int]], None]) -> None:
-    stolen([3])
+    stolen([6])
     test, calls = failing(1)
     test()
     assert len(calls) == 2
 
 
 def test_the_second_failure_counts_where_the_second_try_was_undisturbed(stolen: Callable[[list[int]], None]) -> None:
-    stolen([3, 0])
+    stolen([6, 0])
     test, calls = failing(2)
     with pytest.raises(AssertionError):
         test()
@@ -65,7 +65,7 @@ def test_the_second_failure_counts_where_the_second_try_was_undisturbed(stolen: 
 def test_always_disturbed_is_skipped_with_what_failed(stolen: Callable[[list[int]], None]) -> None:
     stolen([50])
     test, calls = failing(TRIES)
-    with pytest.raises(pytest.skip.Exception, match="more than 2% of the processors 3 times; then: what was found"):
+    with pytest.raises(pytest.skip.Exception, match="more than 0.5% of the processors 3 times; then: what was found"):
         test()
     assert len(calls) == TRIES
 
