@@ -65,7 +65,7 @@ def test_the_second_failure_counts_where_the_second_try_was_undisturbed(stolen: 
 def test_always_disturbed_is_skipped_with_what_failed(stolen: Callable[[list[int]], None]) -> None:
     stolen([50])
     test, calls = failing(TRIES)
-    with pytest.raises(pytest.skip.Exception, match="more than 0.5% of the processors 3 times; then: what was found"):
+    with pytest.raises(pytest.skip.Exception, match=r"more than 0\.5% of the processors 3 times; then: what was found"):
         test()
     assert len(calls) == TRIES
 
