@@ -47,7 +47,7 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
 def _misplaced(case: Case, place: Place) -> str | None:
     """Why the algorithm of ``case``, which goes host by host, does not fit where the ranks lie."""
     algorithm = ALGORITHMS.get(case.op, {}).get((case.variant or "").removeprefix(BY_HAND))
-    if place.in_blocks or algorithm is None or algorithm.multilevel is None:
+    if place.in_blocks or algorithm is None or not algorithm.levels:
         return None
     return "it takes as many ranks on every host, one after the other; here they lie otherwise"
 

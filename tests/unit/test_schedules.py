@@ -16,9 +16,7 @@ EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
 
 def schedule_of(op: str, name: str, ranks: int, hosts: int = 1) -> Schedule | None:
     algorithm = ALGORITHMS[op][name]
-    if algorithm.refuse(ranks) is not None:
-        return None
-    return algorithm.schedule(ranks) if algorithm.multilevel is None else algorithm.multilevel(ranks, hosts)
+    return None if algorithm.refuse(ranks) is not None else algorithm.on(ranks, hosts)
 
 
 def all_of(ranks: int, block: int) -> Contribution:

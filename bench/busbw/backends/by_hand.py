@@ -64,8 +64,7 @@ def refuse(op: Op, case: Case) -> str | None:
         (op.reduces and case.redop not in _ADD, f"by hand there is no {case.redop}; there are {', '.join(_ADD)}"),
         (any(len(group) == 1 for group in groups), "a rank alone sends nothing"),
         (
-            algorithm.multilevel is not None
-            and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),
+            algorithm.levels and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),
             f"it takes {algorithm.takes}, and all of them together",
         ),
     )
@@ -78,8 +77,7 @@ def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
     reason = refuse(op, case)
     if reason is not None:
         raise BackendError(reason)
-    algorithm = ALGORITHMS[op.name][algorithm_of(case) or ""]
-    return algorithm.schedule(ranks) if algorithm.multilevel is None else algorithm.multilevel(ranks, case.nodes)
+    return ALGORITHMS[op.name][algorithm_of(case) or ""].on(ranks, case.nodes)
 
 
 def bind(

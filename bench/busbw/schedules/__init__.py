@@ -35,19 +35,19 @@ def _even(ranks: int) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Algorithm:
-    """``schedule(n)`` for n ranks of which ``refuse(n)`` has nothing to say; ``multilevel(n, k)`` instead where it
-    knows of the k hosts that they are on, as many on each. ``takes`` says in words what it needs (None: nothing).
+    """``schedule(n)`` for n ranks of which ``refuse(n)`` has nothing to say; where it has ``levels``, it is given how
+    many of them are on each host, too. ``takes`` says in words what it needs (None: nothing).
     """
 
     summary: str
-    schedule: Callable[[int], Schedule]
+    schedule: Callable[..., Schedule]
     refuse: Callable[[int], str | None] = _always
     takes: str | None = None
-    multilevel: Callable[[int, int], Schedule] | None = None
+    levels: bool = False
 
-
-def _one_host(ranks: int) -> Schedule:
-    return all_reduce.hierarchical(ranks, ranks)
+    def on(self, ranks: int, hosts: int) -> Schedule:
+        """The schedule of ``ranks`` ranks on ``hosts`` hosts, as many on each."""
+        return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
@@ -64,9 +64,9 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "direct": Algorithm("everything to everybody at once", all_reduce.direct),
         "hierarchical": Algorithm(
             "rings on every host, rings between them, rings on every host",
-            _one_host,
+            all_reduce.hierarchical,
             takes=_HOSTS,
-            multilevel=lambda ranks, hosts: all_reduce.hierarchical(ranks, ranks // hosts),
+            levels=True,
         ),
     },
     "all_gather": {

@@ -4,7 +4,19 @@ from collections.abc import Iterator
 from functools import partial
 
 from busbw.schedules.all_reduce import doubled, halved
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots, Transfer, every_rank, joined, levels, same, vectors
+from busbw.schedules.base import (
+    NOTHING,
+    Round,
+    Schedule,
+    Slots,
+    Transfer,
+    every_rank,
+    joined,
+    levels,
+    own_blocks,
+    same,
+    vectors,
+)
 
 # --- all-gather --------------------------------------------------------------------------------------------------
 
@@ -72,8 +84,7 @@ def gathering_direct(ranks: int) -> Schedule:
 
 
 def _gathered(ranks: int, rounds: Iterator[Round]) -> Schedule:
-    begins = tuple(tuple(0 if slot == rank else NOTHING for slot in range(ranks)) for rank in range(ranks))
-    return Schedule(ranks, ranks, begins, joined(rounds), vectors(ranks, ranks))
+    return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), vectors(ranks, ranks))
 
 
 # --- reduce-scatter ----------------------------------------------------------------------------------------------

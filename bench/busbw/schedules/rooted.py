@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from busbw.schedules.all_reduce import down_the_binomial_tree, up_the_binomial_tree
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, levels, same, vectors
+from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, levels, own_blocks, same, vectors
 
 
 def broadcast_binomial(ranks: int) -> Schedule:
@@ -80,8 +80,7 @@ def gather_linear(ranks: int) -> Schedule:
 
 
 def _gather(ranks: int, rounds: Iterator[Round]) -> Schedule:
-    begins = tuple(tuple(0 if slot == rank else NOTHING for slot in range(ranks)) for rank in range(ranks))
-    return Schedule(ranks, ranks, begins, joined(rounds), _at_root(ranks, tuple(range(ranks))))
+    return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), _at_root(ranks, tuple(range(ranks))))
 
 
 def barrier_dissemination(ranks: int) -> Schedule:
