@@ -6,16 +6,13 @@ from typing import get_args
 
 from busbw.catalogue import Catalogue, catalogue
 from busbw_analysis.distances import PairSplit, splits_of
-from busbw_analysis.fit import fit_series
 from busbw_analysis.hierarchy import Rung, hierarchy
 from busbw_analysis.lateness import GroupLateness, lateness_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.memory import MemoryCurve, memory_curves
-from busbw_analysis.models import predict, predict_alternatives
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
-from busbw_analysis.parameters import parameters_for, shared
 from busbw_analysis.peaks import HostCopy, NoRoof, host_copies, roof_of
 from busbw_analysis.peer_roofs import PairShares, shares_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
@@ -24,6 +21,9 @@ from busbw_analysis.selftest import SelfTest
 from busbw_analysis.series import Series, series_of
 from busbw_analysis.storage import Stored, stored
 from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.theory.fit import fit_series
+from busbw_analysis.theory.models import predict, predict_alternatives
+from busbw_analysis.theory.parameters import parameters_for, shared
 from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 
 __all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]

@@ -18,8 +18,8 @@ import numpy as np
 
 from busbw.units import about_size
 from busbw_analysis.launches import median_over_launches
-from busbw_analysis.segments import Floats, Integers
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
+from busbw_analysis.theory.segments import Floats, Integers
 
 LEAST_SIZES = 6
 """Fewer cannot show two plateaus."""

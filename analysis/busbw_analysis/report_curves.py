@@ -7,10 +7,8 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import plots
-from busbw_analysis.fit import Fit, Segment
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import rank_list
-from busbw_analysis.models import NoModel, Prediction
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -29,7 +27,9 @@ from busbw_analysis.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary, Interval
-from busbw_analysis.textbook import BY_HAND
+from busbw_analysis.theory.fit import Fit, Segment
+from busbw_analysis.theory.models import NoModel, Prediction
+from busbw_analysis.theory.textbook import BY_HAND
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2

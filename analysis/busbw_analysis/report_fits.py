@@ -3,7 +3,6 @@
 from typing import Final
 
 from busbw.units import format_rate
-from busbw_analysis.fit import Bounds, Fit, Refused
 from busbw_analysis.judge import Judgement
 from busbw_analysis.page import (
     MISSING,
@@ -18,6 +17,7 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
+from busbw_analysis.theory.fit import Bounds, Fit, Refused
 
 _HELD_OUT: Final = (
     "Held-out sizes: every second size was predicted from the others; passed when the median error is at most 10 %."

@@ -38,14 +38,14 @@ import msgspec
 import numpy as np
 
 from busbw.records import JSON
-from busbw_analysis.fit import Refused
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve
-from busbw_analysis.models import NoModel
 from busbw_analysis.page import Page
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus
+from busbw_analysis.theory.fit import Refused
+from busbw_analysis.theory.models import NoModel
 
 LAYOUT: Final = 1
 """Raised when a key changes its meaning or goes; new keys do not raise it."""

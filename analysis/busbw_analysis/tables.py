@@ -6,10 +6,10 @@ from typing import Final
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.distances import PairClass, PairSplit
-from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import TRAFFIC, Roof
 from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
+from busbw_analysis.theory.fit import Fit
 
 _RATE_WIDTH = 8
 _TIME_WIDTH = 12

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from busbw.units import format_rate, format_time
-from busbw_analysis.fit import Fit, Refused
-from busbw_analysis.models import NoModel, Prediction
 from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.series import Point, Series
 from busbw_analysis.summary import LOCAL, Interval
+from busbw_analysis.theory.fit import Fit, Refused
+from busbw_analysis.theory.models import NoModel, Prediction
 
 Word = Literal[
     "near the roof",

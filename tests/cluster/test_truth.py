@@ -16,9 +16,9 @@ from bed import Bed, Network, Ranks
 from measured import measured
 
 from busbw import store
-from busbw_analysis.fit import Fit
 from busbw_analysis.judge import Curve, judge
 from busbw_analysis.load import load
+from busbw_analysis.theory.fit import Fit
 
 pytestmark = pytest.mark.timeout(600)
 

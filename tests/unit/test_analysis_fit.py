@@ -8,12 +8,12 @@ from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
-from busbw_analysis.fit import Fit, Refused, fit_points, fit_series
 from busbw_analysis.load import pool
 from busbw_analysis.peaks import COMPUTE
-from busbw_analysis.segments import best_cuts
 from busbw_analysis.series import series_of
 from busbw_analysis.summary import summarise
+from busbw_analysis.theory.fit import Fit, Refused, fit_points, fit_series
+from busbw_analysis.theory.segments import best_cuts
 
 SIZES = [8 << step for step in range(24)]
 

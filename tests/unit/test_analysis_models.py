@@ -5,7 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS
-from busbw_analysis.models import (
+from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.models import (
     MODELS,
     UNMODELLED,
     CostModel,
@@ -16,8 +17,7 @@ from busbw_analysis.models import (
     model_for,
     predict,
 )
-from busbw_analysis.parameters import parameters_from
-from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.parameters import parameters_from
 
 MIB = 1 << 20
 ALPHA, BETA = 1e-4, 1e-9

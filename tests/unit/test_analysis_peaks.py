@@ -6,11 +6,11 @@ from busbw.records import JSON, Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
-from busbw_analysis.models import UNMODELLED
 from busbw_analysis.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.series import series_of
 from busbw_analysis.summary import summarise
 from busbw_analysis.tables import show_rows
+from busbw_analysis.theory.models import UNMODELLED
 
 MIB = 1 << 20
 ROWS = catalogue(environment={})

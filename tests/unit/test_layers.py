@@ -13,7 +13,18 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"catalogue", "errors", "levels", "placement", "progress", "records", "statistics", "store", "units"}
+SHARED = {
+    "catalogue",
+    "errors",
+    "levels",
+    "placement",
+    "progress",
+    "records",
+    "schedules",
+    "statistics",
+    "store",
+    "units",
+}
 """The rooms of busbw that the analysis may use."""
 
 PROBE = """

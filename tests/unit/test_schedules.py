@@ -6,8 +6,8 @@ import pytest
 
 from busbw.schedules import ALGORITHMS, BY_HAND, all_reduce
 from busbw.schedules.base import Contribution, Schedule, Transfer, cost, execute
-from busbw_analysis import textbook
-from busbw_analysis.textbook import TEXTBOOK, Textbook
+from busbw_analysis.theory import textbook
+from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
 RANKS = range(1, 65)
 

@@ -114,4 +114,4 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     },
     "barrier": {"dissemination": Algorithm("a word to ranks twice as far each time", rooted.barrier_dissemination)},
 }
-"""Operation → name → algorithm. What each costs is in ``busbw_analysis.textbook``, and counted in its tests."""
+"""Operation → name → algorithm. What each costs is in ``busbw_analysis.theory.textbook``, and counted in its tests."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
-from busbw_analysis.textbook import BY_HAND, TEXTBOOK, Textbook, textbook
+from busbw_analysis.theory.textbook import BY_HAND, TEXTBOOK, Textbook, textbook
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"

@@ -17,8 +17,8 @@ from scipy.optimize import nnls
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
 from busbw_analysis.peaks import COMPUTE
-from busbw_analysis.segments import Cuts, Floats, best_cuts
 from busbw_analysis.series import Series
+from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 
 LEAST_SIZES = 4
 """Sizes that a piece of the curve needs, and so the whole fit."""

@@ -6,10 +6,10 @@ from statistics import median
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.load import Dataset
-from busbw_analysis.models import NoModel, Parameters
 from busbw_analysis.peaks import HostCopy
 from busbw_analysis.series import Series
 from busbw_analysis.summary import CaseSummary
+from busbw_analysis.theory.models import NoModel, Parameters
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that α and β are taken from, the best first: message times in one call."""
