@@ -19,7 +19,7 @@ from busbw.ops import OPS
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.resume import Remaining
-from busbw.units import format_span, significant
+from busbw.units import format_rate, format_span, significant
 
 _COLUMNS = (
     ("op", "", 15),
@@ -40,6 +40,10 @@ _WIDTHS = {name: width for name, _, width in _COLUMNS}
 NOTE = (
     "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; "
     "skew: arrival skew over time; –: no wire, or not known"
+)
+TRAFFIC_NOTE = (
+    "# algbw: S over time; traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it, "
+    "over the same time"
 )
 
 
@@ -103,6 +107,8 @@ class LiveTable:
             for note in cases.adjusted:
                 self._print(f"# size rounded: {note}")
             self._print(NOTE)
+            if any(OPS[case.op].memory_traffic is not None for case in cases.cases):
+                self._print(TRAFFIC_NOTE)
             self._print(header())
         self._progress.start()
 
@@ -240,7 +246,10 @@ def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: 
         f"{block.launch + 1}/{launches}",
     )
     widths = [width for _, _, width in _COLUMNS[5:]]
-    return f"{_first_columns(block.case)} {_justified(cells, widths)}{remark}{_timing(block.case)}"
+    factor = OPS[block.case.op].memory_traffic
+    # Memory is judged by its traffic, which is 1 to 3 times S: algbw alone would not be what a report shows.
+    traffic = f"  traffic {format_rate(factor * rate * 1e9)}" if factor is not None and rate else ""
+    return f"{_first_columns(block.case)} {_justified(cells, widths)}{traffic}{remark}{_timing(block.case)}"
 
 
 def _timing(case: Case) -> str:

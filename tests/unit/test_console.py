@@ -1,6 +1,7 @@
 """The live table: columns that stay columns, digits that say something, and no bar where there is no terminal."""
 
 import io
+import re
 import time
 
 import msgspec
@@ -107,6 +108,24 @@ def test_what_has_no_wire_shows_no_bus_bandwidth() -> None:
     copied = cells(only_line(case("memory_copy", 1 << 20)))
     assert copied[7] == "–"
     assert float(copied[6]) > 0
+
+
+@pytest.mark.parametrize(("op", "factor"), [("memory_copy", 2), ("stream_triad", 3), ("memory_read", 1)])
+def test_memory_shows_its_traffic_beside_the_rate_of_s(op: str, factor: int) -> None:
+    line = only_line(case(op, 1 << 20, mode="pipelined"))
+    assert line.endswith("  (pipelined)")
+    number, unit = re.findall(r"  traffic (\S+) (\S+)", line)[0]
+    assert unit == "GB/s"
+    assert float(number) == pytest.approx(factor * float(cells(line)[6]), rel=0.01)
+
+
+def test_what_traffic_is_stands_above_a_table_that_has_some() -> None:
+    for op, said in (("stream_triad", 1), ("all_reduce", 0)):
+        out = io.StringIO()
+        cases = Cases((case(op, 1 << 20),), (), {})
+        table(out, io.StringIO()).world_formed(cases, 1, ("a",), ())
+        assert out.getvalue().count("each byte once, as STREAM counts it") == said
+        assert "traffic" not in only_line(case("all_reduce", 8))
 
 
 def test_what_is_computed_in_part_shows_no_rate() -> None:
