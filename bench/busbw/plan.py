@@ -13,6 +13,7 @@ import msgspec
 from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, storage, traffic
+from busbw.ops.base import Op
 from busbw.ops.groups import ALL
 from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
@@ -316,7 +317,8 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     """``plan`` with options on top: ``ops`` selects among its sweeps, each setting goes to the plan or to every sweep.
 
     Sizes leave the copies alone that a plan measures beside other ops: the roof of large messages is no roof when it
-    is taken with small ones. Raises UsageError when an op is not in the plan.
+    is taken with small ones. Raises UsageError when an op is not in the plan, and for a setting that changes nothing
+    because no op of the plan has such a thing.
     """
     given = {key: value for key, value in settings.items() if value is not None}
     sweeps = list(plan.sweep)
@@ -339,7 +341,42 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
         pace.setdefault("min_seconds", min(plan.timing.min_seconds, pace["max_seconds"]))
     timing = msgspec.structs.replace(plan.timing, **pace)
     own = {key: value for key, value in given.items() if key in {"backend", "ranks", "launches", "seed", "path"}}
-    return msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
+    changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
+    _refuse_what_changes_nothing(changed, given)
+    return changed
+
+
+_TAKEN_BY: dict[str, Callable[[Op], bool]] = {
+    "sizes": lambda op: op.sized,
+    "dtypes": lambda op: op.sized,
+    "redops": lambda op: op.reduces,
+    "algorithms": lambda op: op.name in ALGORITHMS,
+    "placement": lambda op: op.sized,
+    "root": lambda op: op.rooted,
+    "skew": lambda op: op.uneven,
+    "traffic": lambda op: op.uneven,
+    "threads": lambda op: op.threaded,
+    "pairs": lambda op: op.members == "pairs",
+    "path": lambda op: op.stores,
+}
+"""Settings that only some ops have → which. All the others change how every op is timed."""
+
+
+def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
+    """Who gives a setting expects it to be in the numbers; that it was ignored cannot be seen in them. A setting that
+    is as it would be anyway is no such thing.
+    """
+    usual = {field.name: field.default for field in msgspec.structs.fields(Sweep)}
+    ops = tuple(name for name in OPS if any(name in sweep.ops for sweep in plan.sweep))
+    for key, takes in _TAKEN_BY.items():
+        if key not in given or given[key] == usual.get(key):
+            continue
+        takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.placements) > 1)]
+        if not set(takers) & set(ops):
+            others = [name for name in OPS if name not in takers]
+            known = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"
+            message = f"key {key!r}: it would change nothing for {', '.join(ops)}; it is for {known}"
+            raise UsageError(message)
 
 
 def _is_roof(sweep: Sweep) -> bool:

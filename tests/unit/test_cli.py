@@ -141,6 +141,12 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_to_all_v", "--traffic", "no.csv"], ["no.csv", "cannot read it"]),
         (["run", "--op", "all_reduce", "--groups", "halves", "--dry-run"], ["'halves'", "div:N"]),
         (["run", "--op", "all_reduce", "--groups", "0,9", "--ranks", "4", "--dry-run"], ["[9]", "0 to 3"]),
+        (
+            ["run", "--op", "all_reduce", "--threads", "2"],
+            ["--threads: it would change nothing for all_reduce", "_copy"],
+        ),
+        (["run", "--suite", "quick", "--path", "/x"], ["--path: it would change nothing for all_reduce", "storage_"]),
+        (["run", "--op", "gather", "--algorithm", "all"], ["--algorithm: it would change nothing", "all_reduce"]),
         (["list", "everything"], ["'everything'", "ops", "runs"]),
         (["lits"], ["lits"]),
         (["run", "--oops"], ["--oops"]),

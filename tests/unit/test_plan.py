@@ -312,6 +312,45 @@ def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed:
         plan.override(BASE, **settings)
 
 
+@pytest.mark.parametrize(
+    ("ops", "setting", "value", "named"),
+    [
+        (("all_reduce",), "threads", "1,4", "it is for memory_copy, stream_copy, "),
+        (("all_reduce",), "path", "/scratch", "it is for storage_write, storage_read, checkpoint_save"),
+        (("pair_matrix",), "algorithms", ("all",), "it is for all_reduce, "),
+        (("barrier",), "placement", "in", "it is for all but barrier"),
+        (("matmul",), "placement", "both", "it is for all_gather, "),
+        (("barrier",), "sizes", "8", "it is for all but barrier"),
+        (("barrier",), "dtypes", ("int8",), "it is for all but barrier"),
+        (("all_gather",), "redops", ("max",), "it is for all_reduce, "),
+        (("all_gather",), "root", 1, "it is for broadcast, "),
+        (("all_to_all",), "skew", 0.9, "it is for all_to_all_v"),
+        (("all_to_all",), "traffic", ((0.0, 1.0), (1.0, 0.0)), "it is for all_to_all_v"),
+        (("ping_pong", "all_reduce"), "pairs", "alone", "it is for pair_matrix, "),
+    ],
+)
+def test_a_setting_that_would_change_nothing_is_refused(
+    ops: tuple[str, ...], setting: str, value: object, named: str
+) -> None:
+    settings: dict[str, Any] = {setting: value}
+    here = Plan(sweep=(Sweep(ops=ops),))
+    with pytest.raises(UsageError) as caught:
+        plan.override(here, **settings)
+    assert str(caught.value).startswith(f"key {setting!r}: it would change nothing for ")
+    assert all(op in str(caught.value) for op in ops)
+    assert named in str(caught.value)
+    taker = named.removeprefix("it is for ").partition(",")[0].replace("all but barrier", "all_reduce")
+    with_a_taker = Plan(sweep=(Sweep(ops=ops), Sweep(ops=(taker,))))
+    assert plan.override(with_a_taker, **settings) != with_a_taker
+    with pytest.raises(UsageError, match="would change nothing"):
+        plan.override(with_a_taker, ops=ops, **settings)
+
+
+def test_a_setting_that_is_as_it_would_be_anyway_is_no_mistake() -> None:
+    here = Plan(sweep=(Sweep(ops=("barrier",)),))
+    assert plan.override(here, placement="native", algorithms=("library",), root=0, pairs="together") == here
+
+
 def test_a_plan_is_stored_as_plain_values() -> None:
     stored = BASE.as_json()
     assert stored["name"] == "base"
