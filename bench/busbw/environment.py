@@ -85,11 +85,18 @@ def usable_cores() -> int:
 
 
 def cores_of_launcher() -> int:
-    """Cores that what started this process has for all that it starts: it may have bound each rank to some of them."""
-    allowed = len(allowed_cores())
-    with suppress(AttributeError, OSError):
-        allowed = max(allowed, len(os.sched_getaffinity(os.getppid())))
-    return _within_quota(allowed)
+    """Cores that what started this process has for all that it starts: it may have bound each of them to some.
+
+    What it may use itself is not enough: Hydra, which starts the ranks of MPICH, binds itself to one core after the
+    other while the first rank initialises MPI, so that the ranks would count differently.
+    """
+    allowed = set(allowed_cores())
+    with suppress(AttributeError, psutil.Error, OSError):
+        launcher = psutil.Process(os.getppid())
+        for pid in (launcher.pid, *(child.pid for child in launcher.children())):
+            with suppress(OSError):  # it may have ended meanwhile
+                allowed |= os.sched_getaffinity(pid)
+    return _within_quota(len(allowed))
 
 
 def _within_quota(cores: int) -> int:

@@ -284,6 +284,20 @@ def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(comm
     assert facts["mpi"]["threads"] == "funneled"
 
 
+def test_ranks_with_different_levels_of_threads_are_refused(commands: Commands) -> None:
+    """MPICH chooses algorithms by the level; its barrier then takes the message of another one, now and then."""
+    mixed = (
+        "import os, runpy, sys\n"
+        "mine = int(os.environ.get('PMI_RANK') or os.environ['OMPI_COMM_WORLD_RANK'])\n"
+        "os.environ['MPI4PY_RC_THREAD_LEVEL'] = ['funneled', 'multiple', 'funneled'][mine]\n"
+        "sys.argv[0] = 'busbw'; runpy.run_module('busbw', run_name='__main__')"
+    )
+    finished = commands.run("run", "--op", "barrier", *_MPI, program=commands.mpirun(3, ("-c", mixed)))
+    assert finished.code != 0, finished.told
+    assert "set MPI4PY_RC_THREAD_LEVEL=multiple for all" in finished.err, finished.told
+    assert commands.nobody_left(within_seconds=15)
+
+
 @pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])
 def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
     commands: Commands, number: signal.Signals, rank: int

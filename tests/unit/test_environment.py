@@ -5,6 +5,7 @@ import os
 import socket
 from collections import namedtuple
 from pathlib import Path
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -102,11 +103,27 @@ def test_usable_cores_respect_affinity_and_quota(
 
 def test_ranks_that_are_bound_share_the_cores_of_their_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
     masks = {0: {3}, os.getppid(): {0, 1, 2, 3}}
-    monkeypatch.setattr(os, "sched_getaffinity", masks.__getitem__, raising=False)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: masks.get(pid, {3}), raising=False)
     monkeypatch.setattr(environment, "_quota_cores", lambda: None)
     assert (environment.usable_cores(), environment.cores_of_launcher()) == (1, 4)
     monkeypatch.setattr(environment, "_quota_cores", lambda: 2.5)
     assert environment.cores_of_launcher() == 2
+
+
+def test_a_launcher_that_is_bound_for_a_moment_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    siblings = [SimpleNamespace(pid=os.getpid()), SimpleNamespace(pid=-2), SimpleNamespace(pid=-3)]
+    launcher = SimpleNamespace(pid=os.getppid(), children=lambda: siblings)
+    monkeypatch.setattr(psutil, "Process", lambda _pid: launcher)
+    masks = {0: {3}, os.getpid(): {3}, os.getppid(): {0}, -2: {1, 2}}
+
+    def mask(pid: int) -> set[int]:
+        if pid not in masks:
+            raise ProcessLookupError(pid)
+        return masks[pid]
+
+    monkeypatch.setattr(os, "sched_getaffinity", mask, raising=False)
+    monkeypatch.setattr(environment, "_quota_cores", lambda: None)
+    assert environment.cores_of_launcher() == 4
 
 
 def test_interfaces_without_a_speed_of_their_own_have_none(monkeypatch: pytest.MonkeyPatch) -> None:

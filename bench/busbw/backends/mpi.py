@@ -299,6 +299,7 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
     refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
+    refuse_mixed_levels(everyone)
 
 
 def _init(threads: int) -> None:
@@ -383,6 +384,29 @@ def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
         message = f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}"
         raise LaunchError(message)
     return level
+
+
+def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
+    """Raise LaunchError, on every rank, when ``everyone`` has not one level of threads: MPICH chooses algorithms by it,
+    so that ranks of different levels would take each other's messages for others.
+
+    Messages between two ranks are the same at every level: each round tells ever more ranks the least and the highest.
+    """
+    mine = MPI.Query_thread()
+    seen, heard = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
+    rank, size, step = everyone.Get_rank(), everyone.Get_size(), 1
+    while step < size:
+        everyone.Sendrecv(seen, (rank + step) % size, 0, heard, (rank - step) % size, 0)
+        seen, step = np.maximum(seen, heard), 2 * step
+    highest, least = int(seen[0]), -int(seen[1])
+    if highest != least:
+        names = {level: name for name, level in THREADS.items()}
+        message = (
+            f"some ranks have MPI with threads {names[least]}, others {names[highest]}: they see different numbers of "
+            f"ranks or cores on their hosts, and MPI needs one level; set MPI4PY_RC_THREAD_LEVEL={names[highest]} for "
+            "all"
+        )
+        raise LaunchError(message)
 
 
 def _store(world: World, control: MPI.Intracomm) -> dist.Store:
