@@ -6,7 +6,7 @@ Inside busbw everything is in base units: bytes, bytes per second, integer nanos
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from busbw.errors import UsageError
@@ -14,6 +14,12 @@ from busbw.errors import UsageError
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
 _RANGE = re.compile(r"\s*(?P<low>[^.*+]+?(?:\.\d+\s*\w*)?)\s*\.\.\s*(?P<high>[^*+]+?)\s*(?P<how>[*+])\s*(?P<step>.+)")
+_NUMBER_AND_UNIT = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([^\s0-9.][^\s]*)\s*")
+_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_RATES = {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()} | {
+    f"{prefix}b/s": factor / 8 for prefix, factor in _PREFIXES.items()
+}
+_TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_NUMBERS = 1_000_000
 _LARGEST_SWEEP = 10_000
@@ -101,6 +107,32 @@ def _check_length(part: str, sizes: list[int] | range) -> None:
     if len(sizes) > _LARGEST_SWEEP:
         message = f"range {part!r} has more than {_LARGEST_SWEEP} sizes"
         raise UsageError(message)
+
+
+def parse_rate(text: str) -> float:
+    """Bytes per second of ``50GB/s``, or of ``400Gb/s`` in bits as network cards are labelled.
+
+    Raises UsageError for anything else, and for a rate of 0.
+    """
+    rate = _in_units("rate", text, _RATES, "50GB/s, 400Gb/s")
+    if not rate > 0:
+        message = f"rate {text!r} carries nothing; want one above 0"
+        raise UsageError(message)
+    return rate
+
+
+def parse_time(text: str) -> float:
+    """Seconds of ``2us``, ``1.5ms`` or ``3s``. Raises UsageError for anything else."""
+    return _in_units("time", text, _TIMES, "2us, 1.5ms")
+
+
+def _in_units(what: str, text: str, units: Mapping[str, float], examples: str) -> float:
+    match = _NUMBER_AND_UNIT.fullmatch(text)
+    factor = units.get(match[2]) if match else None
+    if match is None or factor is None:
+        message = f"{what} {text!r} is none; want a number and one of {', '.join(units)}, as in {examples}"
+        raise UsageError(message)
+    return float(match[1]) * factor
 
 
 def format_size(size_bytes: int) -> str:

@@ -215,3 +215,32 @@ def test_a_list_of_numbers_comes_back_as_it_was(numbers: set[int]) -> None:
 )
 def test_a_size_that_need_not_be_exact_has_three_digits(size_bytes: float, text: str) -> None:
     assert units.about_size(size_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "bytes_per_second"),
+    [("50GB/s", 5e10), ("400Gb/s", 5e10), ("12.5 MB/s", 12.5e6), ("8b/s", 1.0), ("1kB/s", 1e3), (" 2TB/s ", 2e12)],
+)
+def test_rates_are_read_in_bytes_and_in_bits(text: str, bytes_per_second: float) -> None:
+    assert units.parse_rate(text) == pytest.approx(bytes_per_second)
+
+
+@pytest.mark.parametrize(
+    "text", ["50", "GB/s", "50GB", "50GiB/s", "-1GB/s", "1e9B/s", "0GB/s", "0.0b/s", "nanGB/s", "infGB/s", "", "1 2B/s"]
+)
+def test_what_is_no_rate_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^rate .*; want "):
+        units.parse_rate(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("2us", 2e-6), ("1.5 µs", 1.5e-6), ("0ns", 0.0), ("3ms", 3e-3), ("1s", 1.0)]
+)
+def test_times_are_read(text: str, seconds: float) -> None:
+    assert units.parse_time(text) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("text", ["2", "us", "2min", "-1us", "1e-6s", "", "2 u s"])
+def test_what_is_no_time_is_refused_in_words(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^time .*; want a number and one of ns, us, µs, ms, s, as in 2us"):
+        units.parse_time(text)
