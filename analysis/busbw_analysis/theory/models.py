@@ -24,8 +24,9 @@ Amount = Callable[[int, float], float]
 @dataclass(frozen=True, slots=True)
 class CostModel:
     """One algorithm for one op. ``messages`` is the number of message times in a row, ``rank_bytes`` what the busiest
-    rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``backend`` is the backend that
-    runs it by default, or ``textbook`` for one that is there to be compared with.
+    rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``added_bytes`` is what the busiest
+    rank adds up; it is no part of ``seconds``, for only a joint fit knows γ. ``backend`` is the backend that runs it by
+    default, or ``textbook`` for one that is there to be compared with.
     """
 
     op: str
@@ -37,6 +38,7 @@ class CostModel:
     formula: str
     source: str
     possible: Callable[[int], bool] = lambda ranks: ranks > 1
+    added_bytes: Amount = lambda _ranks, _size: 0.0
 
     def seconds(self, ranks: int, size_bytes: float, parameters: "Parameters") -> float:
         """Time of one call on ``ranks`` ranks with S = ``size_bytes``."""
@@ -119,6 +121,7 @@ MODELS: tuple[CostModel, ...] = (
         total_bytes=lambda n, s: 2 * (n - 1) * s,
         formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
         source=f"gloo/allreduce.cc, default RING; {_TWO_DELAYS}: 4(n−1)",
+        added_bytes=_others,
     ),
     CostModel(
         op="reduce_scatter",
@@ -129,6 +132,7 @@ MODELS: tuple[CostModel, ...] = (
         total_bytes=lambda n, s: 2 * (n - 1) * s,
         formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
         source=f"ProcessGroupGloo clones, all-reduces and slices; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
+        added_bytes=_others,
     ),
     CostModel(
         op="all_gather",
@@ -169,6 +173,7 @@ MODELS: tuple[CostModel, ...] = (
         total_bytes=lambda n, s: n * _ring_reduce_sent(n, s) + _others(n, s),
         formula="(2⌈(m−2)/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
         source=f"gloo/reduce.cc; wire bytes measured; {_TWO_DELAYS}: 4 at n = 2, 8 at n = 4",
+        added_bytes=_ring_reduce_sent,
     ),
     CostModel(
         op="gather",
@@ -259,6 +264,7 @@ MODELS: tuple[CostModel, ...] = (
         total_bytes=lambda n, s: 2 * (n - 1) * s,
         formula="2⌈lg n⌉ α + 2 S β",
         source="Sanders et al. 2009; compute and the filling of the pipeline left out",
+        added_bytes=lambda _n, s: s,
     ),
 )
 """Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
@@ -316,10 +322,11 @@ def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
         formula=row.formula,
         source=f"{row.source}; sums left out",
         possible=lambda n: row.possible(n, hosts),
+        added_bytes=lambda n, s: row.added(n, hosts) * s,
     )
 
 
-def _model_of(key: SeriesKey) -> CostModel | NoModel:
+def model_of(key: SeriesKey) -> CostModel | NoModel:
     """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default."""
     if key.variant is None or not key.variant.startswith(BY_HAND):
         return model_for(key.op, key.backend)
@@ -331,7 +338,7 @@ def predict(
     key: SeriesKey, bus_factor: float | None, sizes_bytes: Sequence[int], parameters: Parameters | NoModel
 ) -> tuple[Prediction, ...] | NoModel:
     """What the default algorithm of the key's backend should take at each of ``sizes_bytes``."""
-    model = _model_of(key)
+    model = model_of(key)
     ranks = len(key.ranks)
     if isinstance(model, NoModel):
         return model

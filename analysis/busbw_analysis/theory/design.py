@@ -1,0 +1,115 @@
+"""The linear system behind a joint fit: one row for every observed time, one column for every parameter.
+
+T = c0 + rounds · α + sent · β + moved / R + added · γ. Rows are divided by T, so that errors are relative, and solved
+for what is not negative (Lawson and Hanson 1974).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import nnls
+
+from busbw_analysis.theory.terms import Term
+
+Floats = npt.NDArray[np.float64]
+
+Parameter = Literal["alpha", "beta", "shared", "per_call", "gamma"]
+"""α: seconds a round; β: seconds a byte through one direction of a link; ``shared`` is 1/R: seconds a byte of all that
+the ranks of one host move together; ``per_call`` is c0, seconds a call; γ: seconds a byte that is added up.
+"""
+
+PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
+
+Placement = Literal["one host", "one rank on each host", "several ranks on several hosts"]
+
+
+@dataclass(frozen=True, slots=True)
+class Regime:
+    """Where one set of parameters can hold: the way of the bytes, and whether ranks had to share cores."""
+
+    placement: Placement
+    oversubscribed: bool
+
+    def __str__(self) -> str:
+        return f"{self.placement}, more ranks than cores" if self.oversubscribed else self.placement
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One op at one size on ``ranks`` ranks over ``hosts`` hosts. ``launches`` are the medians of the single launches
+    in their order (seconds), ``seconds`` the median of those. ``algorithm`` names the one that was run by hand; None
+    means the library's own.
+    """
+
+    op: str
+    backend: str
+    ranks: int
+    hosts: int
+    size_bytes: int
+    seconds: float
+    launches: tuple[float, ...]
+    algorithm: str | None = None
+    oversubscribed: bool = False
+
+    @property
+    def regime(self) -> Regime:
+        """Where it was measured."""
+        if self.hosts == 1:
+            return Regime("one host", self.oversubscribed)
+        alone = self.ranks == self.hosts
+        return Regime("one rank on each host" if alone else "several ranks on several hosts", self.oversubscribed)
+
+    @property
+    def curve(self) -> tuple[str, str | None]:
+        """What has one algorithm: an op of the library, or an op by one algorithm by hand."""
+        return self.op, self.algorithm
+
+
+Terms = Mapping[tuple[str, str | None], Term]
+"""The algorithm that is taken to be behind each curve."""
+
+
+def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:
+    """What each of PARAMETERS is multiplied by in one call."""
+    where = (ranks, hosts, size_bytes)
+    rounds, sent, moved = term.rounds(*where), term.sent_bytes(*where), term.moved_bytes(*where)
+    return rounds, sent, moved, 1.0, term.added_bytes(*where)
+
+
+def rows_of(observations: Sequence[Observation], terms: Terms) -> Floats:
+    """Observations × PARAMETERS, not yet divided by the times."""
+    rows = [amounts(terms[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), len(PARAMETERS))
+
+
+def times_of(observations: Sequence[Observation]) -> Floats:
+    """Seconds."""
+    return np.asarray([one.seconds for one in observations], dtype=np.float64)
+
+
+def solve(rows: Floats, times: Floats, columns: Sequence[int]) -> Floats:
+    """The coefficients, none negative, with the least squared relative error; 0 for all that is not in ``columns``."""
+    coefficients = np.zeros(rows.shape[1])
+    system = rows[:, columns] / times[:, None]
+    scale = np.abs(system).max(axis=0)
+    scale[scale == 0] = 1.0
+    # The triangle of a QR decomposition has the same solution as the system and a handful of rows.
+    orthogonal, triangle = np.linalg.qr(system / scale)
+    solution, _ = nnls(triangle, orthogonal.T @ np.ones(len(times)))
+    coefficients[list(columns)] = solution / scale
+    return coefficients
+
+
+def relative_errors(rows: Floats, times: Floats, coefficients: Floats) -> Floats:
+    """|T̂ − T| / T of every row."""
+    errors: Floats = np.abs(rows @ coefficients / times - 1)
+    return errors
+
+
+def finite_and_positive(value: float) -> bool:
+    """Whether ``value`` can be a time."""
+    return math.isfinite(value) and value > 0
