@@ -16,6 +16,7 @@ from typing import cast, get_args
 
 import psutil
 
+from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.storage import GRAIN_BYTES, Way
 from busbw.records import JSON, Case
@@ -134,6 +135,18 @@ def _tools() -> dict[str, JSON]:
     return {"fio": told.stdout.strip().removeprefix("fio-")}
 
 
+def refuse_path(path: str, ranks: int, size_bytes: int) -> None:
+    """Raise UsageError when ``ranks`` ranks of this host cannot have files of ``size_bytes`` each below ``path``.
+
+    What another host lacks is known only once its ranks are there: ``obstacle``.
+    """
+    told = _storage(storage_facts(path))
+    reason = told["error"] or _no_room(told, socket.gethostname(), ranks, size_bytes)
+    if reason is not None:
+        message = f"--path: no files can be made: {reason}"
+        raise UsageError(message)
+
+
 # --- of all ranks --------------------------------------------------------------------------------------------------
 
 
@@ -159,17 +172,25 @@ def obstacle(case: Case, facts: Sequence[_Facts]) -> str | None:
     for fact in facts:
         by_system.setdefault(_system(fact), []).append(fact)
     for ranks in by_system.values():
-        told = _storage(ranks[0])
-        free = min(int(_storage(fact)["free_bytes"]) for fact in ranks)
-        bare = len(ranks) * case.size_bytes
-        needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
-        if needed > free:
-            return (
-                f"too little space: {told['path']} on {ranks[0].get('host')} ({told['device']}) has {_size(free)} free "
-                f"and {_size(needed)} are needed, which is {len(ranks)} ranks × {format_size(case.size_bytes)} and a "
-                "margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
-            )
+        told = min(map(_storage, ranks), key=lambda one: int(one["free_bytes"]))
+        reason = _no_room(told, ranks[0].get("host"), len(ranks), case.size_bytes)
+        if reason is not None:
+            return reason
     return None
+
+
+def _no_room(told: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | None:
+    """Why ``ranks`` files of ``size_bytes`` are too many for a file system; a margin is left for everybody else."""
+    free = int(told["free_bytes"])
+    bare = ranks * size_bytes
+    needed = bare + max(round(_MARGIN * bare), _LEAST_MARGIN_BYTES)
+    if needed <= free:
+        return None
+    return (
+        f"too little space: {told['path']} on {host} ({told['device']}) has {_size(free)} free "
+        f"and {_size(needed)} are needed, which is {ranks} ranks × {format_size(size_bytes)} and a "
+        "margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
+    )
 
 
 def cautions(facts: Mapping[str, _Facts]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ import pytest
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
-from busbw.records import Ended
 from busbw.storage_facts import PREFIX
 
 if TYPE_CHECKING:
@@ -137,19 +136,16 @@ def test_below_torchrun_all_ranks_have_their_files(commands: Commands) -> None:
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
-def test_a_path_that_is_not_there_fails_its_cases_and_no_others(commands: Commands) -> None:
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_path_that_is_not_there_is_refused_before_anything_is_measured(commands: Commands, ranks: int) -> None:
     plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
-    finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", commands.folder / "nowhere")
-    assert finished.code == 1, finished.told
-    run = commands.read()
-    assert set(_errors(run)) == set(_ALL.split(","))
-    assert all("does not exist; make it there, or give another --path" in error for error in _errors(run).values())
-    assert {row.case.op for row in run.measurements} == {"memory_copy"}
-    assert isinstance(run.rows[-1], Ended)
-    assert run.rows[-1].status == "failed"
-    judged = commands.run("report", "latest", "--results-dir", commands.results)
-    assert judged.code == 0, judged.told
-    assert "does not exist" in (run.path / "report.md").read_text(encoding="utf-8")
+    nowhere = commands.folder / "nowhere"
+    program = None if ranks == 1 else commands.torchrun(ranks)
+    finished = commands.run("run", "--plan", plan, "--path", nowhere, program=program)
+    assert finished.code == (2 if program is None else 1), finished.told
+    assert f"busbw: --path: no files can be made: {nowhere} on " in finished.err
+    assert "does not exist; make it there, or give another --path" in finished.err
+    assert not list(commands.results.glob("*/*"))
 
 
 def test_more_than_there_is_room_for_is_refused_before_anything_is_written(commands: Commands) -> None:
@@ -215,11 +211,10 @@ def test_a_file_system_that_is_mounted_read_only_is_told(commands: Commands) -> 
     program = _mounting(disk, "ro")
     plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
     finished = commands.run("run", "--plan", plan, "--ranks", "2", "--path", disk, program=program)
-    assert finished.code == 1, finished.told
-    run = commands.read()
-    assert set(_errors(run)) == set(_ALL.split(","))
-    assert all("is on a file system that is mounted read-only" in error for error in _errors(run).values())
-    assert {row.case.op for row in run.measurements} == {"memory_copy"}
+    assert finished.code == 2, finished.told
+    assert f"--path: no files can be made: {disk} on " in finished.err
+    assert "is on a file system that is mounted read-only" in finished.err
+    assert not list(commands.results.glob("*/*"))
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -49,7 +49,7 @@ def lead(plan: Plan, row: BackendRow, settings: Settings, seat: Seat) -> Result:
             f"busbw: {seat.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
         )
         plan = msgspec.structs.replace(plan, launches=1)
-    with opened(plan, settings) as here:
+    with opened(plan, settings, seat.local_size or 1) as here:
         return here.nothing_to_do(speaks=True) or _lead_launch(plan, row, settings, here, seat)
 
 

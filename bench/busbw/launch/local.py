@@ -125,12 +125,12 @@ class _Watch:
 
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run every launch of ``plan`` here, in one run folder. Raises what broke it, with the folder closed in order."""
-    with opened(plan, settings) as run_folder:
-        return run_folder.nothing_to_do(speaks=True) or _run_launches(plan, row, settings, run_folder)
-
-
-def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened) -> Result:
     size = plan.ranks or default_ranks(row.places())
+    with opened(plan, settings, size) as run_folder:
+        return run_folder.nothing_to_do(speaks=True) or _run_launches(plan, row, settings, run_folder, size)
+
+
+def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened, size: int) -> Result:
     began = time.monotonic()
     measured, failed, launch = 0, here.failed, 0
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):

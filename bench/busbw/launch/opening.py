@@ -1,20 +1,22 @@
 """How a launcher comes by a run folder: a new one, or that of a run that is resumed; and how it closes it."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from busbw import environment, store
 from busbw.claim import Claim
-from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError
+from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.ops import OPS
 from busbw.packing import pack, unpack
 from busbw.plan import Plan
 from busbw.records import EndStatus, Failed
 from busbw.resume import Lack, Remaining, lack_of
-from busbw.storage_facts import files_folder, remove_files
+from busbw.storage_facts import files_folder, refuse_path, remove_files
+from busbw.units import parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +55,16 @@ class Opened:
 
 
 @contextmanager
-def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
+def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Opened]:
     """The folder of a new run of ``plan``, or of the one that ``settings`` says is resumed, claimed meanwhile.
 
-    Raises StoreError when that is not possible or somebody else has it. What breaks the run off comes out with its
-    folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
+    ``ranks_here`` are the ranks that will make files on this host, where files are made. Raises UsageError when they
+    cannot, and StoreError when there can be no run folder or somebody else has it. What breaks the run off comes out
+    with its folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
     """
     if settings.resume is None:
+        storing = [sweep for sweep in plan.sweep if any(OPS[name].stores for name in sweep.ops)]
+        _refuse_path(plan, ranks_here, [size for sweep in storing for size in parse_sizes(sweep.sizes)])
         with (
             _claimed(store.create(settings.results_dir, environment.machine_name())) as folder,
             _named(folder),
@@ -74,9 +79,23 @@ def opened(plan: Plan, settings: Settings) -> Iterator[Opened]:
         if not claim.sure:
             _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
         _say(lack.in_words())
+        cases = {case for one in lack.launches for case in lack.by_case(one)}
+        try:
+            _refuse_path(plan, ranks_here, [case.size_bytes for case in cases if OPS[case.op].stores])
+        except UsageError:
+            pack(settings.resume)  # as it was found
+            raise
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
         with _named(settings.resume), _without_files(plan, settings.resume):
             yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+
+
+def _refuse_path(plan: Plan, ranks_here: int, sizes: Sequence[int]) -> None:
+    """Raise UsageError when not even the smallest of the files to come can be made here. A larger one that has no room
+    fails alone.
+    """
+    if plan.files_below is not None and sizes:
+        refuse_path(plan.files_below, ranks_here, min(sizes))
 
 
 @contextmanager

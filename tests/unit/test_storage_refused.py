@@ -1,0 +1,89 @@
+"""A path that takes no files is refused before anything is started, as far as it can be known here."""
+
+import dataclasses
+import errno
+import functools
+import os
+import tempfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from busbw import storage_facts, store
+from busbw.backends import backend_named
+from busbw.errors import UsageError
+from busbw.launch.base import Settings
+from busbw.launch.joined import lead
+from busbw.launch.local import run_local
+from busbw.launch.opening import opened
+from busbw.launch.promises import Seat
+from busbw.plan import Plan, Sweep
+from busbw.records import Measurement
+from busbw.testing.synthetic import case, synthetic_run, write_synthetic
+
+
+@pytest.mark.parametrize("launcher", ["local", "torchrun"])
+@pytest.mark.parametrize(
+    ("path", "size", "said"),
+    [
+        ("nowhere", "64KiB", "does not exist; make it there, or give another --path"),
+        ("file", "64KiB", "is a file; --path wants a folder"),
+        ("full", "64KiB,1MiB", "too little space: "),
+        ("read-only", "64KiB", "is on a file system that is mounted read-only; give another --path"),
+    ],
+)
+def test_a_path_without_files_is_refused_before_any_rank_is_started(
+    launcher: str, path: str, size: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "full").mkdir()
+    (tmp_path / "read-only").mkdir()
+    if path == "full":
+        monkeypatch.setattr(storage_facts, "_space", lambda _folder: {"free_bytes": 16 << 20, "total_bytes": 1 << 40})
+    if path == "read-only":
+
+        def refuses(**_: object) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
+    for name in ("busbw.launch.local.launch_ranks", "busbw.launch.joined._lead_launch"):
+        monkeypatch.setattr(name, lambda *_, **__: pytest.fail("a rank was started"))
+    sweeps = (Sweep(ops=("all_reduce",)), Sweep(ops=("storage_write",), sizes=size))
+    wanted = Plan(path=str(tmp_path / path), ranks=2, sweep=sweeps)
+    settings = Settings(tmp_path / "results", quiet=True)
+    row = backend_named("gloo")
+    starts = {"local": run_local, "torchrun": functools.partial(lead, seat=Seat("torchrun", 0, 2, 0, 2))}
+    with pytest.raises(UsageError) as caught:
+        starts[launcher](wanted, row, settings)
+    assert str(caught.value).startswith(f"--path: no files can be made: {'' if path == 'full' else tmp_path}")
+    assert said in str(caught.value)
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage_facts, "_space", lambda _folder: {"free_bytes": 20 << 20, "total_bytes": 1 << 40})
+    wanted = Plan(path=str(tmp_path), sweep=(Sweep(ops=("storage_write",), sizes="1MiB,1GiB"),))
+    with opened(wanted, Settings(tmp_path / "results"), 2) as here:
+        assert here.folder.is_dir()
+    with pytest.raises(UsageError, match=r"20 MiB free and 26 MiB are needed, which is 10 ranks × 1 MiB and a margin"):
+        storage_facts.refuse_path(str(tmp_path), 10, 1 << 20)
+
+
+def test_a_resumed_run_asks_for_its_path_only_where_files_are_still_to_be_made(tmp_path: Path) -> None:
+    cases = [case("storage_write", 1 << 20, 2), case("all_reduce", 1 << 20, 2)]
+    wanted = Plan(ranks=2, path=str(tmp_path / "nowhere"), sweep=(Sweep(ops=("storage_write", "all_reduce")),))
+    whole = synthetic_run(cases, launches=1, blocks=2)
+    run = msgspec.structs.replace(whole.run, plan=wanted.as_json())
+    for op in ("storage_write", "all_reduce"):
+        rows = [row for row in whole.rows if not isinstance(row, Measurement) or row.case.op != op]
+        folder = write_synthetic(tmp_path / op, dataclasses.replace(whole, run=run, rows=tuple(rows)))
+        before = (folder / store.SAMPLES_FILE).read_bytes()
+        settings = Settings(tmp_path, resume=folder)
+        if op == "storage_write":
+            with pytest.raises(UsageError, match="--path: no files can be made"), opened(wanted, settings):
+                pass
+        else:
+            with opened(wanted, settings) as here:
+                assert here.launches
+        assert (folder / store.SAMPLES_FILE).read_bytes() == before
