@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import os
 import shutil
 import stat
+import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
@@ -25,7 +28,7 @@ from busbw.ops.storage import Access, access_of
 from busbw.plan import Plan, Sweep
 from busbw.records import Failed
 from busbw.testing.blocks import measure_everywhere, measured
-from busbw.testing.fakes import FakeWorld
+from busbw.testing.fakes import QUICK, FakeWorld
 from busbw.testing.faults import WrappingBackend
 from busbw.testing.synthetic import case
 
@@ -398,7 +401,7 @@ def fake_fio(folder: Path, body: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_rate_of_fio_has_its_version_and_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
     fake_fio(tmp_path, f"echo 'fio: a warning first'\necho '{told}'", monkeypatch)
-    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False)
+    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False)
     assert found is not None
     assert (found.tool, found.version, found.bytes_per_second, found.error) == ("fio", "3.33", (123456789.0,), None)
     assert "--ioengine=psync" in found.settings
@@ -420,15 +423,56 @@ def test_a_fio_that_fails_has_no_rate_and_says_why(
     tmp_path: Path, body: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_fio(tmp_path, body, monkeypatch)
-    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False)
+    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False)
     assert found is not None
     assert found.bytes_per_second == ()
     assert words in str(found.error)
 
 
+def test_a_fio_that_does_not_end_is_given_up_in_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake_fio(tmp_path, "exec sleep 30", monkeypatch)
+    found = fio.measured("/x", 8192, Access(4096, 1, "dropped"), 0.25, writes=False)
+    assert found is not None
+    assert found.error == "it was not through after 0.25 s, half of what --timeout gives a rank"
+
+
+def test_fio_has_half_of_the_timeout_of_the_run() -> None:
+    given: list[float] = []
+
+    def timed(seconds: float) -> None:
+        given.append(seconds)
+
+    def with_check(operation: Operation, _rank: int) -> Operation:
+        return dataclasses.replace(operation, cross_check=timed)
+
+    timing = msgspec.structs.replace(QUICK, timeout_seconds=7.0)
+    measured(FakeWorld(1), case("storage_read", 64, 1), timing=timing, wrap=lambda one: Changed(one, with_check))
+    assert given == [3.5]
+
+
+def test_what_fio_leaves_out_of_a_file_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told = '{"fio version": "fio-3.33", "jobs": [{"read": {"bw_bytes": 123456789}}]}'
+    fake_fio(tmp_path, f"echo '{told}'", monkeypatch)
+    for size, moved, said in ((3 * 65536 + 4096, 3 * 65536, "without the last 4096 of 200704 B"), (65536, 65536, "")):
+        found = fio.measured("/x", size, Access(65536, 1, "direct"), 60.0, writes=False)
+        assert found is not None
+        assert f"--size={moved} " in found.settings
+        assert said in found.settings
+        assert ("without" in found.settings) == bool(said)
+
+
+@pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
+def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
+    (tmp_path / "x").write_bytes(bytes(2 * 65536 + 4096))
+    job = fio.command("fio", str(tmp_path / "x"), 2 * 65536 + 4096, Access(65536, 1, "dropped"), writes=False)
+    assert job is not None
+    told = subprocess.run(job, capture_output=True, text=True, check=True).stdout
+    assert json.loads(told[told.index("{") :])["jobs"][0]["read"]["io_bytes"] == 2 * 65536
+
+
 def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), writes=False) is None
+    assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
     assert storage_facts.storage_facts(str(tmp_path))["storage"]["tools"] == {"fio": None}
 
 
@@ -441,7 +485,7 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
         operation = LOCAL[op].bind(bound)
         checked(operation)
         assert operation.cross_check is not None
-        found = operation.cross_check()
+        found = operation.cross_check(60.0)
         assert found is not None
         assert found.error is None
         assert found.bytes_per_second[0] > 0

@@ -43,7 +43,8 @@ class Operation:
     does). ``prepare`` is done before every call that is checked or sampled, outside of its time and before the ranks
     come together; it raises as the call does (None: nothing). Of several
     sets of buffers only the first one's is asked, and once for all calls of a sample: what has to be prepared for each
-    call says so (``Op.fresh``, ``Op.stores``), and has one set.
+    call says so (``Op.fresh``, ``Op.stores``), and has one set. ``cross_check`` has another tool do the same, and gives
+    it up after so many seconds.
 
     ``buffers`` are those that it sends from and receives into, where they have to be elsewhere than those that it was
     given: in memory of the host, or of another device (None: those that it was given).
@@ -55,7 +56,7 @@ class Operation:
     free: Call = _nothing
     wrong: Callable[[], int] | None = None
     prepare: Call | None = None
-    cross_check: Callable[[], CrossCheck | None] | None = None
+    cross_check: Callable[[float], CrossCheck | None] | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
 
 

@@ -75,9 +75,9 @@ class _Kept:
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
         return int((self._bound.receive != self._bound.send).sum())
 
-    def cross_checked(self, *, writes: bool) -> CrossCheck | None:
+    def cross_checked(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
         """What fio says of the same file."""
-        return fio.measured(self.file.name, self.file.size_bytes, self._access, writes=writes)
+        return fio.measured(self.file.name, self.file.size_bytes, self._access, timeout_seconds, writes=writes)
 
     def _fill(self) -> None:
         """With other noise than the time before: what an earlier check has left in the file must not pass for data."""
