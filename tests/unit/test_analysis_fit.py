@@ -67,6 +67,14 @@ def test_two_planted_breaks_are_found() -> None:
     assert [segment.first_bytes for segment in fit.segments] == [8, 4 << 10, 1 << 20]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_two_planted_breaks_are_found_below_noise_of_5_percent(seed: int) -> None:
+    # Sizes that are left out beside a jump speak against it however large it is: they alone found 27 of 100.
+    truth = (Piece(20e-6, 1e-10), Piece(100e-6, 1e-10, 4 << 10), Piece(900e-6, 3e-10, 1 << 20))
+    fit = fit_points(SIZES, times_of(truth, SIZES, noise=0.05, seed=seed))
+    assert [segment.first_bytes for segment in fit.segments] == [8, 4 << 10, 1 << 20]
+
+
 def test_few_sizes_allow_few_segments() -> None:
     assert len(fit_points(SIZES[:7], times_of((Piece(1e-5, 1e-10),), SIZES[:7], noise=0.2)).candidates) == 1
     assert len(fit_points(SIZES[:12], times_of((Piece(1e-5, 1e-10),), SIZES[:12], noise=0.2)).candidates) == 3
@@ -150,15 +158,26 @@ def test_few_launches_give_no_interval_and_say_so(launches: int, note: str) -> N
     assert fit.interval_note.startswith(note)
 
 
-def test_the_interval_covers_the_truth_about_as_often_as_promised() -> None:
-    covered = 0
-    for seed in range(25):
-        fit = fit_of_run(World(pieces=(Piece(20e-6, 1e-10),), launch_noise=0.05), 8, seed)
-        assert isinstance(fit, Fit)
+def intervals_around(alpha: float, algbw: float, launches: int, trials: int) -> tuple[int, int]:
+    """In how many trials of launches that scatter by 3 % the intervals hold α and the rate."""
+    generator = np.random.default_rng(launches)
+    truth = alpha + np.asarray(SIZES) / algbw
+    held = [0, 0]
+    for _ in range(trials):
+        medians = truth * np.exp(generator.normal(0, 0.03, (launches, 1))) * 1e9
+        fit = fit_points(SIZES[::3], list(np.median(medians, axis=0)[::3]), launch_medians_ns=medians.T[::3].tolist())
         assert fit.intervals is not None
-        covered += fit.intervals.alpha_seconds.low <= 20e-6 <= fit.intervals.alpha_seconds.high
-    # Published coverage of the launch-cluster bootstrap is about 0.9; below 18 of 25 has a probability under 1 %.
-    assert covered >= 18
+        assert fit.intervals.algbw is not None
+        held[0] += fit.intervals.alpha_seconds.low <= alpha <= fit.intervals.alpha_seconds.high
+        held[1] += fit.intervals.algbw.low <= algbw <= fit.intervals.algbw.high
+    return held[0], held[1]
+
+
+@pytest.mark.parametrize("launches", [6, 10])
+def test_the_intervals_cover_the_truth_about_as_often_as_promised(launches: int) -> None:
+    # 95 % are promised; plain percentiles hold 108 of the same 120 with 10 launches. `make bench-fit` has the rates.
+    trials = 120
+    assert min(intervals_around(20e-6, 1e10, launches, trials)) >= 0.93 * trials
 
 
 @pytest.mark.parametrize(("power", "seconds"), [(0.6, 1e-6), (0.5, 1e-5)])

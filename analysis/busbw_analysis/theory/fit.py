@@ -2,11 +2,12 @@
 
 Relative errors and non-negative coefficients, because ordinary least squares let the largest size decide α; one to
 four pieces with jumps between them, because protocols and algorithms change with size. The number of pieces is the
-smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984), size by size.
+smallest whose error on left-out sizes is within one standard error of the best (Breiman et al. 1984), size by size;
+more, where BIC speaks for it strongly (Kass and Raftery 1995).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
@@ -16,6 +17,7 @@ from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
+from busbw_analysis.launches import tail_of
 from busbw_analysis.peaks import COMPUTE
 from busbw_analysis.series import Series
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
@@ -31,6 +33,8 @@ _LARGEST_FALL = 3.0
 _RESAMPLES = 400
 _VALID_MEDIAN_ERROR = 0.10
 _TINY = 1e-18
+_STRONG = 6.0
+"""A difference in BIC that Kass and Raftery 1995 call strong evidence."""
 _NEGLIGIBLE = 1e-4
 """A difference of 0.01 % in the error is no reason for another segment."""
 
@@ -259,7 +263,7 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
         errors.append(left_out)
         cuts.append(found)
     best = min(errors, key=lambda error: float(error.mean()))
-    chosen = next(index for index, error in enumerate(errors) if _as_good(error, best))
+    chosen = _strongest([candidate.bic for candidate in candidates], next(_as_good_as(best, errors)))
     starts = [int(start) for start in cuts[chosen].starts[0]]
     ends = [*starts[1:], count]
     segments = tuple(_segment(sizes[low:high], times[low:high]) for low, high in zip(starts, ends, strict=True))
@@ -267,15 +271,28 @@ def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     return _Core(segments, breaks, tuple(candidates))
 
 
-def _as_good(errors: Floats, best: Floats) -> bool:
-    """Whether the mean of ``errors`` is within one standard error of the ``best`` one's.
+def _as_good_as(best: Floats, errors: Sequence[Floats]) -> Iterator[int]:
+    """The positions of those ``errors`` whose mean is within one standard error of the ``best`` one's.
 
     The standard error of the differences size by size: beside a jump every candidate errs alike, and counting that
     as doubt hid the second of two planted jumps in 60 of 60 simulated curves of 24 sizes with 2 % noise, in 2 of 60
     when paired (with 10 % noise in 60 and in 52). A straight line was cut by mistake in 2–3 and in 2–4 of 60.
     """
-    extra = errors - best
-    return float(extra.mean()) <= float(extra.std(ddof=1)) / math.sqrt(len(extra)) + _NEGLIGIBLE
+    for index, candidate in enumerate(errors):
+        extra = candidate - best
+        if float(extra.mean()) <= float(extra.std(ddof=1)) / math.sqrt(len(extra)) + _NEGLIGIBLE:
+            yield index
+
+
+def _strongest(bics: Sequence[float], least: int) -> int:
+    """The number of segments with the lowest BIC if it is above ``least`` and the evidence for it strong.
+
+    A left-out size beside a jump is predicted from the wrong side of it however well the jump is known, so the errors of
+    left-out sizes speak against every jump: with 5 % noise they alone find both of two planted ones in 27 of 100
+    curves of 20 sizes, and this in 91 to 100; a straight line is cut by mistake in 4 of 100 with and without it.
+    """
+    lowest = min(range(len(bics)), key=lambda index: bics[index])
+    return lowest if lowest > least and bics[least] - bics[lowest] > _STRONG else least
 
 
 def _segment(sizes: Floats, times: Floats) -> Segment:
@@ -303,7 +320,11 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
 
 
 def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
-    """Percentiles over resamples of whole launches; the cuts are searched anew in every resample."""
+    """Percentiles over resamples of whole launches; the cuts are searched anew in every resample.
+
+    Plain percentiles covered the truth in 90 to 94 % of 500 trials with 6 to 20 launches that scatter by 3 %, widened
+    ones in 93 to 97 % (`make bench-fit`).
+    """
     count = len(launches)
     if count < LAUNCHES_FOR_A_BOOTSTRAP:
         noun = "1 launch" if count == 1 else f"{count} launches" if count else "launches that differ from size to size"
@@ -311,14 +332,14 @@ def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple
     draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
     times = np.median(launches[draws], axis=1)
     cuts = best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_SIZES)
-    alpha = _bounds(cuts.alpha[:, 0])
-    slopes = _bounds(cuts.beta[:, -1])
+    alpha = _bounds(cuts.alpha[:, 0], tail_of(count))
+    slopes = _bounds(cuts.beta[:, -1], tail_of(count))
     algbw = Bounds(1 / slopes.high, 1 / slopes.low) if slopes.low > 0 else None
     return FitIntervals(alpha, algbw, _RESAMPLES), f"95 % from resampling {count} launches"
 
 
-def _bounds(values: Floats) -> Bounds:
-    low, high = np.quantile(values, (0.025, 0.975))
+def _bounds(values: Floats, tail: float) -> Bounds:
+    low, high = np.quantile(values, (tail, 1 - tail))
     return Bounds(float(low), float(high))
 
 
