@@ -20,8 +20,10 @@ from busbw.errors import BusbwError, Interrupted, UsageError
 _LAZY = {
     "show": "busbw_analysis.commands",
     "fit": "busbw_analysis.commands",
+    "predict": "busbw_analysis.commands",
     "report": "busbw_analysis.commands",
     "compare": "busbw_analysis.commands",
+    "simulate": "busbw_analysis.simulate_command",
     "submit": "busbw.slurm.commands",
     "status": "busbw.slurm.commands",
     "launches": "busbw.slurm.commands",
@@ -33,8 +35,10 @@ _LAZY = {
 _LAZY_HELP = {
     "show": "Print a run's table: every case with its rate, interval, skew and share of the roof.",
     "fit": "Fit the cost models to a run and say how far they hold.",
+    "predict": "Say how long a call would take that was not measured, and what of it is extrapolated.",
     "report": "Write report.html, its Markdown twin and a JSON summary.",
     "compare": "Hold one run against another: faster, slower, equal, or cannot tell.",
+    "simulate": "Say how long algorithms take on a network that is described, and which link they wait for.",
     "submit": "Submit a job to Slurm that measures a plan, or what a run lacks.",
     "status": "List jobs and runs together: how each stands, and which belongs to which.",
     "launches": "In a batch script: start srun … busbw run … once a launch, until the run is whole.",

@@ -1,0 +1,251 @@
+"""What runs say about one op: its curves on every number of ranks that was measured, all taken in one way.
+
+Runs of different numbers of ranks are never pooled; they stand beside each other here, after it was checked that
+nothing else of their machines and settings differs.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+
+from busbw import store
+from busbw.errors import AnalysisError, UnlikeRuns, UsageError
+from busbw_analysis.load import Dataset, differences, fact, pool
+from busbw_analysis.peaks import HostCopy, host_copies
+from busbw_analysis.series import Series, SeriesKey, series_of
+from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.theory.joint import Observation
+from busbw_analysis.theory.models import MODELS, UNMODELLED, NoModel, Parameters
+from busbw_analysis.theory.parameters import parameters_for
+from busbw_analysis.theory.textbook import BY_HAND, TEXTBOOK
+
+LIBRARY = "library"
+"""The name of what the backend runs by itself."""
+
+PAIRS = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
+"""Ops between two ranks, however many there are."""
+
+_OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
+"""What may differ between runs of different numbers of ranks."""
+
+_USUAL = {"mode": "isolated", "sync": "barrier", "cache": "warm", "held": False, "dtype": "float32", "redop": "sum"}
+_NO_WAY = frozenset({"op", "ranks", "group", "hosts", "variant"})
+_WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Runs of one shape, pooled, with what follows from them."""
+
+    dataset: Dataset
+    summaries: tuple[CaseSummary, ...]
+    series: tuple[Series, ...]
+    copies: dict[str, HostCopy]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """All that is known of ``op`` measured in one way, by ``algorithm`` (``library``: the backend's own).
+
+    ``curves`` has at most one for each number of ranks and hosts, ``of_op`` is every curve of the op, by whatever
+    algorithm; ``everything`` has one for each op, algorithm, number of ranks and of hosts, timed in the same way.
+    ``cores`` are those of a host that ranks may use. ``notes`` say what was left out.
+    """
+
+    op: str
+    backend: str
+    device: str
+    algorithm: str
+    curves: tuple[Series, ...]
+    of_op: tuple[Series, ...]
+    everything: tuple[Series, ...]
+    cores: int | None
+    notes: tuple[str, ...]
+    _groups: tuple[_Group, ...]
+
+    def curve(self, ranks: int, hosts: int) -> Series | None:
+        """What was measured on so many ranks and hosts."""
+        return next((one for one in self.curves if shape_of(one) == (ranks, hosts)), None)
+
+    def parameters(self, *, far: bool) -> Parameters | NoModel:
+        """α, β and R from messages inside a host, or ``far``: between hosts; of the largest run that has them."""
+        why: NoModel | None = None
+        for group in sorted(self._groups, key=lambda one: -len(one.dataset.runs[0].run.hosts)):
+            like = next((one for one in group.series if one.key.op == self.op and (one.key.hosts > 1) == far), None)
+            if like is not None:
+                found = parameters_for(group.dataset, like, group.series, group.summaries, group.copies)
+                if isinstance(found, Parameters):
+                    return found
+                why = why or found
+        return why or NoModel(f"{self.op} was not measured {'between hosts' if far else 'inside a host'}")
+
+    def crowded(self, ranks: int, hosts: int) -> bool:
+        """Whether so many ranks have to share cores, where ranks need one each."""
+        return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
+
+    def observations(self) -> tuple[Observation, ...]:
+        """Every measured point of every op, for a fit over all of them."""
+        return tuple(
+            Observation(
+                op=one.key.op,
+                backend=one.key.backend,
+                ranks=len(one.key.ranks),
+                hosts=one.key.hosts,
+                size_bytes=point.size_bytes,
+                seconds=point.time_ns / 1e9,
+                launches=tuple(median / 1e9 for median in point.launch_medians_ns),
+                algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
+                oversubscribed=self.crowded(*shape_of(one)),
+            )
+            for one in self.everything
+            if algorithm_of(one.key) is not None
+            for point in one.points
+        )
+
+
+def shape_of(series: Series) -> tuple[int, int]:
+    """Ranks and hosts of a curve."""
+    return len(series.key.ranks), series.key.hosts
+
+
+def algorithm_of(key: SeriesKey) -> str | None:
+    """The algorithm that was run by hand, ``library`` for the backend's own, None for another variant."""
+    if key.variant is None or not key.variant.startswith(BY_HAND):
+        return LIBRARY if key.variant is None else None
+    return key.variant.removeprefix(BY_HAND)
+
+
+def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tuple[Dataset, ...]:
+    """``runs`` pooled by their numbers of ranks and hosts. Raises UnlikeRuns when two of them differ in more than that,
+    naming the key and both values (``force`` takes them together all the same), AnalysisError when one is given twice.
+    """
+    names = [stored.run.id for stored in runs]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        message = f"run {twice} was given more than once; its launches would count twice"
+        raise AnalysisError(message)
+    shapes: dict[tuple[int, int], list[store.StoredRun]] = {}
+    for stored in runs:
+        shapes.setdefault((len(stored.run.hosts), len(set(stored.run.hosts))), []).append(stored)
+    first = runs[0]
+    for stored in runs[1:]:
+        found = [one for one in differences(first, stored) if one.key not in _OF_A_SHAPE and one.unknown_in is None]
+        if found and not force:
+            message = (
+                f"these runs may not be used together: {found[0].text}; predict from runs of one machine and setting, "
+                "or overrule it with --force"
+            )
+            raise UnlikeRuns(message)
+    return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
+
+
+def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
+    """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
+    ``way`` (``dtype``, ``mode``) asks for. Raises UsageError for an op or algorithm that is unknown, AnalysisError,
+    with what there is, where the runs have nothing of it.
+    """
+    groups = tuple(_group(dataset) for dataset in datasets)
+    alone = [one for group in groups for one in _alone(group)]
+    wanted = algorithm or LIBRARY
+    of_op = _of_op(alone, groups, op)
+    known = _known(of_op, op)
+    if wanted not in known:
+        message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
+        raise UsageError(message)
+    asked = {name: value for name, value in way.items() if value is not None}
+    fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
+    if not fitting:
+        there = {name: sorted({str(getattr(one.key, name)) for one in of_op}) for name in asked}
+        has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
+        message = f"{op} was not measured with {_pairs(asked)}; these runs have {has}"
+        raise AnalysisError(message)
+    usual = min((_way(one.key) for one in fitting), key=_unusual)
+    curves: dict[tuple[int, int], Series] = {}
+    for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
+        if _way(one.key) == usual and algorithm_of(one.key) == wanted:
+            curves.setdefault(shape_of(one), one)
+    left_out = len({_way(one.key) for one in fitting}) - 1
+    notes = [f"{op} was measured in {left_out + 1} ways; this is {_named(usual)}"] if left_out else []
+    like: dict[tuple[object, ...], Series] = {(op, wanted, *shape): one for shape, one in curves.items()}
+    timed = ("mode", "sync", "cache")
+    for one in sorted(alone, key=lambda one: _unusual(_way(one.key))):
+        if all(getattr(one.key, name) == dict(zip(_WAY, usual, strict=True))[name] for name in timed):
+            like.setdefault((one.key.op, algorithm_of(one.key), *shape_of(one)), one)
+    key = of_op[0].key
+    return Evidence(
+        op=op,
+        backend=key.backend,
+        device=key.device,
+        algorithm=wanted,
+        curves=tuple(curves[shape] for shape in sorted(curves)),
+        of_op=tuple(of_op),
+        everything=tuple(like.values()),
+        cores=_cores(datasets),
+        notes=tuple(notes),
+        _groups=groups,
+    )
+
+
+def _group(dataset: Dataset) -> _Group:
+    summaries = summarise(dataset)
+    return _Group(dataset, summaries, series_of(dataset, summaries), dict(host_copies(dataset, summaries)))
+
+
+def _alone(group: _Group) -> list[Series]:
+    """The curves of groups beside which nobody else ran: what several at once take is another question."""
+    many = {summary.index for summary in group.summaries if len(summary.groups) > 1}
+    return [one for one in group.series if not any(point.case in many for point in one.points)]
+
+
+def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[Series]:
+    found = [one for one in alone if one.key.op == op]
+    if found:
+        return found
+    known = {*UNMODELLED, *(model.op for model in MODELS)}
+    if op not in known:
+        message = f"--op {op!r} is unknown; known: {', '.join(sorted(known))}"
+        raise UsageError(message)
+    cases = [summary for group in groups for summary in group.summaries if summary.case.op == op]
+    if cases:
+        became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
+        states = ", ".join(sorted(became))
+        message = f"{op} has no curve to predict from in these runs: {states}"
+    else:
+        there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
+        message = f"{op} was not measured in these runs; they have {there}"
+    raise AnalysisError(message)
+
+
+def _known(of_op: Iterable[Series], op: str) -> list[str]:
+    named = [row.algorithm for row in TEXTBOOK if row.op == op]
+    return list(dict.fromkeys([LIBRARY, *named, *(name for one in of_op if (name := algorithm_of(one.key)))]))
+
+
+def _way(key: SeriesKey) -> tuple[object, ...]:
+    return tuple(getattr(key, name) for name in _WAY)
+
+
+def _unusual(way: tuple[object, ...]) -> tuple[tuple[bool, ...], str]:
+    named = dict(zip(_WAY, way, strict=True))
+    return tuple(named[name] not in {usual, None} for name, usual in _USUAL.items()), str(way)
+
+
+def _named(way: tuple[object, ...]) -> str:
+    named = dict(zip(_WAY, way, strict=True))
+    named["in_place"] = "in place" if named["in_place"] else "out of place"
+    del named["held"], named["device"]
+    return ", ".join(str(value) for value in named.values() if value is not None)
+
+
+def _pairs(asked: dict[str, str]) -> str:
+    return " and ".join(f"{name} {value}" for name, value in asked.items())
+
+
+def _cores(datasets: Iterable[Dataset]) -> int | None:
+    """The fewest cores that ranks may use on any host; None when no host tells."""
+    found = [
+        cores
+        for dataset in datasets
+        for host in set(dataset.runs[0].run.hosts)
+        if isinstance(cores := fact(dataset.environment(host), "cpu.usable_cores"), int)
+    ]
+    return min(found, default=None)

@@ -1,0 +1,129 @@
+"""What ``busbw predict`` prints: predictions in base units for machines, and the same aligned for people."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from busbw.units import about_size, format_rate, format_size, format_time
+from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.prediction import Prediction
+from busbw_analysis.theory.forecast import Forecast
+
+_COLUMNS: Final = (
+    ("size", ""),
+    ("predicted", ""),
+    ("low", ""),
+    ("high", ""),
+    ("algbw", ""),
+    ("busbw", ""),
+    ("measured", ""),
+    ("error", ""),
+    ("held-out", "median/worst"),
+    ("note", ""),
+)
+
+
+def document(prediction: Prediction) -> Row:
+    """The whole prediction in seconds, bytes and B/s."""
+    asked, evidence = prediction.question, prediction.evidence
+    return {
+        "op": asked.op,
+        "backend": evidence.backend,
+        "algorithm_asked": evidence.algorithm,
+        "ranks": asked.ranks,
+        "hosts": asked.hosts,
+        "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
+        "notes": list(prediction.notes),
+        "predictions": [_row(one) for one in prediction.forecasts],
+    }
+
+
+def _row(one: Forecast) -> Row:
+    return {
+        "size_bytes": one.size_bytes,
+        "seconds": one.seconds.value,
+        "low_seconds": one.seconds.low,
+        "high_seconds": one.seconds.high,
+        "interval_note": one.interval_note,
+        "algbw": one.algbw,
+        "busbw": one.busbw,
+        "basis": one.basis,
+        "algorithm": one.algorithm,
+        "formula": one.formula,
+        "parameters": one.parameters,
+        "extrapolated": list(one.extrapolated),
+        "validated": one.held_out.passed,
+        "held_out_median_error": one.held_out.median_error,
+        "held_out_worst_error": one.held_out.worst_error,
+        "held_out_note": one.held_out.words,
+        "measured_seconds": None if one.measured is None else one.measured.time_ns / 1e9,
+        "error": one.error,
+        "ties": [{"algorithm": name, "seconds": seconds} for name, seconds in one.ties],
+    }
+
+
+def text(prediction: Prediction) -> str:
+    """A line for each size, and below what they rest on, what is extrapolated and how wrong the same has been."""
+    asked, evidence = prediction.question, prediction.evidence
+    forecasts = prediction.forecasts
+    hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
+    measured = ", ".join(str(len(one.key.ranks)) for one in evidence.curves) or "none"
+    by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
+    head = f"# {asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; measured on {measured} ranks"
+    notes = [
+        *_each("rests on", forecasts, lambda one: [one.basis]),
+        *_each("model", forecasts, _model),
+        *_each("parameters", forecasts, lambda one: [one.parameters]),
+        *_each("interval", forecasts, lambda one: [one.interval_note]),
+        *_each("EXTRAPOLATED", forecasts, lambda one: one.extrapolated),
+        *_each("held out", forecasts, lambda one: [one.held_out.words]),
+        *_each("tied", forecasts, _ties),
+    ]
+    if any(one.measured is not None for one in forecasts):
+        notes.append("measured: it was among the data that the prediction is from, so its error is that of a fit")
+    return "\n".join([head, aligned(_COLUMNS, [_line(one) for one in forecasts], notes)])
+
+
+def _line(one: Forecast) -> list[str]:
+    seconds, held_out = one.seconds, one.held_out
+    ends = [MISSING if end is None else format_time(end * 1e9) for end in (seconds.low, seconds.high)]
+    reached = ", ".join(dict.fromkeys(said.partition(":")[0] for said in one.extrapolated))
+    score = MISSING
+    if held_out.median_error is not None and held_out.worst_error is not None:
+        score = f"{held_out.median_error:.1%}/{held_out.worst_error:.1%}"
+    marks = [f"extrapolated: {reached}"] if reached else []
+    return [
+        format_size(one.size_bytes) if one.size_bytes else MISSING,
+        format_time(seconds.value * 1e9),
+        *ends,
+        format_rate(one.algbw),
+        format_rate(one.busbw),
+        MISSING if one.measured is None else format_time(one.measured.time_ns),
+        MISSING if one.error is None else f"{one.error:+.1%}",
+        score,
+        "; ".join(["validated" if held_out.passed else "not validated", *marks]),
+    ]
+
+
+def _model(one: Forecast) -> list[str]:
+    return [one.formula if one.algorithm is None else f"{one.algorithm}: {one.formula}"]
+
+
+def _ties(one: Forecast) -> list[str]:
+    return [f"the data cannot tell it from {name}, which takes {format_time(taken * 1e9)}" for name, taken in one.ties]
+
+
+def _each(label: str, forecasts: Sequence[Forecast], said: Callable[[Forecast], Sequence[str]]) -> list[str]:
+    """Everything that is said, once, with the sizes it is said of where it is not said of all."""
+    sizes: dict[str, list[int]] = {}
+    for one in forecasts:
+        for words in said(one):
+            sizes.setdefault(words, []).append(one.size_bytes)
+    lines: list[str] = []
+    for words, of in sizes.items():
+        where = "" if len(of) == len(forecasts) else f" ({_sizes(of)})"
+        lines.append(f"{label}{where}: {words}")
+    return lines
+
+
+def _sizes(of: Sequence[int]) -> str:
+    return about_size(of[0]) if len(of) == 1 else f"{about_size(of[0])} to {about_size(of[-1])}"

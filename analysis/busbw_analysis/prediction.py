@@ -1,0 +1,275 @@
+"""From what was measured to what was not: which curve or law answers a question, and what has to be said with it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from busbw.errors import AnalysisError, UsageError
+from busbw_analysis.evidence import LIBRARY, PAIRS, Evidence, shape_of
+from busbw_analysis.series import Point
+from busbw_analysis.theory.forecast import Forecast, by_curve, by_law, curve_of
+from busbw_analysis.theory.laws import Law, Value, from_messages
+from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel, model_for
+from busbw_analysis.theory.terms import candidates
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: ``op`` on ``ranks`` ranks over ``hosts`` hosts at each of ``sizes_bytes`` ((0,) for an op that has
+    no size).
+    """
+
+    op: str
+    ranks: int
+    hosts: int
+    sizes_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """The answers, one for each size, with the evidence that they are from and what has to be known of all of them."""
+
+    question: Question
+    evidence: Evidence
+    forecasts: tuple[Forecast, ...]
+    notes: tuple[str, ...]
+
+
+def question(
+    evidence: Evidence,
+    ranks: int,
+    sizes_bytes: Sequence[int],
+    *,
+    hosts: int | None = None,
+    ranks_per_host: int | None = None,
+) -> Question:
+    """The question as it can be asked of ``evidence``. Unless ``hosts`` or ``ranks_per_host`` say it, ranks are on
+    hosts as in the measurement of as many, else with as many on each as were measured. Raises UsageError for what
+    cannot be asked, AnalysisError for hosts between which nothing was measured.
+    """
+    op = evidence.op
+    if ranks < 2:
+        message = f"--ranks {ranks}: one rank sends nothing; want at least 2"
+        raise UsageError(message)
+    if op in PAIRS and ranks != 2:
+        message = f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2"
+        raise UsageError(message)
+    unsized = not any(point.size_bytes for one in evidence.of_op for point in one.points)
+    if unsized and sizes_bytes:
+        message = f"{op} has no size; leave out --size"
+        raise UsageError(message)
+    if not unsized and (not sizes_bytes or not all(sizes_bytes)):
+        given = "size 0" if sizes_bytes else "no size was given"
+        message = f"{given}: {op} needs a size above 0 (--size 1MiB)"
+        raise UsageError(message)
+    found = _hosts(evidence, ranks, hosts, ranks_per_host)
+    return Question(op, ranks, found, tuple(sizes_bytes) or (0,))
+
+
+def _hosts(evidence: Evidence, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
+    shapes = [shape_of(one) for one in evidence.of_op]
+    far = [shape for shape in shapes if shape[1] > 1]
+    if hosts is not None and ranks_per_host is not None:
+        message = "--hosts and --ranks-per-host say the same twice; give one of them"
+        raise UsageError(message)
+    if ranks_per_host is not None:
+        if ranks_per_host < 1:
+            message = f"--ranks-per-host {ranks_per_host}: want at least 1"
+            raise UsageError(message)
+        hosts = -(-ranks // ranks_per_host)
+    if hosts is None:
+        same = [shape[1] for shape in shapes if shape[0] == ranks]
+        most = max((-(-count // over) for count, over in far), default=ranks)
+        hosts = same[0] if same else -(-ranks // most)
+    if not 1 <= hosts <= ranks:
+        message = f"--hosts {hosts}: want 1 to {ranks}, a rank on each at least"
+        raise UsageError(message)
+    if hosts > 1 and not far:
+        message = (
+            f"{ranks} ranks on {hosts} hosts cross a node boundary, and nothing in these runs was measured between "
+            "hosts: what a network takes does not follow from one host. Measure on two hosts or more, or ask for one "
+            "with --hosts 1"
+        )
+        raise AnalysisError(message)
+    if hosts == 1 and not any(shape[1] == 1 for shape in shapes):
+        least = min(shape[1] for shape in shapes)
+        message = (
+            f"{ranks} ranks on 1 host: these runs have only measurements over {least} hosts or more, from which the "
+            "time inside a host does not follow; measure on one host, or ask for more with --hosts"
+        )
+        raise AnalysisError(message)
+    return hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What one algorithm takes over numbers of ranks: (ranks, time). ``chosen`` and ``tied`` as of its law."""
+
+    algorithm: str
+    chosen: bool
+    tied: bool
+    points: tuple[tuple[int, Value], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """The time of one call of ``size_bytes`` over ranks, fastest algorithm first at the number that was asked for.
+
+    ``measured`` are the points of that very size, ``fitted`` what the fits of other curves say of it.
+    """
+
+    question: Question
+    size_bytes: int
+    lines: tuple[Line, ...]
+    measured: tuple[tuple[int, Point], ...]
+    fitted: tuple[tuple[int, Value], ...]
+
+
+def scaling(evidence: Evidence, asked: Question) -> Scaling:
+    """One size over 2 to 65,536 ranks, by every algorithm that there are parameters for; ranks are spread over hosts
+    as those that were asked for. Raises UsageError for several sizes, AnalysisError without any algorithm.
+    """
+    if len(asked.sizes_bytes) != 1:
+        message = f"--plot draws one size over ranks; --size has {len(asked.sizes_bytes)}"
+        raise UsageError(message)
+    (size,) = asked.sizes_bytes
+    each = -(-asked.ranks // asked.hosts)
+
+    def hosts(ranks: int) -> int:
+        return 1 if asked.hosts == 1 else -(-ranks // each)
+
+    far = asked.hosts > 1
+    curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
+    counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
+    laws, notes = laws_for(evidence, asked)
+    lines = [
+        Line(law.term.algorithm, law.chosen, law.tied, _along(law, [(count, hosts(count)) for count in counts], size))
+        for law in laws
+    ]
+    lines = [line for line in lines if len(line.points) > 1]
+    if not lines:
+        message = f"there is no model to draw {asked.op} over ranks by: {'; '.join(notes) or 'no algorithm is known'}"
+        raise AnalysisError(message)
+    measured, fitted = [], []
+    for one in curves:
+        ranks = len(one.key.ranks)
+        at = next((point for point in one.points if point.size_bytes == size), None)
+        if at is not None:
+            measured.append((ranks, at))
+            continue
+        try:
+            fitted.append((ranks, by_curve(curve_of(one), size).seconds))
+        except AnalysisError:
+            continue  # a curve that carries no fit says nothing of another size
+
+    def taken(line: Line) -> tuple[bool, bool, float]:
+        nearest = min(line.points, key=lambda point: abs(point[0] - asked.ranks))
+        return not line.chosen, not line.tied, nearest[1].value
+
+    return Scaling(asked, size, tuple(sorted(lines, key=taken)), tuple(measured), tuple(fitted))
+
+
+def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> tuple[tuple[int, Value], ...]:
+    """The times of ``law`` on every shape that it exists for and that its parameters tell of."""
+    points: list[tuple[int, Value]] = []
+    for ranks, hosts in shapes:
+        if law.term.possible(ranks, hosts):
+            try:
+                points.append((ranks, law.at(ranks, hosts, size_bytes)))
+            except AnalysisError:
+                continue
+    return tuple(points)
+
+
+def predict(evidence: Evidence, asked: Question) -> Prediction:
+    """The answers to ``asked``. Raises AnalysisError, with what is needed, where the data carry none."""
+    measured = evidence.curve(asked.ranks, asked.hosts)
+    notes = list(evidence.notes)
+    if measured is not None and measured.points[-1].size_bytes:
+        try:
+            curve = curve_of(measured)
+            return Prediction(asked, evidence, tuple(by_curve(curve, size) for size in asked.sizes_bytes), tuple(notes))
+        except AnalysisError as error:
+            refused = str(error)
+            notes.append(refused)
+    laws, why = laws_for(evidence, asked)
+    notes += why
+    reaches = _reaches(evidence, asked)
+    curves = [one for one in evidence.curves if (one.key.hosts > 1) == (asked.hosts > 1)]
+    try:
+        forecasts = tuple(by_law(laws, curves, asked.ranks, asked.hosts, size, reaches) for size in asked.sizes_bytes)
+    except AnalysisError as error:
+        said = "; ".join([str(error), *notes])
+        raise AnalysisError(said) from error
+    return Prediction(asked, evidence, forecasts, tuple(notes))
+
+
+def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tuple[str, ...]]:
+    """Every algorithm that could be behind the op, with parameters from these data, and what has to be said of them.
+
+    Parameters are those of a joint fit or those of messages between two ranks: whichever was less wrong on what it had
+    not seen. None of the laws is chosen where it is not known what the backend runs.
+    """
+    notes: list[str] = []
+    if evidence.op in UNMODELLED:
+        return (), (f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks",)
+    joint: tuple[Law, ...] = ()
+    messages = _by_messages(evidence, asked, notes)
+    return _better(joint, messages), tuple(notes)
+
+
+def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
+    far = asked.hosts > 1
+    parameters = evidence.parameters(far=far)
+    if isinstance(parameters, NoModel):
+        notes.append(parameters.reason)
+        return ()
+    by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
+    terms = candidates(evidence.op, evidence.backend, by_hand)
+    known = by_hand is not None or isinstance(model_for(evidence.op, evidence.backend), CostModel)
+    if not known:
+        names = ", ".join(term.algorithm for term in terms)
+        notes.append(f"which algorithm {evidence.backend} runs for {evidence.op} is not known; of {names} name one")
+    curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
+    return tuple(
+        from_messages(term, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
+        for place, term in enumerate(terms)
+    )
+
+
+def _better(one: tuple[Law, ...], two: tuple[Law, ...]) -> tuple[Law, ...]:
+    """Those of which the chosen one was less wrong; the first where that is not known."""
+
+    def error(laws: tuple[Law, ...]) -> float:
+        held_out = next((law.held_out for law in laws if law.chosen), None)
+        return float("inf") if held_out is None or held_out.median_error is None else held_out.median_error
+
+    return two if error(two) < error(one) or not one else one
+
+
+def _reaches(evidence: Evidence, asked: Question) -> tuple[str, ...]:
+    """What of the question lies outside of what was measured, other than its size."""
+    far = asked.hosts > 1
+    shapes = [shape_of(one) for one in evidence.curves or evidence.of_op if (one.key.hosts > 1) == far]
+    if evidence.curve(asked.ranks, asked.hosts) is not None or not shapes:
+        return ()
+    said: list[str] = []
+    counts = sorted({ranks for ranks, _ in shapes})
+    if asked.ranks > counts[-1]:
+        said.append(f"ranks: {asked.ranks} are {asked.ranks / counts[-1]:.3g} × the most measured, {counts[-1]}")
+    elif asked.ranks < counts[0]:
+        said.append(f"ranks: {asked.ranks} are fewer than the fewest measured, {counts[0]}")
+    most = max(hosts for _, hosts in shapes)
+    if asked.hosts > most:
+        said.append(f"hosts: {asked.hosts} are {asked.hosts / most:.3g} × the most measured, {most}")
+    each, measured = -(-asked.ranks // asked.hosts), max(-(-ranks // hosts) for ranks, hosts in shapes)
+    crowded = [shape for shape in shapes if evidence.crowded(*shape)]
+    of = f"{each} ranks on a host of {evidence.cores} usable cores"
+    if evidence.crowded(asked.ranks, asked.hosts) and not crowded:
+        said.append(f"cores: {of} share cores, a new regime: none of the measured ranks did")
+    elif crowded and len(crowded) == len(shapes) and not evidence.crowded(asked.ranks, asked.hosts):
+        said.append(f"cores: {of} have a core each, a new regime: none of the measured ranks had")
+    elif crowded and each > measured:
+        said.append(f"cores: {of} share cores more than the most measured, {measured}")
+    elif each > measured:
+        said.append(f"a host: {each} ranks on one are more than the most measured, {measured}")
+    return tuple(said)

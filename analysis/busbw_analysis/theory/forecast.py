@@ -1,0 +1,248 @@
+"""What was not measured: the time of a call at other sizes and on other numbers of ranks, what that rests on, and how
+far it reaches beyond the data.
+
+On ranks that were measured, the fit of their own curve answers, beyond its largest size the last piece of it alone; on
+others a law does: the rounds and bytes of an algorithm times parameters that were found in the same data. How wrong the
+same way of predicting was where the truth was kept from it stands beside every answer.
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+
+import numpy as np
+
+from busbw.errors import AnalysisError
+from busbw.units import about_size, format_rate, format_size, format_time
+from busbw_analysis.launches import tail_of
+from busbw_analysis.series import Point, Series
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, fit_points, fit_series
+from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value
+from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
+from busbw_analysis.theory.textbook import share
+
+_RESAMPLES = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What is predicted of one call: ``seconds`` with its interval, what it rests on and what is extrapolated.
+
+    ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
+    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one.
+    """
+
+    op: str
+    size_bytes: int
+    ranks: int
+    hosts: int
+    seconds: Value
+    basis: str
+    algorithm: str | None
+    formula: str
+    parameters: str
+    interval_note: str
+    extrapolated: tuple[str, ...]
+    held_out: HeldOut
+    measured: Point | None
+    ties: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def algbw(self) -> float | None:
+        """B/s; None for an op that has no size."""
+        return self.size_bytes / self.seconds.value if self.size_bytes else None
+
+    @property
+    def busbw(self) -> float | None:
+        """B/s; None where there is no wire."""
+        factor = bus_factor(self.op, self.ranks)
+        return None if self.algbw is None or factor is None else self.algbw * factor
+
+    @property
+    def error(self) -> float | None:
+        """(predicted − measured) / measured; None where it was not measured."""
+        return None if self.measured is None else self.seconds.value / (self.measured.time_ns / 1e9) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredCurve:
+    """A curve with its fit and, where there are launches enough, the cuts of every resample of them."""
+
+    series: Series
+    fit: Fit
+    resampled: Cuts | None
+
+    def seconds(self, size_bytes: int) -> Value:
+        """The time by the piece that the size falls in: the last one beyond the largest size."""
+        piece = self.fit.segments[bisect_right(self.fit.breaks_bytes, size_bytes)]
+        value = piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
+        if self.resampled is None:
+            return Value(value)
+        count = len(self.resampled.starts)
+        sizes = np.broadcast_to(np.asarray(self.fit.sizes_bytes, dtype=np.float64), (count, len(self.fit.sizes_bytes)))
+        found = self.resampled.predict(sizes, np.full(count, float(size_bytes)))
+        tail = tail_of(self.series.launches)
+        low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
+        # Where resamples cut elsewhere, what all launches say may lie outside.
+        return Value(value, min(low, value), max(high, value))
+
+
+def curve_of(series: Series, seed: int = 0) -> MeasuredCurve:
+    """Fit a curve, to be asked for other sizes. Raises AnalysisError for one that carries no fit."""
+    fit = fit_series(series)
+    if not isinstance(fit, Fit):
+        message = f"the curve of {series.key.label} carries no prediction: {fit.reason}"
+        raise AnalysisError(message)
+    return MeasuredCurve(series, fit, _resampled(series, len(fit.segments), seed))
+
+
+def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
+    """The fits of resampled launches, each with as many pieces as that of all of them, cut where it likes."""
+    counts = {len(point.launch_medians_ns) for point in series.points}
+    count = min(counts)
+    if len(counts) != 1 or count < LAUNCHES_FOR_A_BOOTSTRAP:
+        return None
+    launches = np.asarray([point.launch_medians_ns for point in series.points], dtype=np.float64).T / 1e9
+    draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
+    times: Floats = np.median(launches[draws], axis=1)
+    sizes = np.asarray([point.size_bytes for point in series.points], dtype=np.float64)
+    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_SIZES)
+
+
+def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
+    """The answer of a curve for one size. Raises AnalysisError beyond the largest when its last piece has no slope."""
+    series, fit = curve.series, curve.fit
+    first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
+    piece = fit.segments[bisect_right(fit.breaks_bytes, size_bytes)]
+    if size_bytes > last and "beta" in piece.at_bound:
+        message = (
+            f"{format_size(size_bytes)} is beyond the largest measured size, {format_size(last)}, and from "
+            f"{format_size(piece.first_bytes)} on time does not grow with size, so no rate follows for larger ones; "
+            "measure larger sizes"
+        )
+        raise AnalysisError(message)
+    seconds = curve.seconds(size_bytes)
+    rate = "time does not grow with size" if "beta" in piece.at_bound else _rate_words(piece.beta_seconds_per_byte)
+    return Forecast(
+        op=series.key.op,
+        size_bytes=size_bytes,
+        ranks=len(series.key.ranks),
+        hosts=series.key.hosts,
+        seconds=seconds,
+        basis="the fit of the curve of these ranks",
+        algorithm=None,
+        formula="T = α + S/B, in pieces",
+        parameters=(
+            f"α {format_time(piece.alpha_seconds * 1e9)}, {rate}, from the sizes {format_size(piece.first_bytes)} to "
+            f"{format_size(piece.last_bytes)}"
+        ),
+        interval_note=fit.interval_note,
+        extrapolated=tuple(_size_words(size_bytes, first, last)),
+        held_out=_beyond(curve, size_bytes / last) if size_bytes > last else _between(fit),
+        measured=_point(series, size_bytes),
+    )
+
+
+def _rate_words(beta: float) -> str:
+    return f"B {format_rate(1 / beta)} (algbw)"
+
+
+def _size_words(size_bytes: int, first: int, last: int) -> list[str]:
+    if size_bytes > last:
+        how = about_size(size_bytes), format_size(last)
+        return [f"size: {how[0]} is {size_bytes / last:.3g} × the largest measured one, {how[1]}"]
+    if size_bytes < first:
+        return [f"size: {about_size(size_bytes)} is below the smallest measured one, {format_size(first)}"]
+    return []
+
+
+def _between(fit: Fit) -> HeldOut:
+    if fit.validation is None:
+        return HeldOut(fit.validation_note.removeprefix("not validated: "), None, None, passed=False)
+    checked = fit.validation
+    return HeldOut(f"{checked.sizes} held-out sizes", checked.median_error, checked.worst_error, checked.passed)
+
+
+def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
+    """Hide the largest sizes, as far as the question reaches or as the data allow, and predict them from the others."""
+    sizes, times = curve.fit.sizes_bytes, curve.fit.times_ns
+    count = max(sum(1 for size in sizes if size * reach <= sizes[-1]), LEAST_SIZES)
+    if count >= len(sizes):
+        return HeldOut(f"{len(sizes)} sizes leave none to be held out", None, None, passed=False)
+    try:
+        fit = fit_points(sizes[:count], times[:count])
+    except AnalysisError as error:
+        return HeldOut(f"without the largest sizes there is no fit: {error}", None, None, passed=False)
+    piece = fit.segments[-1]
+    errors = [
+        abs((piece.alpha_seconds + piece.beta_seconds_per_byte * size) / (time / 1e9) - 1)
+        for size, time in zip(sizes[count:], times[count:], strict=True)
+    ]
+    tried = sizes[-1] / sizes[count - 1]
+    far = tried >= min(reach, sizes[-1] / sizes[-2]) and tried * 1.001 >= reach
+    largest = f"the largest sizes ({len(errors)})"
+    how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g})"
+    how += "," if far else f", which is no test of × {reach:.3g},"
+    return HeldOut(how, median(errors), max(errors), far and median(errors) <= VALID_SIZES)
+
+
+def by_law(
+    laws: Sequence[Law], curves: Sequence[Series], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str] = ()
+) -> Forecast:
+    """The answer of the chosen one of ``laws`` for ``ranks`` on ``hosts``. ``curves`` are what was measured of the op,
+    ``reaches`` what else is extrapolated. Raises AnalysisError where no algorithm was chosen or there is none such.
+    """
+    law = next((one for one in laws if one.chosen), None)
+    if law is None:
+        message = "none of the algorithms was chosen; name one"
+        raise AnalysisError(message)
+    term = law.term
+    if not term.possible(ranks, hosts):
+        message = f"{term.op} by {term.algorithm} does not exist for {ranks} ranks on {hosts} host(s)"
+        raise AnalysisError(message)
+    seconds = law.at(ranks, hosts, size_bytes)
+    sizes = sorted({point.size_bytes for series in curves for point in series.points if point.size_bytes})
+    held_out = law.held_out
+    if sizes and size_bytes > sizes[-1]:
+        held_out = replace(held_out, how=f"{held_out.how} of no larger size than measured,", passed=False)
+    same = (one for one in curves if (len(one.key.ranks), one.key.hosts) == (ranks, hosts))
+    points = [_point(one, size_bytes) for one in same]
+    return Forecast(
+        op=term.op,
+        size_bytes=size_bytes,
+        ranks=ranks,
+        hosts=hosts,
+        seconds=seconds,
+        basis=law.basis,
+        algorithm=term.algorithm,
+        formula=term.formula,
+        parameters=law.parameters,
+        interval_note=law.interval_note,
+        extrapolated=(*(_size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else ()), *reaches),
+        held_out=held_out,
+        measured=points[0] if points else None,
+        ties=tuple(
+            (other.term.algorithm, other.at(ranks, hosts, size_bytes).value)
+            for other in laws
+            if other.tied and other is not law and other.term.possible(ranks, hosts)
+        ),
+    )
+
+
+def _point(series: Series, size_bytes: int) -> Point | None:
+    return next((point for point in series.points if point.size_bytes == size_bytes), None)
+
+
+_TWICE = frozenset({"all_reduce"})
+_SHARED = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_WHOLE = frozenset({"broadcast", "reduce", "send_recv", "ping_pong", "pair_uni", "pair_bidir"})
+
+
+def bus_factor(op: str, ranks: int) -> float | None:
+    """What algbw times is busbw, as nccl-tests has it; None where there is no wire."""
+    if ranks < 2:
+        return None
+    if op in _TWICE:
+        return 2 * share(ranks)
+    return share(ranks) if op in _SHARED else 1.0 if op in _WHOLE else None
