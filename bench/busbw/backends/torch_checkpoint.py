@@ -95,7 +95,7 @@ class _Checkpoint:
         failed, self._failed = self._failed, None
         if failed is not None:
             raise BackendError(failed)
-        return int((self._bound.receive != self._bound.send).sum())
+        return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
     def free(self) -> None:
         """Nothing of it is left."""

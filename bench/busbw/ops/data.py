@@ -167,8 +167,8 @@ def count_wrong(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -
         part = buffer[start : start + span.length]
         row = made_of.row(span).to(buffer.device)
         whole = span.length // PERIOD * PERIOD
-        wrong += int((part[:whole].view(-1, PERIOD) != row).sum())
-        wrong += int((part[whole:] != row[: span.length - whole]).sum())
+        wrong += int(torch.count_nonzero(part[:whole].view(-1, PERIOD) != row))
+        wrong += int(torch.count_nonzero(part[whole:] != row[: span.length - whole]))
         start += span.length
     return wrong
 

@@ -165,7 +165,7 @@ _EXPECTED: dict[str, Callable[[Bound], torch.Tensor]] = {
 
 
 def _wrong(expected: Callable[[Bound], torch.Tensor], bound: Bound) -> int:
-    return int((bound.receive != expected(bound)).sum())
+    return int(torch.count_nonzero(bound.receive != expected(bound)))
 
 
 def _wrong_of(bound: Bound) -> Callable[[], int] | None:

@@ -73,7 +73,7 @@ class _Kept:
             raise BackendError(self.file.explain(failed)) from failed
         self._lay_noise()
         self._bound.receive.view(torch.uint8).copy_(torch.from_numpy(self.file.memory))
-        return int((self._bound.receive != self._bound.send).sum())
+        return int(torch.count_nonzero(self._bound.receive != self._bound.send))
 
     def cross_checked(self, timeout_seconds: float, *, writes: bool) -> CrossCheck | None:
         """What fio says of the same file."""
