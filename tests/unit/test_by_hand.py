@@ -125,7 +125,7 @@ def possible(blocks: int) -> list[Case]:
         for ranks in (2, 3, 4, 6, 7, 8):
             even = OPS[op].multiple(ranks)
             elements = even * blocks + (1 if even == 1 and blocks > 1 else 0)
-            case = case_of(op, name, ranks, elements, nodes=2 if name == "hierarchical" else 1)
+            case = case_of(op, name, ranks, elements, nodes=2 if ALGORITHMS[op][name].levels else 1)
             if by_hand.refuse(OPS[op], case) is None:
                 cases.append(case)
     return cases

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
-from busbw.schedules import ALGORITHMS, BY_HAND, all_reduce
-from busbw.schedules.base import Contribution, Schedule, Transfer, cost, execute
+from busbw.schedules import ALGORITHMS, BY_HAND, rings
+from busbw.schedules.all_reduce import double_tree
+from busbw.schedules.base import Contribution, Schedule, Transfer, cost, execute, through_a_link
+from busbw.schedules.switched import SWITCHED
+from busbw.schedules.trees import twins
 from busbw_analysis.theory import textbook
 from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
 RANKS = range(1, 65)
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
+LEVELS = [(op, name) for op, name in EVERY if ALGORITHMS[op][name].levels]
+FLAT = [(op, name) for op, name in EVERY if not ALGORITHMS[op][name].levels]
 
 
 def schedule_of(op: str, name: str, ranks: int, hosts: int = 1) -> Schedule | None:
@@ -45,7 +52,7 @@ def meaning(op: str, ranks: int, blocks: int) -> tuple[tuple[Contribution, ...],
     return meanings[op]
 
 
-@pytest.mark.parametrize(("op", "name"), EVERY)
+@pytest.mark.parametrize(("op", "name"), FLAT)
 def test_every_rank_ends_with_what_the_operation_means(op: str, name: str) -> None:
     tried = 0
     for ranks in RANKS:
@@ -56,12 +63,13 @@ def test_every_rank_ends_with_what_the_operation_means(op: str, name: str) -> No
     assert tried >= 7
 
 
+@pytest.mark.parametrize(("op", "name"), LEVELS)
 @pytest.mark.parametrize("hosts", [1, 2, 3, 4, 8])
-def test_levels_of_hosts_end_alike(hosts: int) -> None:
+def test_levels_of_hosts_end_alike(hosts: int, op: str, name: str) -> None:
     for on_host in range(1, 9):
-        schedule = schedule_of("all_reduce", "hierarchical", hosts * on_host, hosts)
+        schedule = schedule_of(op, name, hosts * on_host, hosts)
         assert schedule is not None
-        assert execute(schedule) == meaning("all_reduce", hosts * on_host, schedule.blocks)
+        assert execute(schedule) == meaning(op, hosts * on_host, schedule.blocks)
 
 
 def test_a_barrier_lets_nobody_go_before_the_last_has_come() -> None:
@@ -80,7 +88,7 @@ def test_a_barrier_lets_nobody_go_before_the_last_has_come() -> None:
 def test_the_formula_is_what_is_counted(row: Textbook) -> None:
     tried = 0
     for ranks in RANKS:
-        for hosts in (1, 2, 4, 8) if row.algorithm == "hierarchical" else (1,):
+        for hosts in (2, 4, 8) if ALGORITHMS[row.op][row.algorithm].levels else (1,):
             if not row.possible(ranks, hosts):
                 continue
             schedule = schedule_of(row.op, row.algorithm, ranks, hosts)
@@ -103,9 +111,180 @@ def test_there_is_a_row_for_every_schedule_and_for_nothing_else() -> None:
 def test_where_a_schedule_is_possible_so_is_its_row() -> None:
     for row in TEXTBOOK:
         for ranks in range(2, 65):
-            hosts = 2 if row.algorithm == "hierarchical" else 1
+            hosts = 2 if ALGORITHMS[row.op][row.algorithm].levels else 1
             there = ranks % hosts == 0 and ALGORITHMS[row.op][row.algorithm].refuse(ranks) is None
             assert row.possible(ranks, hosts) == there, (row, ranks)
+
+
+SWITCHES = [(op, name) for op, named in SWITCHED.items() for name in named]
+
+
+@pytest.mark.parametrize(("op", "name"), SWITCHES)
+def test_a_switch_that_adds_leaves_what_the_operation_means(op: str, name: str) -> None:
+    for ranks in RANKS:
+        for hosts in (1, 2, 4, 8):
+            if ranks % hosts == 0:
+                schedule = SWITCHED[op][name](ranks, ranks // hosts)
+                assert execute(schedule) == (*meaning(op, ranks, schedule.blocks), ()), (ranks, hosts)
+
+
+@pytest.mark.parametrize("row", textbook.SWITCHED, ids=lambda row: f"{row.op} {row.algorithm}")
+def test_the_formula_with_a_switch_is_what_is_counted(row: Textbook) -> None:
+    tried = 0
+    for ranks in RANKS:
+        for hosts in (1, 2, 4, 8):
+            if not row.possible(ranks, hosts):
+                continue
+            schedule = SWITCHED[row.op][row.algorithm](ranks, ranks // hosts)
+            by_switch = [any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds]
+            by_ranks = [one for messages in schedule.rounds for one in messages if one.source < ranks]
+            sums = Counter(one.to for messages in schedule.rounds for one in messages for _ in one.sent if one.adds)
+            counted = [
+                # To the switch and from there to a rank is one message.
+                len(by_switch) - sum(by_switch) / 2,
+                float(through_a_link(schedule, ranks)),
+                max([count for rank, count in sums.items() if rank < ranks], default=0) / schedule.blocks,
+                sum(len(one.sent) for one in by_ranks) / schedule.blocks,
+            ]
+            said = [count(ranks, hosts) for count in (row.rounds, row.sent, row.added, row.moved)]
+            assert said == pytest.approx(counted), (ranks, hosts)
+            tried += 1
+    assert tried >= 50
+
+
+def test_there_is_a_row_for_every_switch_and_for_nothing_else() -> None:
+    assert [(row.op, row.algorithm) for row in textbook.SWITCHED] == SWITCHES
+
+
+@pytest.mark.parametrize(("ranks", "ceiling"), [(2, 0.667), (3, 1.0), (4, 1.2), (8, 1.556)])
+def test_busbw_by_nvls_comes_to_more_than_the_link_carries(ranks: int, ceiling: float) -> None:
+    # Of B, 2(n−1)/(n+1): published for NVLink SHARP in pull request 239 of NVIDIA/nccl-tests.
+    row = textbook.textbook("all_reduce", "nvls")
+    assert row is not None
+    assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1) == pytest.approx(ceiling, abs=5e-4)
+
+
+@pytest.mark.parametrize(("op", "ranks"), [("all_gather", 4), ("all_gather", 8), ("reduce_scatter", 8)])
+def test_nvls_saves_no_bytes_where_each_result_has_to_come_once(op: str, ranks: int) -> None:
+    row, ring = textbook.textbook(op, "nvls"), textbook.textbook(op, "ring")
+    assert row is not None
+    assert ring is not None
+    assert row.sent(ranks, 1) == ring.sent(ranks, 1)
+
+
+@pytest.mark.parametrize(("hosts", "on_host"), [(2, 1), (2, 8), (4, 8), (8, 4)])
+def test_sharp_has_every_rank_send_its_share_to_the_network_once(hosts: int, on_host: int) -> None:
+    ranks = hosts * on_host
+    schedule = SWITCHED["all_reduce"]["sharp"](ranks, on_host)
+    sent = Counter(one.source for messages in schedule.rounds for one in messages for _ in one.sent if one.to == ranks)
+    shares = {rank: count / schedule.blocks for rank, count in sent.items()}
+    assert shares == pytest.approx(dict.fromkeys(range(ranks), 1 / on_host))
+    # So busbw comes to 2(n−1)/n times what the g cards of a host carry.
+    assert 2 * (ranks - 1) / ranks / shares[0] == pytest.approx(2 * (ranks - 1) / ranks * on_host)
+    # Rings between hosts send 2(k−1)/k times as much.
+    levels = ALGORITHMS["all_reduce"]["hierarchical"].on(ranks, hosts)
+    assert between_hosts(levels, on_host) / shares[0] == pytest.approx(2 * (hosts - 1) / hosts)
+
+
+def between_hosts(schedule: Schedule, on_host: int) -> float:
+    """What the busiest rank sends to other hosts, in units of S."""
+    sent = Counter(
+        one.source
+        for messages in schedule.rounds
+        for one in messages
+        for _ in one.sent
+        if one.source // on_host != one.to // on_host
+    )
+    return max(sent.values(), default=0) / schedule.blocks
+
+
+@pytest.mark.parametrize(("hosts", "on_host"), [(2, 4), (4, 8), (8, 3)])
+def test_several_rings_keep_all_cards_of_a_host_at_work_and_one_ring_does_not(hosts: int, on_host: int) -> None:
+    ranks, whole = hosts * on_host, 2 * (hosts * on_host - 1) / (hosts * on_host)
+    named = ALGORITHMS["all_reduce"]
+    assert between_hosts(named["multi-ring"].on(ranks, hosts), on_host) == pytest.approx(whole / on_host)
+    assert between_hosts(named["ring"].on(ranks, hosts), on_host) == pytest.approx(whole)
+
+
+@pytest.mark.parametrize(("hosts", "on_host"), [(2, 4), (4, 8), (8, 3)])
+def test_an_exchange_in_two_levels_has_one_message_from_each_rank_to_each_other_host(hosts: int, on_host: int) -> None:
+    messages: dict[str, Counter[int]] = {}
+    for name in ("two-level", "spread"):
+        schedule = ALGORITHMS["all_to_all"][name].on(hosts * on_host, hosts)
+        crossing = (one for all_of_them in schedule.rounds for one in all_of_them)
+        messages[name] = Counter(one.source for one in crossing if one.source // on_host != one.to // on_host)
+        assert between_hosts(schedule, on_host) == pytest.approx((hosts - 1) / hosts)
+    assert set(messages["two-level"].values()) == {hosts - 1}
+    assert set(messages["spread"].values()) == {(hosts - 1) * on_host}
+
+
+def test_of_two_trees_every_rank_is_a_leaf_in_one() -> None:
+    for ranks in RANKS:
+        both = twins(range(ranks))
+        parents = [{edge.parent for edge in tree} for tree in both]
+        children = [Counter(edge.parent for edge in tree) for tree in both]
+        for tree in both:
+            assert {edge.child for edge in tree} | {edge.parent for edge in tree} in ({*range(ranks)}, set())
+            assert max((edge.depth for edge in tree), default=0) == textbook.up(ranks)
+        # Of an odd number one rank cannot be; it has one child in both.
+        twice = parents[0] & parents[1]
+        assert len(twice) == (ranks % 2 if ranks > 1 else 0)
+        assert all(max(count.values(), default=0) <= 2 for count in children)
+        assert all(count[rank] == 1 for rank in twice for count in children)
+
+
+@pytest.mark.parametrize("row", textbook.LIMITS, ids=lambda row: row.algorithm)
+def test_a_limit_is_what_pipelining_comes_near_to(row: Textbook) -> None:
+    for ranks in range(2, 65):
+        whole, finer = double_tree(ranks, 1), double_tree(ranks, 64)
+        assert row.rounds(ranks, 1) == len(whole.rounds)
+        assert row.sent(ranks, 1) == pytest.approx(float(through_a_link(whole, ranks)))
+        assert row.sent(ranks, 1) == pytest.approx(float(through_a_link(finer, ranks)))
+        # Up and down one after the other, three ranks cannot have more than two thirds of both links busy.
+        assert float(cost(finer).sent) == pytest.approx(row.sent(ranks, 1), rel=0.35 if ranks == 3 else 0.08)
+
+
+class TestCrossover:
+    """Where two algorithms take the same time."""
+
+    ALPHA, BETA = 20e-6, 1 / 10e9
+
+    def crossing(self, one: str, other: str, ranks: int) -> float | None:
+        rows = [textbook.textbook("all_reduce", name) for name in (one, other)]
+        assert rows[0] is not None
+        assert rows[1] is not None
+        return textbook.crossover_bytes(rows[0], rows[1], ranks, 1, self.ALPHA, self.BETA)
+
+    def test_of_a_ring_and_a_pipelined_double_tree(self) -> None:
+        for ranks in range(4, 65):
+            expected = ranks * (ranks - 1 - textbook.up(ranks)) * self.ALPHA / self.BETA
+            assert self.crossing("ring", "double binary tree, pipelined", ranks) == pytest.approx(expected)
+
+    def test_of_a_ring_and_a_binomial_tree(self) -> None:
+        for ranks in range(4, 65):
+            up = textbook.up(ranks)
+            expected = (ranks - 1 - up) / (up - (ranks - 1) / ranks) * self.ALPHA / self.BETA
+            assert self.crossing("ring", "binomial-tree", ranks) == pytest.approx(expected)
+            assert self.crossing("binomial-tree", "ring", ranks) == pytest.approx(expected)
+
+    def test_there_is_none_where_one_has_no_more_rounds_and_no_more_bytes(self) -> None:
+        for ranks in range(2, 65):
+            assert self.crossing("reduce-scatter-all-gather", "ring", ranks) is None
+            assert self.crossing("ring", "ring", ranks) is None
+        # Two ranks: a ring has as many rounds as a tree and half of its bytes.
+        assert self.crossing("ring", "binomial-tree", 2) is None
+
+    def test_sums_move_it(self) -> None:
+        ring, tree = textbook.textbook("all_reduce", "ring"), textbook.textbook("all_reduce", "binomial-tree")
+        assert ring is not None
+        assert tree is not None
+        found = textbook.crossover_bytes(ring, tree, 8, 1, self.ALPHA, self.BETA, 1 / 5e9)
+        assert found is not None
+        seconds = [
+            row.rounds(8, 1) * self.ALPHA + found * (row.sent(8, 1) * self.BETA + row.added(8, 1) / 5e9)
+            for row in (ring, tree)
+        ]
+        assert seconds[0] == pytest.approx(seconds[1])
 
 
 class TestExecute:
@@ -132,4 +311,4 @@ class TestExecute:
 
     def test_hosts_have_to_be_of_one_size(self) -> None:
         with pytest.raises(ValueError, match="6 ranks are not a multiple of 4"):
-            all_reduce.hierarchical(6, 4)
+            rings.in_two_levels(6, 4)

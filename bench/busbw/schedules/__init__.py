@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from busbw.schedules import all_reduce, exchanges, rooted
+from busbw.schedules import all_reduce, exchanges, rings, rooted
 from busbw.schedules.base import Schedule, is_power_of_two
 
 BY_HAND = "by hand: "
@@ -12,7 +12,10 @@ LIBRARY, ALL_ALGORITHMS = "library", "all"
 """In a plan: the library's own, and every one that there is."""
 
 _SEGMENTS = 8
-"""Of a chain: enough to overlap, few enough to stay large."""
+"""Of a chain, and of each tree: enough to overlap, few enough to stay large."""
+_RING_SEGMENTS, _IN_FLIGHT = 4, 2
+"""Of the block of each rank in a segmented ring, and how many go around at once. Gloo has as many that none is longer
+than 1 MiB, at least two, and two of them under way."""
 
 _POWER_OF_TWO, _EVEN, _HOSTS = (
     "a power of two of ranks",
@@ -50,21 +53,52 @@ class Algorithm:
         return self.schedule(ranks, ranks // hosts) if self.levels else self.schedule(ranks)
 
 
+def _scattering(
+    summary: str,
+    gathering: Callable[[int], Schedule],
+    refuse: Callable[[int], str | None] = _always,
+    takes: str | None = None,
+) -> Algorithm:
+    return Algorithm(summary, lambda ranks: exchanges.mirrored(gathering(ranks)), refuse, takes)
+
+
 ALGORITHMS: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {
-        "ring": Algorithm("once around to add, once to hand out", all_reduce.ring),
+        "ring": Algorithm("once around to add, once to hand out", rings.ring),
+        "segmented-ring": Algorithm(
+            "a ring with every block in 4 segments, two under way",
+            lambda ranks: rings.segmented(ranks, _RING_SEGMENTS, _IN_FLIGHT),
+        ),
+        "double-ring": Algorithm("two rings with half of the data, in opposite directions", rings.both_ways),
+        "multi-ring": Algorithm(
+            "as many rings as ranks on a host, each leaves it at another rank",
+            rings.across_hosts,
+            takes=_HOSTS,
+            levels=True,
+        ),
         "recursive-doubling": Algorithm(
             "everything to a partner twice as far each time", all_reduce.recursive_doubling
         ),
         "rabenseifner": Algorithm("halves to partners to add, doubled to hand out", all_reduce.rabenseifner),
         "binomial-tree": Algorithm("up a binomial tree and down again", all_reduce.binomial),
         "binary-tree": Algorithm("up a binary tree and down again", lambda ranks: all_reduce.tree(ranks, 2)),
+        "4-ary-tree": Algorithm("up a tree of four children and down again", lambda ranks: all_reduce.tree(ranks, 4)),
+        "double-tree": Algorithm(
+            "up two trees with half of the data in 8 segments, and down again",
+            lambda ranks: all_reduce.double_tree(ranks, _SEGMENTS),
+        ),
+        "reduce-scatter-all-gather": Algorithm(
+            "one after the other, both by trees that reach far last and first",
+            lambda ranks: all_reduce.in_two_parts(
+                exchanges.mirrored(exchanges.gathering_trees(ranks)), exchanges.gathering_trees(ranks)
+            ),
+        ),
         "parameter-server": Algorithm("all to rank 0 and back", all_reduce.parameter_server),
         "sharded-parameter-server": Algorithm("each rank serves one block", all_reduce.sharded_parameter_server),
         "direct": Algorithm("everything to everybody at once", all_reduce.direct),
         "hierarchical": Algorithm(
             "rings on every host, rings between them, rings on every host",
-            all_reduce.hierarchical,
+            rings.in_two_levels,
             takes=_HOSTS,
             levels=True,
         ),
@@ -81,6 +115,7 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "neighbour-exchange": Algorithm(
             "two blocks to either neighbour in turns", exchanges.gathering_neighbours, _even, _EVEN
         ),
+        "pat": Algorithm("every block down a tree of its own, far first, together", exchanges.gathering_trees),
         "direct": Algorithm("every block to everybody at once", exchanges.gathering_direct),
     },
     "reduce_scatter": {
@@ -92,16 +127,35 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             _POWER_OF_TWO,
         ),
         "pairwise": Algorithm("one partner after the other", exchanges.scattering_pairwise),
+        "bruck": _scattering("Bruck's all-gather the other way round", exchanges.gathering_bruck),
+        "neighbour-exchange": _scattering(
+            "the all-gather with neighbours the other way round", exchanges.gathering_neighbours, _even, _EVEN
+        ),
+        "pat": _scattering("every block up a tree of its own, far last, together", exchanges.gathering_trees),
+        "direct": _scattering("every block to its rank at once", exchanges.gathering_direct),
     },
     "all_to_all": {
         "pairwise": Algorithm("one partner after the other", exchanges.exchange_pairwise),
         "spread": Algorithm("all messages at once", exchanges.exchange_spread),
         "bruck": Algorithm("blocks travel by the bits of their distance", exchanges.exchange_bruck),
+        "two-level": Algorithm(
+            "on every host to the place, then from host to host in one message a pair",
+            exchanges.exchange_in_two_levels,
+            takes=_HOSTS,
+            levels=True,
+        ),
     },
     "broadcast": {
         "binomial-tree": Algorithm("whoever has it sends it on", rooted.broadcast_binomial),
         "scatter-ring": Algorithm("a binomial scatter, then a ring", rooted.broadcast_scattered),
         "chain": Algorithm("from rank to rank in 8 segments", lambda ranks: rooted.broadcast_chain(ranks, _SEGMENTS)),
+        "binary-tree": Algorithm(
+            "down a binary tree in 8 segments", lambda ranks: rooted.broadcast_tree(ranks, _SEGMENTS)
+        ),
+        "double-tree": Algorithm(
+            "down two trees with half of the data in 8 segments",
+            lambda ranks: rooted.broadcast_double_tree(ranks, _SEGMENTS),
+        ),
     },
     "reduce": {"binomial-tree": Algorithm("up a binomial tree", rooted.reduce_binomial)},
     "gather": {

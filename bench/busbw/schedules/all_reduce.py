@@ -1,36 +1,10 @@
-"""All-reduce: every rank ends with the sum of all inputs."""
+"""All-reduce by partners, trees and servers: every rank ends with the sum of all inputs. Rings are in ``rings``."""
 
 from collections.abc import Iterator
 from functools import partial
 
-from busbw.schedules.base import (
-    Round,
-    Schedule,
-    Slots,
-    Transfer,
-    every_rank,
-    joined,
-    levels,
-    same,
-    vectors,
-)
-
-
-def ring(ranks: int) -> Schedule:
-    """Once around to add, once around to hand out (Patarasuk and Yuan 2009)."""
-
-    def rounds() -> Iterator[Round]:
-        for adds in (True, False):
-            for turn in range(ranks - 1):
-                first = 0 if adds else 1
-                yield every_rank(
-                    ranks,
-                    lambda rank, first=first, turn=turn, adds=adds: same(  # type: ignore[misc]
-                        rank, (rank + 1) % ranks, ((rank + first - turn) % ranks,), adds=adds
-                    ),
-                )
-
-    return _of(ranks, ranks, rounds())
+from busbw.schedules.base import Round, Schedule, Slots, Transfer, every_rank, joined, levels, same, vectors
+from busbw.schedules.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
 
 
 def recursive_doubling(ranks: int) -> Schedule:
@@ -80,38 +54,23 @@ def binomial(ranks: int) -> Schedule:
     return _of(ranks, 1, up_the_binomial_tree(ranks), down_the_binomial_tree(ranks))
 
 
-def up_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """Everything is added up at rank 0."""
-    for level in range(levels(ranks)):
-        step = 1 << level
-        yield tuple(same(rank, rank - step, (0,), adds=True) for rank in range(step, ranks, 2 * step))
-
-
-def down_the_binomial_tree(ranks: int) -> Iterator[Round]:
-    """What rank 0 has goes to all others."""
-    for level in reversed(range(levels(ranks))):
-        step = 1 << level
-        yield tuple(same(rank, rank + step, (0,)) for rank in range(0, ranks - step, 2 * step))
-
-
 def tree(ranks: int, children: int) -> Schedule:
     """A tree in which each rank has so many children, up to rank 0 and down again, level by level."""
-
-    def rounds() -> Iterator[Round]:
-        below = list(_levels_below(ranks, children))
-        for level in reversed(below):
-            yield tuple(same(rank, (rank - 1) // children, (0,), adds=True) for rank in level)
-        for level in below:
-            yield tuple(same((rank - 1) // children, rank, (0,)) for rank in level)
-
-    return _of(ranks, 1, rounds())
+    one = [filled(ranks, children)]
+    return _of(ranks, 1, up(one, 1), down(one, 1))
 
 
-def _levels_below(ranks: int, children: int) -> Iterator[range]:
-    first, width = 1, children
-    while first < ranks:
-        yield range(first, min(first + width, ranks))
-        first, width = first + width, width * children
+def double_tree(ranks: int, segments: int) -> Schedule:
+    """Up two trees and down again, each with half of the data in so many segments; who has children in one has none in
+    the other (Sanders et al. 2009).
+    """
+    both = twins(range(ranks))
+    return _of(ranks, 2 * segments, up(both, segments), down(both, segments))
+
+
+def in_two_parts(first: Schedule, second: Schedule) -> Schedule:
+    """A reduce-scatter that leaves block r in slot r of rank r, and an all-gather that begins there."""
+    return _of(first.ranks, first.blocks, iter(first.rounds), iter(second.rounds))
 
 
 def parameter_server(ranks: int) -> Schedule:
@@ -143,48 +102,6 @@ def direct(ranks: int) -> Schedule:
     """Everything to everybody at once."""
     pairs = [(rank, to) for rank in range(ranks) for to in range(ranks) if rank != to]
     return _of(ranks, 1, iter([tuple(same(rank, to, (0,), adds=True) for rank, to in pairs)]))
-
-
-def hierarchical(ranks: int, on_node: int) -> Schedule:
-    """A ring of the ranks of a node that adds up, rings of the ranks with the same place on all nodes, a ring of the
-    node that hands out. Raises ValueError unless ``on_node`` divides ``ranks``.
-    """
-    if ranks % on_node:
-        message = f"{ranks} ranks are not a multiple of {on_node} on a node"
-        raise ValueError(message)
-    nodes = ranks // on_node
-
-    def shard(number: int) -> Slots:
-        return tuple(range(number % on_node * nodes, number % on_node * nodes + nodes))
-
-    def within(turn: int, first: int, *, adds: bool) -> Round:
-        return tuple(
-            same(rank, _next_on_node(rank, on_node), shard(rank % on_node + first - turn), adds=adds)
-            for rank in range(ranks)
-        )
-
-    def across(turn: int, first: int, *, adds: bool) -> Round:
-        def transfer(rank: int) -> Transfer:
-            node, place = divmod(rank, on_node)
-            mine = shard(place + 1)  # what a ring that adds up leaves at this place
-            return same(rank, (rank + on_node) % ranks, (mine[(node + first - turn) % nodes],), adds=adds)
-
-        return every_rank(ranks, transfer)
-
-    def rounds() -> Iterator[Round]:
-        if on_node > 1:
-            yield from (within(turn, 0, adds=True) for turn in range(on_node - 1))
-        for first, adds in ((0, True), (1, False)):
-            yield from (across(turn, first, adds=adds) for turn in range(nodes - 1))
-        if on_node > 1:
-            yield from (within(turn, 1, adds=False) for turn in range(on_node - 1))
-
-    return _of(ranks, ranks, rounds())
-
-
-def _next_on_node(rank: int, on_node: int) -> int:
-    node, place = divmod(rank, on_node)
-    return node * on_node + (place + 1) % on_node
 
 
 def _of(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:

@@ -84,6 +84,18 @@ def cost(schedule: Schedule) -> Cost:
     return Cost(len(schedule.rounds), messages, Fraction(sent, unit), Fraction(added, unit), Fraction(moved, unit))
 
 
+def through_a_link(schedule: Schedule, ranks: int) -> Fraction:
+    """What goes through the busier direction of the link of the busiest of the first ``ranks`` members in all rounds
+    together, in units of S: what is left of ``Cost.sent`` where data are cut so finely that rounds overlap.
+    """
+    blocks: dict[tuple[int, bool], int] = defaultdict(int)
+    for one in schedule.rounds:
+        for transfer in one:
+            blocks[transfer.source, True] += len(transfer.sent)
+            blocks[transfer.to, False] += len(transfer.sent)
+    return Fraction(max((count for (rank, _), count in blocks.items() if rank < ranks), default=0), schedule.blocks)
+
+
 Contribution = frozenset[tuple[int, int]]
 """Whose input is in a block, and which block of it: pairs of rank and block."""
 
@@ -99,11 +111,10 @@ def execute(schedule: Schedule) -> tuple[tuple[Contribution, ...], ...]:
         for rank, slots in enumerate(schedule.begins)
     ]
     for number, one in enumerate(schedule.rounds):
-        before = [list(slots) for slots in state]
+        sent = [[state[transfer.source][slot] for slot in transfer.sent] for transfer in one]
         written: set[tuple[int, int]] = set()
-        for transfer in one:
-            for slot, target in zip(transfer.sent, transfer.received, strict=True):
-                block = before[transfer.source][slot]
+        for transfer, blocks in zip(one, sent, strict=True):
+            for slot, target, block in zip(transfer.sent, transfer.received, blocks, strict=True):
                 there = state[transfer.to][target]
                 if block is None:
                     raise ValueError(_at(number, transfer, f"slot {slot} of rank {transfer.source} is empty"))

@@ -83,6 +83,27 @@ def gathering_direct(ranks: int) -> Schedule:
     )
 
 
+def gathering_trees(ranks: int) -> Schedule:
+    """Every block down a binomial tree of its own that reaches far first; what goes the same way in a round is one
+    message. Most bytes go to near ranks, where Bruck's way has them go far; any number of ranks (PAT with room for all
+    of them: Jeaugey 2025).
+    """
+
+    def rounds() -> Iterator[Round]:
+        for level in reversed(range(levels(ranks))):
+            step = 1 << level
+            # How far from its own rank a block is when it is sent on.
+            offsets = range(0, ranks - step, 2 * step)
+            yield every_rank(
+                ranks,
+                lambda rank, step=step, offsets=offsets: same(  # type: ignore[misc]
+                    rank, (rank + step) % ranks, tuple((rank - offset) % ranks for offset in offsets)
+                ),
+            )
+
+    return _gathered(ranks, rounds())
+
+
 def _gathered(ranks: int, rounds: Iterator[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), vectors(ranks, ranks))
 
@@ -114,6 +135,20 @@ def scattering_recursive_halving(ranks: int) -> Schedule:
 def scattering_pairwise(ranks: int) -> Schedule:
     """The block of each other rank straight to it, one rank a round (Thakur et al. 2005)."""
     return _scattered(ranks, (_pairwise(ranks, distance, adds=True) for distance in range(1, ranks)))
+
+
+def mirrored(gathering: Schedule) -> Schedule:
+    """A reduce-scatter from an all-gather: the same messages in the opposite direction and order, each of which adds.
+    What handed one block to everybody then adds up everybody's on its way to one; every block has to come to every rank
+    once, as in all that are here.
+    """
+    ranks = gathering.ranks
+    rounds = (
+        tuple(Transfer(one.to, one.source, one.received, one.sent, adds=True) for one in messages)
+        for messages in reversed(gathering.rounds)
+    )
+    begins = tuple(tuple(slots.index(slot) for slot in range(ranks)) for slots in gathering.ends)
+    return Schedule(ranks, ranks, begins, joined(rounds), tuple((slots.index(0),) for slots in gathering.begins))
 
 
 def _pairwise(ranks: int, distance: int, *, adds: bool) -> Round:
@@ -166,3 +201,44 @@ def exchange_bruck(ranks: int) -> Schedule:
     begins = tuple(tuple((rank + slot) % ranks for slot in range(ranks)) for rank in range(ranks))
     ends = tuple(tuple((rank - source) % ranks for source in range(ranks)) for rank in range(ranks))
     return Schedule(ranks, ranks, begins, joined(rounds()), ends)
+
+
+def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
+    """On every host each rank gives its neighbours what is meant for ranks in their place, on whatever host; then ranks
+    in the same place exchange what their hosts have for one another, in one message for each pair. Raises ValueError
+    unless ``on_host`` divides ``ranks``.
+
+    Slots are a rank's input, what waits for the second half, and what is received for good.
+    """
+    if ranks % on_host:
+        message = f"{ranks} ranks are not a multiple of {on_host} on a host"
+        raise ValueError(message)
+    hosts = ranks // on_host
+
+    def waiting(host: int, place: int, source_place: int) -> int:
+        """Where rank ``place`` keeps what its neighbour ``source_place`` has for its like on ``host``."""
+        return host * on_host + place if source_place == place else ranks + host * on_host + source_place
+
+    def on_a_host(rank: int, distance: int) -> Transfer:
+        host, place = divmod(rank, on_host)
+        there = (place + distance) % on_host
+        sent = tuple(other * on_host + there for other in range(hosts))
+        received = (2 * ranks + rank if other == host else waiting(other, there, place) for other in range(hosts))
+        return Transfer(rank, host * on_host + there, sent, tuple(received))
+
+    def between_hosts(rank: int, distance: int) -> Transfer:
+        host, place = divmod(rank, on_host)
+        there = (host + distance) % hosts
+        sent = tuple(waiting(there, place, source) for source in range(on_host))
+        received = tuple(2 * ranks + host * on_host + source for source in range(on_host))
+        return Transfer(rank, there * on_host + place, sent, received)
+
+    rounds = joined(
+        (every_rank(ranks, partial(on_a_host, distance=distance)) for distance in range(1, on_host)),
+        (every_rank(ranks, partial(between_hosts, distance=distance)) for distance in range(1, hosts)),
+    )
+    begins = (tuple(range(ranks)) + (NOTHING,) * (2 * ranks),) * ranks
+    ends = tuple(
+        tuple(rank if source == rank else 2 * ranks + source for source in range(ranks)) for rank in range(ranks)
+    )
+    return Schedule(ranks, ranks, begins, rounds, ends)

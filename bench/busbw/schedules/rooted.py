@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from busbw.schedules.all_reduce import down_the_binomial_tree, up_the_binomial_tree
 from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, levels, own_blocks, same, vectors
+from busbw.schedules.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
 
 
 def broadcast_binomial(ranks: int) -> Schedule:
@@ -22,11 +22,22 @@ def broadcast_scattered(ranks: int) -> Schedule:
 
 def broadcast_chain(ranks: int, segments: int) -> Schedule:
     """From each rank to the next one, in so many segments one behind the other."""
-    rounds = (
-        tuple(same(rank, rank + 1, (turn - rank,)) for rank in range(ranks - 1) if 0 <= turn - rank < segments)
-        for turn in range(ranks - 2 + segments)
-    )
-    return _broadcast(ranks, segments, rounds)
+    return _broadcast(ranks, segments, down([chain(ranks)], segments))
+
+
+def broadcast_tree(ranks: int, segments: int) -> Schedule:
+    """Down a binary tree, in so many segments one behind the other."""
+    return _broadcast(ranks, segments, down([filled(ranks, 2)], segments))
+
+
+def broadcast_double_tree(ranks: int, segments: int) -> Schedule:
+    """Rank 0 hands each half of the data to one of two trees of all others, in so many segments; who has children in
+    one tree has none in the other (Sanders et al. 2009).
+    """
+    others = range(1, ranks)
+    # One other rank alone is the root of both trees, and has nobody below it.
+    trees = below(0, *twins(others)) if ranks > 2 else (filled(ranks, 1),) * 2
+    return _broadcast(ranks, 2 * segments, down(trees, segments))
 
 
 def _broadcast(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:

@@ -1,0 +1,158 @@
+"""What rows of the textbook are made of: how many rounds, blocks and sums there are for n ranks on k hosts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+CHAN: Final = "Chan et al. 2007"
+THAKUR: Final = "Thakur et al. 2005"
+BRUCK: Final = "Bruck et al. 1997"
+SANDERS: Final = "Sanders et al. 2009"
+PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a round"
+
+SEGMENTS: Final = 8
+"""Of a chain and of each tree where they are pipelined."""
+
+Count = Callable[[int, int], float]
+"""n ranks on k hosts → a number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Textbook:
+    """What one algorithm costs: its rounds (times α), the bytes through one direction of the link of its busiest rank
+    (times β) and those that it adds up (times γ), the last two in units of S; ``moved`` is what all ranks send
+    together, in units of S. ``possible(n, k)``: whether there is such a thing.
+
+    Messages of a round are under way together, so that each round costs one α, however many they are; what sending
+    another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a
+    round).
+    """
+
+    op: str
+    algorithm: str
+    rounds: Count
+    sent: Count
+    added: Count
+    moved: Count
+    formula: str
+    source: str
+    possible: Callable[[int, int], bool] = lambda ranks, _hosts: ranks > 1
+    messages: Count | None = None
+
+
+def up(ranks: int) -> int:
+    """⌈lg n⌉."""
+    return (ranks - 1).bit_length()
+
+
+def down(ranks: int) -> int:
+    """⌊lg n⌋."""
+    return ranks.bit_length() - 1
+
+
+def is_power(ranks: int) -> bool:
+    """Whether n is a power of two."""
+    return up(ranks) == down(ranks)
+
+
+def share(ranks: int) -> float:
+    """(n−1)/n."""
+    return (ranks - 1) / ranks
+
+
+def none(_ranks: int, _hosts: int) -> float:
+    """Nothing."""
+    return 0.0
+
+
+def one(ranks: int, _hosts: int) -> float:
+    """One, unless there is nobody to send to."""
+    return 1.0 if ranks > 1 else 0.0
+
+
+def two(ranks: int, hosts: int) -> float:
+    """Two, unless there is nobody to send to."""
+    return 2 * one(ranks, hosts)
+
+
+def others(ranks: int, _hosts: int) -> float:
+    """n−1."""
+    return ranks - 1
+
+
+def twice_the_others(ranks: int, _hosts: int) -> float:
+    """2(n−1)."""
+    return 2 * (ranks - 1)
+
+
+def the_share(ranks: int, _hosts: int) -> float:
+    """(n−1)/n, on whatever hosts."""
+    return share(ranks)
+
+
+def twice_the_share(ranks: int, _hosts: int) -> float:
+    """2(n−1)/n."""
+    return 2 * share(ranks)
+
+
+def levels(ranks: int, _hosts: int) -> float:
+    """⌈lg n⌉, on whatever hosts."""
+    return up(ranks)
+
+
+def twice_the_levels(ranks: int, _hosts: int) -> float:
+    """2⌈lg n⌉."""
+    return 2 * up(ranks)
+
+
+def depth(ranks: int, children: int = 2) -> int:
+    """Levels below the root of a tree that is filled level by level."""
+    levels_below, ranks_in_it, width = 0, 1, 1
+    while ranks_in_it < ranks:
+        levels_below, width = levels_below + 1, width * children
+        ranks_in_it += width
+    return levels_below
+
+
+def children_in_a_row(ranks: int, children: int = 2) -> float:
+    """Messages in a row on the way up a tree: ``children`` a level, in the last one no more than there are."""
+    first, width, total = 1, children, 0
+    while first < ranks:
+        total += min(children, ranks - first)
+        first, width = first + width, width * children
+    return total
+
+
+def bits(ranks: int) -> float:
+    """Σ over bits j of #{i < n : bit j of i is set}: n/2 lg n for a power of two."""
+    return sum(number.bit_count() for number in range(ranks))
+
+
+def below(ranks: int, _hosts: int) -> float:
+    """Blocks in a binomial scatter, over n: each rank hears of itself and of all below it."""
+    return sum(min(rank & -rank, ranks - rank) for rank in range(1, ranks)) / ranks
+
+
+def folds(ranks: int, power: float, other: float) -> float:
+    """One number where n is a power of two, another one where ranks have to fold in."""
+    return power if is_power(ranks) else other
+
+
+def core(ranks: int) -> int:
+    """The largest power of two that is not more than n."""
+    return 1 << down(ranks)
+
+
+def powers_of_two(ranks: int, _hosts: int) -> bool:
+    """Whether n is a power of two, and more than one."""
+    return ranks > 1 and is_power(ranks)
+
+
+def even(ranks: int, _hosts: int) -> bool:
+    """Whether n is even."""
+    return ranks > 1 and ranks % 2 == 0
+
+
+def several_hosts(ranks: int, hosts: int) -> bool:
+    """Whether there are several hosts, with as many ranks on each."""
+    return hosts > 1 and ranks % hosts == 0

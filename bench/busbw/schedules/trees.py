@@ -1,0 +1,115 @@
+"""Trees: who hangs below whom, and what goes up and down them, whole or in segments one behind the other."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from busbw.schedules.base import Round, levels, same
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """Rank ``child`` hangs below rank ``parent``, ``depth`` edges below the root."""
+
+    child: int
+    parent: int
+    depth: int
+
+
+Tree = tuple[Edge, ...]
+
+
+def chain(ranks: int) -> Tree:
+    """Each rank below the one before it."""
+    return tuple(Edge(rank, rank - 1, rank) for rank in range(1, ranks))
+
+
+def filled(ranks: int, children: int) -> Tree:
+    """A tree that is filled level by level, each rank with so many ``children``."""
+    return _hung([(rank - 1) // children for rank in range(1, ranks)], range(ranks))
+
+
+def twins(members: Sequence[int]) -> tuple[Tree, Tree]:
+    """Two binary trees of the same members, ⌈lg n⌉ deep: who has children in one has none in the other, so that every
+    rank sends and receives at once (Sanders et al. 2009). Of an odd number, one member has one child in both.
+
+    In the first the even places have children, 0 at the root with one child; the second is the first in a mirror, or,
+    where that would give even places children again, shifted by one place (numbered as in NCCL's src/graph/trees.cc).
+    """
+    ranks = len(members)
+    parents = [_parent_of(place, ranks) for place in range(1, ranks)]
+    other = [*reversed(members)] if ranks % 2 == 0 else [*members[1:], *members[:1]]
+    return _hung(parents, members), _hung(parents, other)
+
+
+def _parent_of(place: int, ranks: int) -> int:
+    """The lowest bit of ``place`` moves up by one; at the right edge, where there is no such place, it goes."""
+    lowest = place & -place
+    without = place ^ lowest
+    return without | lowest << 1 if without | lowest << 1 < ranks else without
+
+
+def _hung(parents: Sequence[int], members: Sequence[int]) -> Tree:
+    """The tree in which place p + 1 hangs below place ``parents[p]``, with ``members`` in these places."""
+    depths = {0: 0}
+
+    def depth(place: int) -> int:
+        if place not in depths:
+            depths[place] = depth(parents[place - 1]) + 1
+        return depths[place]
+
+    return tuple(Edge(members[place], members[parent], depth(place)) for place, parent in enumerate(parents, start=1))
+
+
+def below(root: int, *trees: Tree) -> tuple[Tree, ...]:
+    """The same trees with one more rank above their roots."""
+    return tuple(
+        (Edge(_root(tree), root, 1), *(Edge(edge.child, edge.parent, edge.depth + 1) for edge in tree))
+        for tree in trees
+        if tree
+    )
+
+
+def _root(tree: Tree) -> int:
+    return next(edge.parent for edge in tree if edge.depth == 1)
+
+
+def up(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
+    """Each tree adds up its share of the blocks at its root: ``segments`` of them, which follow one another."""
+    deepest = _deepest(trees)
+    for turn in range(deepest - 1 + segments if deepest else 0):
+        yield tuple(
+            same(edge.child, edge.parent, (number * segments + turn - (deepest - edge.depth),), adds=True)
+            for number, tree in enumerate(trees)
+            for edge in tree
+            if 0 <= turn - (deepest - edge.depth) < segments
+        )
+
+
+def down(trees: Sequence[Tree], segments: int) -> Iterator[Round]:
+    """The root of each tree hands out its share of the blocks: ``segments`` of them, which follow one another."""
+    deepest = _deepest(trees)
+    for turn in range(deepest - 1 + segments if deepest else 0):
+        yield tuple(
+            same(edge.parent, edge.child, (number * segments + turn - (edge.depth - 1),))
+            for number, tree in enumerate(trees)
+            for edge in tree
+            if 0 <= turn - (edge.depth - 1) < segments
+        )
+
+
+def _deepest(trees: Sequence[Tree]) -> int:
+    return max((edge.depth for tree in trees for edge in tree), default=0)
+
+
+def up_the_binomial_tree(ranks: int) -> Iterator[Round]:
+    """Everything is added up at rank 0, one child after the other."""
+    for level in range(levels(ranks)):
+        step = 1 << level
+        yield tuple(same(rank, rank - step, (0,), adds=True) for rank in range(step, ranks, 2 * step))
+
+
+def down_the_binomial_tree(ranks: int) -> Iterator[Round]:
+    """What rank 0 has goes to all others, one child after the other."""
+    for level in reversed(range(levels(ranks))):
+        step = 1 << level
+        yield tuple(same(rank, rank + step, (0,)) for rank in range(0, ranks - step, 2 * step))
