@@ -110,12 +110,15 @@ Block: TypeAlias = Paragraph | Terms | Table | Figure
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading with what stands under it; ``anchor`` is unique on the page and safe in a URL."""
+    """A heading with what stands under it; ``anchor`` is unique on the page and safe in a URL. A ``folded`` one waits
+    to be asked for.
+    """
 
     anchor: str
     heading: str
     blocks: tuple[Block, ...]
     parts: tuple["Section", ...] = ()
+    folded: bool = False
 
 
 @dataclass(frozen=True, slots=True)

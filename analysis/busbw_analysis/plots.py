@@ -18,7 +18,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.inline_svg import MARKERS, SERIES, inline
 
 Quantity = Literal["time", "rate"]
-LineKind = Literal["fit", "model", "roof"]
+LineKind = Literal["fit", "model", "roof", "bound", "other"]
 
 SLOTS: Final = len(SERIES)
 """So many series can be told apart in one figure; more of them make a second figure."""
@@ -29,6 +29,8 @@ LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], f
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
     "roof": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
+    "bound": ((0, (6, 2)), 1.2),
+    "other": ("-", 0.5),
 }
 _MOST_TICKS = 8
 _FAR = 8.0
@@ -104,11 +106,17 @@ def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
         paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
         shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(paint=paint)
     else:
-        dashes = {"fit": "", "model": ' stroke-dasharray="2 3"', "roof": ' stroke-dasharray="9 3 2 3"'}[kind]
-        shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" stroke-width="1.6"{dashes}/>'
+        shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" {_STROKES[kind]}/>'
     return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{shape}</svg>'
 
 
+_STROKES: Final[dict[LineKind, str]] = {
+    "fit": 'stroke-width="1.6"',
+    "model": 'stroke-width="1.6" stroke-dasharray="2 3"',
+    "roof": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
+    "bound": 'stroke-width="1.4" stroke-dasharray="7 3"',
+    "other": 'stroke-width="0.6"',
+}
 _SHAPES: Final = {
     "o": '<circle cx="14" cy="7" r="4.2" {paint}/>',
     "s": '<path d="M10 3h8v8h-8z" {paint}/>',
@@ -140,7 +148,7 @@ def _dress(axes: Axes, panel: Panel) -> None:
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
     vertical = decade_ticks(bottom, top)
-    horizontal = _binary_ticks(left, right)
+    horizontal = binary_ticks(left, right)
     name: Callable[[float], str] = format_time if panel.quantity == "time" else format_rate
     for axis, ticks, labels in (
         (axes.yaxis, vertical, [name(value) for value in vertical]),
@@ -229,7 +237,7 @@ def decade_ticks(low: float, high: float) -> list[float]:
     return next(fitting, decades_only[:: 1 + len(decades_only) // _MOST_TICKS])
 
 
-def _binary_ticks(low: float, high: float) -> list[float]:
+def binary_ticks(low: float, high: float) -> list[float]:
     """Powers of two between the limits, so few that their names do not touch."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     stride = next(step for step in (1, 2, 3, 4, 5, 10, 20) if (last - first) // step <= 6)

@@ -36,6 +36,7 @@ from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_hierarchy import hierarchy
 from busbw_analysis.report_memory import memory
+from busbw_analysis.report_models import theory
 from busbw_analysis.report_pairs import pairs
 from busbw_analysis.report_ranks import rank_views
 from busbw_analysis.report_roofline import rooflines
@@ -153,6 +154,7 @@ def page_of(judgement: Judgement) -> Page:
             *((of_pairs,) if of_pairs else ()),
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
+            *_if_any(theory(judgement)),
             fits(judgement),
             *((roofs,) if roofs else ()),
             missing_cases(dataset),

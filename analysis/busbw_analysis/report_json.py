@@ -9,7 +9,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``counts``: cases per state (measured, failed, skipped, not reached)
 - ``verdicts``: as ``judge.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
-  ``alternatives``: what textbook algorithms would take at the largest size
+  ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
+  where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
+  ``others`` would take, the ``fastest`` of them by size, and ``in_words`` whether the times are normal
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
   in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it,
   null between hosts whose switches are not known
@@ -44,6 +46,7 @@ from busbw_analysis.memory import MemoryCurve
 from busbw_analysis.page import Page
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus
+from busbw_analysis.report_models import in_words
 from busbw_analysis.theory.fit import Refused
 from busbw_analysis.theory.models import NoModel
 
@@ -64,7 +67,7 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "verdicts": plain(judgement.verdicts),
-        "curves": [_curve(curve) for curve in judgement.curves],
+        "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": [
             {"none": shares.reason} if isinstance(shares, NoRoof) else plain(shares) for shares in judgement.pair_shares
@@ -100,15 +103,33 @@ def plain(value: object) -> JSON:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _curve(curve: Curve) -> dict[str, JSON]:
+def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
         "fit": {"none": curve.fit.reason} if isinstance(curve.fit, Refused) else plain(curve.fit),
         "model": {"none": curve.model.reason} if isinstance(curve.model, NoModel) else plain(curve.model),
         "alternatives": plain(curve.alternatives),
+        "explanation": _explanation(curve, judgement),
         "roof": _roof(curve.roof),
     }
+
+
+def _explanation(curve: Curve, judgement: Judgement) -> JSON:
+    found = curve.explanation
+    if isinstance(found, NoModel):
+        return {"none": found.reason}
+    spent: list[JSON] = [
+        {
+            **plain(one),
+            "predicted_ns": one.predicted_ns,
+            "unexplained_ns": one.unexplained_ns,
+            "bound_share": one.bound_share,
+        }
+        for one in found.spent
+    ]
+    words = in_words(curve, judgement.dataset, {case.index: case for case in judgement.cases})
+    return {**plain(found), "spent": spent, "in_words": words}
 
 
 def _roof(roof: Roof | NoRoof) -> JSON:

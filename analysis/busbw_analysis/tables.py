@@ -1,6 +1,7 @@
 """What ``busbw show`` and ``busbw fit`` print: rows in base units for machines, and the same aligned for people."""
 
 from collections.abc import Iterator, Sequence
+from statistics import median
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time, significant
@@ -10,6 +11,7 @@ from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import TRAFFIC, Roof
 from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
 from busbw_analysis.theory.fit import Fit
+from busbw_analysis.theory.models import NoModel
 
 _RATE_WIDTH = 8
 _TIME_WIDTH = 12
@@ -266,7 +268,13 @@ def fit_rows(judgement: Judgement) -> list[Row]:
 
 def _fit_row(curve: Curve) -> Row:
     key, fit = curve.series.key, curve.fit
-    common: Row = {"curve": key.label, "op": key.op, "ranks": list(key.ranks), "launches": curve.series.launches}
+    common: Row = {
+        "curve": key.label,
+        "op": key.op,
+        "ranks": list(key.ranks),
+        "launches": curve.series.launches,
+        "model": _against_theory(curve),
+    }
     if not isinstance(fit, Fit):
         return {**common, "refused": fit.reason}
     bounds = fit.intervals
@@ -310,10 +318,33 @@ def _fit_row(curve: Curve) -> Row:
     }
 
 
+def _against_theory(curve: Curve) -> Row | None:
+    """How the curve stands to the model of its algorithm (measured over predicted) and to the lower bound."""
+    if isinstance(curve.model, NoModel) or isinstance(curve.explanation, NoModel):
+        return None
+    ratios = [point.time_ns / one.time_ns for point, one in zip(curve.series.points, curve.model, strict=True)]
+    shares = [one.bound_share for one in curve.explanation.spent if one.bound_share is not None]
+    return {
+        "algorithm": curve.model[0].algorithm,
+        "least_ratio": min(ratios),
+        "median_ratio": median(ratios),
+        "largest_ratio": max(ratios),
+        "bound": curve.explanation.bound or None,
+        "best_bound_share": max(shares, default=None),
+    }
+
+
 def fit_text(rows: Sequence[Row]) -> str:
     """``rows`` of ``fit_rows`` as aligned columns: a line per segment, a line for every curve that was refused."""
     body = [line for row in rows for line in _fit_lines(row)]
     return aligned(_FIT_COLUMNS, body, _FIT_NOTES)
+
+
+def _theory_words(model: Row) -> str:
+    low, high = (significant(model[name], 2, _RATE_WIDTH) for name in ("least_ratio", "largest_ratio"))
+    share = model["best_bound_share"]
+    least = "" if share is None else f", at best {share:.0%} of the lower bound"
+    return f"{low}–{high} × the model ({model['algorithm']}){least}"
 
 
 def _fit_lines(row: Row) -> Iterator[list[str]]:
@@ -326,6 +357,7 @@ def _fit_lines(row: Row) -> Iterator[list[str]]:
         interval = row["alpha_interval_seconds"] if first else None
         bound = f"{' and '.join(segment['at_bound'])} at 0" if segment["at_bound"] else None
         notes = [row["interval_note"], row["validation_note"].split(":")[0]] if first else []
+        notes += [_theory_words(row["model"])] if first and row["model"] is not None else []
         held_out = row["held_out_median_error"] if first else None
         yield [
             row["curve"] if first else "  +",

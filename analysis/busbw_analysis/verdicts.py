@@ -8,6 +8,7 @@ from busbw.units import format_rate, format_time
 from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.series import Point, Series
 from busbw_analysis.summary import LOCAL, Interval
+from busbw_analysis.theory.bounds import Explanation
 from busbw_analysis.theory.fit import Fit, Refused
 from busbw_analysis.theory.models import NoModel, Prediction
 
@@ -39,13 +40,15 @@ MODEL_TOLERANCE = 1.25
 @dataclass(frozen=True, slots=True)
 class Curve:
     """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
-    ``alternatives`` are the textbook algorithms at the largest size, which nothing is judged by.
+    ``alternatives`` are the textbook algorithms at the largest size, which nothing is judged by. ``explanation`` says
+    where the time goes; it is there where the model is.
     """
 
     series: Series
     fit: Fit | Refused
     model: tuple[Prediction, ...] | NoModel
     roof: Roof | NoRoof
+    explanation: Explanation | NoModel
     alternatives: tuple[Prediction, ...] = ()
 
 

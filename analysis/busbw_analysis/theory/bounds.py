@@ -1,0 +1,271 @@
+"""Where the time of a curve goes: the part of messages, of bytes, of sums, what no part explains, and the least that
+any algorithm could need.
+
+A bound has the form of every other cost here, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ, and no
+term can be smaller in any algorithm (Chan et al. 2007), whatever the others are.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from busbw.units import format_rate, format_size
+from busbw_analysis.series import Series, SeriesKey
+from busbw_analysis.theory.models import CostModel, NoModel, Parameters, alternatives, model_of
+
+_SUM: Final = "stream_add"
+"""The local op that γ is taken from: c = a + b over arrays of S bytes, of which every byte is summed once."""
+
+Share = Callable[[int], float]
+"""n ranks → units of S."""
+
+
+@dataclass(frozen=True, slots=True)
+class LowerBound:
+    """What no algorithm for ``op`` can do without, for n ranks: bytes that some rank has to send or receive (times β),
+    that some rank has to add up (times γ) and that all ranks together have to send, all in units of S. The words are
+    those of the formula.
+    """
+
+    op: str
+    sent: Share
+    added: Share
+    moved: Share
+    sent_words: str = ""
+    added_words: str = ""
+    moved_words: str = ""
+
+    def rounds(self, ranks: int, ports: int = 1) -> int:
+        """⌈log_(p+1) n⌉ rounds where a rank sends and receives ``ports`` messages at once (Bruck et al. 1997): in each,
+        at most p + 1 times as many ranks can know of one, and one of as many. ⌈lg n⌉ for one message at a time.
+        """
+        reached, rounds = 1, 0
+        while reached < ranks:
+            reached, rounds = reached * (ports + 1), rounds + 1
+        return rounds
+
+    def seconds(
+        self, ranks: int, size_bytes: float, parameters: Parameters, *, ports: int = 1, gamma: float | None = None
+    ) -> float:
+        """The least time of one call; ``gamma`` in seconds for each byte that is added up, left out where unknown."""
+        moving = self.sent(ranks) * size_bytes * parameters.beta_seconds_per_byte
+        if parameters.host_bytes_per_second is not None:
+            moving = max(moving, self.moved(ranks) * size_bytes / parameters.host_bytes_per_second)
+        waiting = self.rounds(ranks, ports) * parameters.alpha_seconds
+        return waiting + moving + self.added(ranks) * size_bytes * (gamma or 0.0)
+
+    def formula(self, *, ports: int, sharing: bool, sums: bool) -> str:
+        """The bound as it is printed: with R when ranks share a host (``sharing``), with γ where it is known."""
+        terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
+        if self.sent_words:
+            both = f"max({self.sent_words} S β, {self.moved_words} S / R)"
+            terms.append(both if sharing else f"{self.sent_words} S β")
+        if self.added_words and sums:
+            terms.append(f"{self.added_words} S γ")
+        return " + ".join(terms).replace("1 S", "S")
+
+
+def _nothing(_ranks: int) -> float:
+    return 0.0
+
+
+def _whole(_ranks: int) -> float:
+    return 1.0
+
+
+def _share(ranks: int) -> float:
+    return (ranks - 1) / ranks
+
+
+def _twice_the_share(ranks: int) -> float:
+    return 2 * (ranks - 1) / ranks
+
+
+def _others(ranks: int) -> float:
+    return ranks - 1
+
+
+def _twice_the_others(ranks: int) -> float:
+    return 2 * (ranks - 1)
+
+
+_NEARLY_ALL, _OF_OTHERS = "(n−1)/n", "(n−1)"
+
+LOWER_BOUNDS: Final[tuple[LowerBound, ...]] = (
+    # Every byte of S: its n inputs meet over at least n − 1 messages, and the result needs as many to be everywhere.
+    LowerBound(
+        "all_reduce", _twice_the_share, _share, _twice_the_others, f"2{_NEARLY_ALL}", _NEARLY_ALL, f"2{_OF_OTHERS}"
+    ),
+    LowerBound("reduce_scatter", _share, _share, _others, _NEARLY_ALL, _NEARLY_ALL, _OF_OTHERS),
+    LowerBound("reduce", _whole, _share, _others, "1", _NEARLY_ALL, _OF_OTHERS),
+    LowerBound("broadcast", _whole, _nothing, _others, "1", "", _OF_OTHERS),
+    LowerBound("all_gather", _share, _nothing, _others, _NEARLY_ALL, "", _OF_OTHERS),
+    LowerBound("all_to_all", _share, _nothing, _others, _NEARLY_ALL, "", _OF_OTHERS),
+    # S is all blocks together here, and the root's own block stays where it is.
+    LowerBound("gather", _share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL),
+    LowerBound("scatter", _share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL),
+    LowerBound("barrier", _nothing, _nothing, _nothing),
+)
+"""Terms of α, β and γ: Chan et al. 2007. What all ranks send together: as much as the outputs need of other ranks."""
+
+
+def lower_bound(op: str) -> LowerBound | None:
+    """The row of ``op``; None for what is no collective: a single message is its own bound."""
+    return next((row for row in LOWER_BOUNDS if row.op == op), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Where the time of one measured call goes, in ns: waiting for ``messages_ns`` (α), ``bytes_ns`` under way (β, or R
+    where that is slower), ``sums_ns`` (γ; None where it is not known) and what is left of the measured time. That is
+    negative where the model is too slow. ``bound_ns`` is the least that any algorithm needs.
+    """
+
+    size_bytes: int
+    measured_ns: float
+    messages_ns: float
+    bytes_ns: float
+    sums_ns: float | None
+    bound_ns: float | None
+
+    @property
+    def predicted_ns(self) -> float:
+        """What the parts come to."""
+        return self.messages_ns + self.bytes_ns + (self.sums_ns or 0.0)
+
+    @property
+    def unexplained_ns(self) -> float:
+        """Measured − predicted."""
+        return self.measured_ns - self.predicted_ns
+
+    @property
+    def bound_share(self) -> float | None:
+        """Efficiency: the bound over the measured time."""
+        return None if self.bound_ns is None else self.bound_ns / self.measured_ns
+
+
+@dataclass(frozen=True, slots=True)
+class Other:
+    """What a textbook algorithm would take at each of the curve's sizes, in ns."""
+
+    algorithm: str
+    times_ns: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fastest:
+    """The textbook algorithm with the least predicted time from ``from_bytes`` on, to where the next one begins;
+    several that cost the same are a tie.
+    """
+
+    algorithms: tuple[str, ...]
+    from_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What theory has to say of one curve beside the prediction. ``spent[i]`` is for point i of the curve.
+
+    ``bound`` is the formula of the lower bound, "" where there is none; ``sums`` says where γ is from or why it is not
+    there, "" for an op that adds nothing up. ``fastest`` has one row more than there are cross-overs S* of the
+    textbook's algorithms among the measured sizes.
+    """
+
+    spent: tuple[Spent, ...]
+    bound: str
+    sums: str
+    others: tuple[Other, ...]
+    fastest: tuple[Fastest, ...]
+
+
+def explain(series: Series, everything: Sequence[Series], parameters: Parameters | NoModel) -> Explanation | NoModel:
+    """Where the time of every point of ``series`` goes by the model of its algorithm, or why that cannot be said.
+
+    ``everything`` are all curves of the run, one of which may tell γ.
+    """
+    key, ranks = series.key, len(series.key.ranks)
+    model = model_of(key)
+    if isinstance(model, NoModel):
+        return model
+    if ranks < 2:
+        return NoModel("one rank sends nothing")
+    if isinstance(parameters, NoModel):
+        return parameters
+    bound = lower_bound(key.op)
+    gamma, sums = _gamma(key, everything) if model.added_bytes(ranks, 1 << 20) else (None, "")
+    sizes = [point.size_bytes for point in series.points]
+    ports = _ports(model, bound, ranks)
+    spent: list[Spent] = []
+    for point in series.points:
+        size = point.size_bytes
+        messages = model.messages(ranks, size) * parameters.alpha_seconds
+        least = None if bound is None else bound.seconds(ranks, size, parameters, ports=ports, gamma=gamma)
+        spent.append(
+            Spent(
+                size_bytes=size,
+                measured_ns=point.time_ns,
+                messages_ns=1e9 * messages,
+                bytes_ns=1e9 * (model.seconds(ranks, size, parameters) - messages),
+                sums_ns=None if gamma is None else 1e9 * model.added_bytes(ranks, size) * gamma,
+                bound_ns=None if least is None else 1e9 * least,
+            )
+        )
+    sharing = parameters.host_bytes_per_second is not None
+    rows = alternatives(key.op, ranks, key.hosts)
+    return Explanation(
+        spent=tuple(spent),
+        bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
+        sums=sums,
+        others=tuple(
+            Other(row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes)) for row in rows
+        ),
+        fastest=fastest(rows, ranks, sizes[0], sizes[-1], parameters),
+    )
+
+
+def _ports(model: CostModel, bound: LowerBound | None, ranks: int) -> int:
+    """How many messages at once the bound allows: one, as in the papers, and all of them to an algorithm with fewer
+    rounds than are possible so. Its bound must not be above its own model.
+    """
+    return ranks - 1 if bound is not None and model.messages(ranks, 0) < bound.rounds(ranks) else 1
+
+
+def _gamma(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
+    """Seconds for each byte that is added up, from sums of arrays in the same run, and what to say of it."""
+    found = [
+        other
+        for other in everything
+        if other.key.op == _SUM and other.key.device == key.device and other.key.ranks == key.ranks
+    ]
+    for other in sorted(found, key=lambda one: (one.key.dtype != key.dtype, one.key.mode != key.mode)):
+        first, last = other.points[0], other.points[-1]
+        if last.size_bytes > first.size_bytes and last.time_ns > first.time_ns:
+            gamma = (last.time_ns - first.time_ns) / (last.size_bytes - first.size_bytes) / 1e9
+            what = f"{_SUM} of this run{'' if other.key.dtype == key.dtype else f' in {other.key.dtype}'}"
+            return gamma, f"1/γ {format_rate(1 / gamma)} up to {format_size(last.size_bytes)}, from {what}"
+    return None, f"γ is not known, so sums are part of what is unexplained; add {_SUM} to the plan to have it"
+
+
+def fastest(
+    rows: Sequence[CostModel], ranks: int, first_bytes: float, last_bytes: float, parameters: Parameters
+) -> tuple[Fastest, ...]:
+    """Which of ``rows`` is the fastest at which sizes, from ``first_bytes`` to ``last_bytes``: where one ends and the
+    next begins is the cross-over S* of the two. Costs must be straight lines over S, as those of the textbook are.
+    """
+    names: dict[tuple[float, float], list[str]] = {}
+    for row in rows:
+        start = row.seconds(ranks, 0, parameters)
+        slope = (row.seconds(ranks, last_bytes, parameters) - start) / max(last_bytes, 1)
+        names.setdefault((float(f"{start:.9g}"), float(f"{slope:.9g}")), []).append(row.algorithm)
+    if not names:
+        return ()
+    here = min(names, key=lambda line: (line[0] + line[1] * first_bytes, line[1]))
+    found = [Fastest(tuple(names[here]), first_bytes)]
+    while True:
+        # Only a flatter line can cross from above; of those that cross first, the flattest.
+        crossings = [((line[0] - here[0]) / (here[1] - line[1]), line[1], line) for line in names if line[1] < here[1]]
+        crossing, _, here = min(crossings, default=(math.inf, 0.0, here))
+        if crossing > last_bytes:
+            return tuple(found)
+        found.append(Fastest(tuple(names[here]), crossing))

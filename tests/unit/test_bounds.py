@@ -1,0 +1,227 @@
+"""Lower bounds: no algorithm is below its own, none is higher than it must be, and the time of a curve adds up."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw_analysis.series import Point, Series, SeriesKey
+from busbw_analysis.summary import Interval
+from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
+from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, alternatives
+from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
+
+ALPHA, BETA = 1e-4, 1e-9
+LINK = Parameters(ALPHA, BETA, None, "the test")
+KEY = SeriesKey(
+    op="all_reduce",
+    backend="gloo",
+    device="cpu",
+    dtype="float32",
+    redop="sum",
+    ranks=(0, 1, 2, 3),
+    group="all",
+    hosts=1,
+    mode="isolated",
+    sync="barrier",
+    cache="warm",
+    held=False,
+    in_place=False,
+    root=None,
+    variant=None,
+)
+SIZES = (8, 4096, 1 << 20, 1 << 24)
+
+
+def series(key: SeriesKey = KEY, times_ns: tuple[float, ...] = (1e6, 1e6, 4e6, 5e7)) -> Series:
+    points = tuple(
+        Point(size, case, time, Interval(None, None, "none"), time, None, None, 0.0, 10, (time,))
+        for case, (size, time) in enumerate(zip(SIZES, times_ns, strict=True))
+    )
+    return Series(key, 1.5, 1.0, points)
+
+
+def explained(key: SeriesKey = KEY, *others: Series, parameters: Parameters = LINK) -> Explanation:
+    found = explain(series(key), (series(key), *others), parameters)
+    assert isinstance(found, Explanation)
+    return found
+
+
+def hosts_of(row: Textbook, ranks: int) -> list[int]:
+    return [hosts for hosts in (1, 2, 4, 8) if row.possible(ranks, hosts)]
+
+
+@pytest.mark.parametrize("row", TEXTBOOK, ids=lambda row: f"{row.op}-{row.algorithm}")
+def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
+    bound = lower_bound(row.op)
+    assert bound is not None
+    counted = 0
+    for ranks in range(2, 65):
+        for hosts in hosts_of(row, ranks):
+            rounds = row.rounds(ranks, hosts)
+            # An algorithm that has several messages in a round is held against the bound for as many at once.
+            messages = rounds if row.messages is None else row.messages(ranks, hosts)
+            ports = max(1, -int(-messages // rounds))
+            assert rounds >= bound.rounds(ranks, ports)
+            assert row.sent(ranks, hosts) >= bound.sent(ranks) - 1e-12
+            assert row.added(ranks, hosts) >= bound.added(ranks) - 1e-12
+            assert row.moved(ranks, hosts) >= bound.moved(ranks) - 1e-12
+            counted += 1
+    assert counted > 4
+
+
+@pytest.mark.parametrize("op", [bound.op for bound in LOWER_BOUNDS])
+def test_every_term_of_a_bound_is_reached_by_some_algorithm(op: str) -> None:
+    """A bound that nobody comes near says nothing: each is tight in every term, if not in all at once."""
+    bound = lower_bound(op)
+    assert bound is not None
+    for ranks in (4, 16, 64):
+        rows = [row for row in TEXTBOOK if row.op == op and row.possible(ranks, 1)]
+        one_at_a_time = [row.rounds(ranks, 1) for row in rows if row.messages is None]
+        assert min(one_at_a_time) == bound.rounds(ranks)
+        assert min(row.moved(ranks, 1) for row in rows) == pytest.approx(bound.moved(ranks))
+        # A pipelined chain of 8 segments and a tree send more than S of a broadcast or a reduce.
+        if op not in {"broadcast", "reduce"}:
+            assert min(row.sent(ranks, 1) for row in rows) == pytest.approx(bound.sent(ranks))
+            assert min(row.added(ranks, 1) for row in rows) == pytest.approx(bound.added(ranks))
+
+
+@pytest.mark.parametrize(
+    ("ranks", "ports", "rounds"),
+    [(1, 1, 0), (2, 1, 1), (3, 1, 2), (8, 1, 3), (9, 1, 4), (64, 1, 6), (9, 2, 2), (10, 2, 3), (64, 3, 3), (64, 63, 1)],
+)
+def test_rounds_are_counted_by_what_can_be_known(ranks: int, ports: int, rounds: int) -> None:
+    assert LOWER_BOUNDS[0].rounds(ranks, ports) == rounds
+
+
+@given(
+    st.integers(2, 64),
+    st.integers(0, 1 << 30),
+    st.floats(1e-7, 1e-2),
+    st.floats(1e-12, 1e-6),
+    st.none() | st.floats(1e6, 1e12),
+)
+def test_no_model_of_a_backend_predicts_less_than_its_bound(
+    ranks: int, size: int, alpha: float, beta: float, rate: float | None
+) -> None:
+    parameters = Parameters(alpha, beta, rate, "the test")
+    for model in MODELS:
+        bound = lower_bound(model.op)
+        if bound is None or not model.possible(ranks):
+            continue
+        few = model.messages(ranks, 0) < bound.rounds(ranks)
+        least = bound.seconds(ranks, size, parameters, ports=ranks - 1 if few else 1)
+        assert model.seconds(ranks, size, parameters) >= least * (1 - 1e-12)
+
+
+def test_every_modelled_collective_has_a_bound_and_no_other_op_has() -> None:
+    messages = {"send_recv", "ping_pong", "pair_uni", "pair_bidir", "pair_matrix"}
+    assert {bound.op for bound in LOWER_BOUNDS} == {model.op for model in MODELS} - messages
+    assert not {bound.op for bound in LOWER_BOUNDS} & set(UNMODELLED)
+
+
+def test_a_bound_in_numbers_and_in_words() -> None:
+    bound = lower_bound("all_reduce")
+    assert bound is not None
+    mib = 1 << 20
+    assert bound.seconds(4, mib, LINK) == pytest.approx(2 * ALPHA + 1.5 * mib * BETA)
+    assert bound.seconds(4, mib, LINK, gamma=2e-9) == pytest.approx(2 * ALPHA + 1.5 * mib * BETA + 0.75 * mib * 2e-9)
+    assert bound.seconds(4, mib, replace(LINK, host_bytes_per_second=1e9)) == pytest.approx(2 * ALPHA + 6 * mib * 1e-9)
+    assert bound.formula(ports=1, sharing=False, sums=False) == "⌈lg n⌉ α + 2(n−1)/n S β"
+    assert bound.formula(ports=3, sharing=True, sums=True) == ("α + max(2(n−1)/n S β, 2(n−1) S / R) + (n−1)/n S γ")
+    broadcast, barrier = lower_bound("broadcast"), lower_bound("barrier")
+    assert broadcast is not None
+    assert barrier is not None
+    assert broadcast.formula(ports=1, sharing=False, sums=True) == "⌈lg n⌉ α + S β"
+    assert barrier.formula(ports=1, sharing=True, sums=True) == "⌈lg n⌉ α"
+
+
+def test_the_parts_are_those_of_the_model_and_add_up_to_what_was_measured() -> None:
+    found = explained()
+    # Gloo's ring on 4 ranks: 12 messages in a row, and 1.5 S through a link.
+    assert [one.messages_ns for one in found.spent] == pytest.approx([12 * ALPHA * 1e9] * 3 + [24 * ALPHA * 1e9])
+    assert [one.bytes_ns for one in found.spent] == pytest.approx([1.5 * size * BETA * 1e9 for size in SIZES])
+    for one, time_ns in zip(found.spent, (1e6, 1e6, 4e6, 5e7), strict=True):
+        assert one.messages_ns + one.bytes_ns + one.unexplained_ns == pytest.approx(time_ns)
+        assert one.sums_ns is None
+    # 1 ms was measured where the model says 1.2 ms: less than nothing is unexplained.
+    assert found.spent[0].unexplained_ns == pytest.approx(-0.2e6, rel=1e-3)
+    assert found.spent[0].bound_share == pytest.approx(0.2, rel=1e-3)
+    assert "γ is not known" in found.sums
+
+
+def test_gamma_comes_from_sums_of_arrays_in_the_same_run() -> None:
+    add = replace(KEY, op="stream_add", redop=None)
+    times = tuple(500.0 + 0.25 * size for size in SIZES)
+    found = explained(KEY, series(replace(add, dtype="float64"), tuple(9 * time for time in times)), series(add, times))
+    assert "1/γ 4 GB/s up to 16 MiB, from stream_add of this run" in found.sums
+    assert [one.sums_ns for one in found.spent] == pytest.approx([0.75 * 0.25 * size for size in SIZES])
+    assert found.bound.endswith("(n−1)/n S γ")
+    elsewhere = explained(KEY, series(replace(add, ranks=(0, 1)), times))
+    assert elsewhere.spent[0].sums_ns is None
+    shrinking = explained(KEY, series(add, (9.0, 8.0, 7.0, 6.0)))
+    assert shrinking.spent[0].sums_ns is None
+
+
+def test_an_op_that_adds_nothing_up_has_nothing_to_say_of_sums() -> None:
+    found = explained(replace(KEY, op="all_gather", redop=None))
+    assert found.sums == ""
+    assert "γ" not in found.bound
+
+
+def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_allows_it() -> None:
+    found = explained(replace(KEY, op="all_to_all", redop=None, ranks=tuple(range(8))))
+    assert found.bound == "α + (n−1)/n S β"
+    assert all(one.bound_ns is not None and one.bound_ns <= one.predicted_ns for one in found.spent)
+
+
+@pytest.mark.parametrize(
+    ("key", "parameters", "reason"),
+    [
+        (replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
+        (KEY, NoModel("add ping_pong"), "add ping_pong"),
+        (replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
+        (replace(KEY, backend="nccl"), LINK, "no cost model"),
+    ],
+)
+def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | NoModel, reason: str) -> None:
+    found = explain(series(key), (), parameters)
+    assert isinstance(found, NoModel)
+    assert reason in found.reason
+
+
+def test_a_message_is_its_own_bound() -> None:
+    found = explained(replace(KEY, op="send_recv", redop=None))
+    assert found.bound == ""
+    assert all(one.bound_ns is None and one.bound_share is None for one in found.spent)
+
+
+def line(name: str, messages: float, slope: float) -> CostModel:
+    return CostModel(
+        "all_reduce", "textbook", name, lambda _n, _s: messages, lambda _n, s: slope * s, lambda _n, _s: 0, "", ""
+    )
+
+
+def test_the_fastest_changes_at_the_cross_overs() -> None:
+    # 2 α + 8 S β and 6 α + 4 S β cross at α/β = 100 kB, the second and 12 α + 1 S β at 2 α/β.
+    rows = [line("ring", 12, 1), line("tree", 2, 8), line("middle", 6, 4), line("twin", 6, 4), line("never", 12, 9)]
+    found = fastest(rows, 4, 8, 1 << 30, LINK)
+    assert [one.algorithms for one in found] == [("tree",), ("middle", "twin"), ("ring",)]
+    assert [one.from_bytes for one in found] == pytest.approx([8, 1e5, 2e5])
+    assert [one.algorithms[0] for one in fastest(rows, 4, 8, 150_000, LINK)] == ["tree", "middle"]
+    assert [one.algorithms for one in fastest(rows, 4, 300_000, 1 << 30, LINK)] == [("ring",)]
+    assert fastest([], 4, 8, 1 << 30, LINK) == ()
+
+
+@given(st.integers(2, 64), st.sampled_from(["all_reduce", "broadcast", "all_gather", "all_to_all"]))
+def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
+    rows = [row for row in alternatives(op, ranks) if row.possible(ranks)]
+    found = fastest(rows, ranks, 8, 1 << 30, LINK)
+    by_name = {row.algorithm: row for row in rows}
+    for exponent in range(3, 31):
+        size = 2**exponent
+        winner = [one for one in found if one.from_bytes <= size][-1]
+        best = min(row.seconds(ranks, size, LINK) for row in rows)
+        for name in winner.algorithms:
+            assert by_name[name].seconds(ranks, size, LINK) == pytest.approx(best, rel=1e-6)

@@ -1,0 +1,224 @@
+"""What the report says of theory: whether times are normal, where they go, and nothing where there is no model."""
+
+import json
+import re
+from dataclasses import replace
+
+import pytest
+
+from busbw.records import Case
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis import report, report_models, tables
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.model_plots import Column, Ratios, draw_ratios, draw_stack, swatch
+from busbw_analysis.page import Figure, Paragraph, Section, Table
+from busbw_analysis.report_models import in_words, theory
+from busbw_analysis.theory.bounds import Explanation
+from busbw_analysis.theory.models import NoModel
+
+SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
+ALPHA, BETA = 20e-6, 1e-10
+RING = (Piece(12 * ALPHA, 1.5 * BETA),)
+"""Gloo's all_reduce on 4 ranks, up to 8 MiB, with R unknown."""
+
+
+def sweep(op: str, ranks: int = 4, variant: str | None = None) -> list[Case]:
+    return [case(op, size, ranks, variant=variant) for size in SIZES]
+
+
+def judged(*cases: Case, times: float = 1.0, cores: int = 8, launches: int = 6) -> Judgement:
+    """A run of ``cases`` and of messages, in which an all_reduce takes ``times`` times what the model says."""
+    slower = tuple(replace(one, alpha_seconds=times * one.alpha_seconds) for one in RING)
+    slower = tuple(replace(one, beta_seconds_per_byte=times * one.beta_seconds_per_byte) for one in slower)
+    world = World((Piece(ALPHA, BETA),), by_op={"all_reduce": slower}, sample_noise=0.02)
+    run = synthetic_run([*cases, *sweep("ping_pong")], world, machine=Machine(usable_cores=cores), launches=launches)
+    return judge(pool((run,)))
+
+
+def words_of(judgement: Judgement) -> str:
+    cases = {one.index: one for one in judgement.cases}
+    return in_words(judgement.curves[0], judgement.dataset, cases)
+
+
+def figures(section: Section) -> list[Figure]:
+    found = [block for block in section.blocks if isinstance(block, Figure)]
+    return found + [figure for part in section.parts for figure in figures(part)]
+
+
+def section_of(judgement: Judgement) -> Section:
+    found = theory(judgement)
+    assert found is not None
+    return found
+
+
+def test_a_curve_as_the_model_says_is_called_normal() -> None:
+    text = words_of(judged(*sweep("all_reduce")))
+    assert re.fullmatch(
+        r"From 8 B to 2 MiB a call takes (0\.9\d to )?1\.0 times what the model says, which is normal\.", text
+    )
+
+
+def test_a_slow_curve_is_told_with_what_the_run_knows_of_it() -> None:
+    text = words_of(judged(*sweep("all_reduce"), times=2.6, cores=2))
+    assert re.search(
+        r"a call takes 2\.[67] times \(2\.\d+ to 2\.\d+\) what the model says: 4 ranks share 2 cores;", text
+    )
+    assert text.endswith("none of 7 sizes are within a factor of 1.25.")
+
+
+def test_where_nothing_is_known_no_cause_is_made_up() -> None:
+    text = words_of(judged(*sweep("all_reduce"), times=2.6))
+    assert "what the model says, and nothing that the run recorded says why;" in text
+
+
+def test_a_model_that_is_too_slow_is_told_in_the_sentence_and_in_the_table() -> None:
+    judgement = judged(*sweep("all_reduce"), times=0.5)
+    assert re.search(r"a call takes 0\.(49|50|51) times", words_of(judgement))
+    assert "the model is too slow here" in words_of(judgement)
+    (figure,) = figures(section_of(judgement))
+    (place,) = [index for index, column in enumerate(figure.table.columns) if column.name == "unexplained"]
+    assert all(row[place].text.startswith("none: model too slow by") for row in figure.table.rows)
+
+
+def test_ends_on_both_sides_of_the_limit_decide_nothing() -> None:
+    judgement = judged(*sweep("all_reduce"), times=1.4)
+    curve = judgement.curves[0]
+    wide = tuple(
+        replace(point, interval=replace(point.interval, low_ns=point.time_ns / 2, high_ns=2 * point.time_ns))
+        for point in curve.series.points
+    )
+    curve = replace(curve, series=replace(curve.series, points=wide))
+    text = in_words(curve, judgement.dataset, {one.index: one for one in judgement.cases})
+    assert "which is undecided: its ends lie on both sides of a factor of 1.25" in text
+
+
+def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
+    run = synthetic_run(sweep("all_reduce"), launches=2)
+    judgement = judge(pool((run,)))
+    assert theory(judgement) is None
+    assert words_of(judgement) == ""
+    assert isinstance(judgement.curves[0].explanation, NoModel)
+    assert "Measured against theory" not in report.compose(judgement).html
+
+
+def test_a_figure_has_three_pictures_a_legend_and_four_sizes() -> None:
+    (figure,) = figures(section_of(judged(*sweep("all_reduce"), times=1.5)))
+    assert len(figure.pictures) == 3
+    labels = " ".join(entry.label for entry in figure.legend)
+    for word in ("measured", "the fit", "segmented ring", "⌈lg n⌉ α + 2(n−1)/n S β", "Rabenseifner", "unexplained"):
+        assert word in labels
+    sizes = [row[0].text for row in figure.table.rows]
+    assert sizes == ["8 B", "512 B", "32 KiB", "2 MiB"]
+    names = [column.name for column in figure.table.columns]
+    shares = [
+        float(row[names.index(name)].text)
+        for row in figure.table.rows[:1]
+        for name in names
+        if "(α)" in name or name == "unexplained"
+    ]
+    # Two thirds of 8 B are the 12 messages that the model knows of, one third is nobody's.
+    assert shares == pytest.approx([66.7, 33.3], abs=1.5)
+
+
+def test_the_bound_is_named_with_the_efficiency() -> None:
+    (figure,) = figures(section_of(judged(*sweep("all_reduce"))))
+    assert re.search(
+        r"nearest to the lower bound ⌈lg n⌉ α \+ 2\(n−1\)/n S β at 2 MiB, with an efficiency of 6\d\.\d %",
+        figure.caption,
+    )
+
+
+def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
+    judgement = judged(*sweep("all_reduce"), *sweep("all_reduce", variant="by hand: ring"))
+    (part,) = section_of(judgement).parts
+    (text,) = [block.text for block in part.blocks if isinstance(block, Paragraph) and "fastest" in block.text]
+    # direct, α + 3 S β, and shards, 2 α + 1.5 S β: equal at α/β / 1.5, 130 KiB.
+    assert re.search(r"is direct up to S\* = 1\d\d KiB, then sharded parameter server\.", text)
+    (overview,) = [block for block in part.blocks if isinstance(block, Table)]
+    assert [row[0].text for row in overview.rows] == ["plain", "by hand: ring"]
+    assert [one.heading for one in part.parts] == ["plain", "by hand: ring"]
+
+
+def test_a_barrier_has_its_numbers_and_no_picture() -> None:
+    judgement = judged(case("barrier", 0))
+    (figure,) = figures(section_of(judgement))
+    assert figure.pictures == ()
+    assert len(figure.table.rows) == 1
+    assert figure.caption.startswith("A call takes")
+    assert "Measured against theory" in report.compose(judgement).text
+
+
+def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
+    cases = [one for name in hands for one in sweep("all_reduce", variant=f"by hand: {name}")]
+    monkeypatch.setattr(report_models, "_MOST_DRAWN", 2)
+    section = section_of(judged(*cases, launches=1))
+    (part,) = section.parts
+    assert all(one.folded for one in part.parts)
+    assert [bool(figure.pictures) for figure in figures(section)] == [True, True, *[False] * 5]
+    assert any("the first 2 are drawn" in block.text for block in section.blocks if isinstance(block, Paragraph))
+
+
+def test_what_is_folded_is_well_formed_and_in_the_markdown() -> None:
+    hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
+    written = report.compose(
+        judged(*(one for name in hands for one in sweep("all_reduce", variant=f"by hand: {name}")), launches=1)
+    )
+    assert written.html.count('<details class="part"><summary><h4>') == len(hands)
+    assert written.html.count("<details") == written.html.count("</details>")
+    assert "#### by hand: ring" in written.text
+
+
+def test_the_json_has_it_for_every_size() -> None:
+    judgement = judged(*sweep("all_reduce"), times=2.0)
+    curve, message = json.loads(report.compose(judgement).json)["curves"]
+    told = curve["explanation"]
+    assert [one["size_bytes"] for one in told["spent"]] == list(SIZES)
+    for one in told["spent"]:
+        parts = one["messages_ns"] + one["bytes_ns"] + one["unexplained_ns"]
+        assert parts == pytest.approx(one["measured_ns"])
+        assert one["bound_share"] == pytest.approx(one["bound_ns"] / one["measured_ns"])
+    assert told["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
+    assert told["in_words"] == words_of(judgement)
+    assert "circle" in message["explanation"]["none"]
+
+
+def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
+    judgement = judged(*sweep("all_reduce"), times=2.0)
+    curve, message = tables.fit_rows(judgement)
+    assert message["model"] is None
+    assert curve["model"]["median_ratio"] == pytest.approx(2.0, rel=0.05)
+    assert curve["model"]["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
+    assert re.search(
+        r"× the model \(segmented ring\), at best 3\d% of the lower bound", tables.fit_text([curve, message])
+    )
+
+
+def test_ratios_are_named_as_what_they_are_more_or_less() -> None:
+    svg = draw_ratios([Ratios("model", ((8, 0.5), (64, 2.0), (512, 1.0)))], "a", "title", "text")
+    for label in (">−50 %<", ">+100 %<", ">0<"):
+        assert label in svg
+    assert not re.findall(r"#[0-9a-fA-F]{6}", svg)
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1e-6, 0.1, 40.0, 1e6])
+def test_however_wrong_a_model_is_it_can_be_drawn(ratio: float) -> None:
+    svg = draw_ratios([Ratios("model", ((8, ratio), (64, 1.0)))], "a", "title", "text")
+    assert 1 < len(re.findall(r"<text", svg)) < 30
+    columns = [Column(size, (("messages", 0.3 * ratio), ("bytes", 0.7 * ratio))) for size in (8, 64)]
+    assert "var(--series-1)" in draw_stack(columns, "a", "title", "text")
+
+
+def test_drawings_are_the_same_each_time_and_their_ids_their_own() -> None:
+    columns = [Column(size, (("messages", 0.3), ("bytes", 0.2), ("unexplained", 0.5))) for size in SIZES]
+    svg = draw_stack(columns, "fig-1", "title", "text")
+    assert svg == draw_stack(columns, "fig-1", "title", "text")
+    assert all(name.startswith("fig-1-") for name in re.findall(r'id="([^"]+)"', svg))
+    assert "aria-hidden" in swatch("sums")
+
+
+def test_an_explanation_has_a_row_for_every_point() -> None:
+    for curve in judged(*sweep("all_reduce"), *sweep("broadcast"), case("barrier", 0)).curves:
+        if isinstance(curve.explanation, Explanation):
+            assert len(curve.explanation.spent) == len(curve.series.points)
