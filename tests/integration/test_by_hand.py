@@ -20,7 +20,10 @@ IMPOSSIBLE = {
     ("all_gather", "recursive-doubling"),
     ("all_gather", "neighbour-exchange"),
     ("reduce_scatter", "recursive-halving"),
+    ("reduce_scatter", "neighbour-exchange"),
     ("all_reduce", "hierarchical"),
+    ("all_reduce", "multi-ring"),
+    ("all_to_all", "two-level"),
 }
 """On three ranks of one host."""
 
