@@ -20,6 +20,18 @@ from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
 
+_PASSES = 7
+"""How often a block goes through its files besides its samples: two checks write and read them, one call each is the
+first, the warm-up, and the other tool's."""
+_STORAGE_BYTES_PER_SECOND = 1e9
+_CHECKED_BYTES_PER_SECOND = 150e6
+_OTHER_TOOL_SECONDS = 0.5
+"""What ranks of a host get out of its storage together, at what rate each makes its data and looks at them again, and
+how long fio takes to start: about this on the disk of a virtual machine."""
+
+_BALANCING = 3.0
+"""Budgets of a case that overlaps until as much is computed as the call takes: up to 12 rounds of a quarter each."""
+
 
 @dataclass(frozen=True, slots=True)
 class Cases:
@@ -164,15 +176,27 @@ def _allowed_in_words(op: Op, groups: Round, dtype: str) -> str:
 
 
 def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
-    """About how long a run takes: the time budget of every case that is sized, with start-up and warm-up.
+    """About how long a run takes: the time budget of every case, with start-up, warm-up and checks, which for files are
+    the larger part.
 
     An upper estimate for a backend that converges early, a lower one where a single call takes a large part of the
     budget: it is a guide for the user, not a promise.
     """
     timing = plan.timing
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
-    sampled = len(cases) * timing.max_seconds + sum(map(_rounds, cases)) * per_round
-    return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled)
+    sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in cases)
+    around = sum(_rounds(case) * per_round + timing.blocks * _file_seconds(case) for case in cases)
+    return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled + around)
+
+
+def _file_seconds(case: Case) -> float:
+    """What a block does with its files, if it has any, besides its samples."""
+    op = OPS[case.op]
+    if not op.stores:
+        return 0.0
+    of_a_host = math.ceil(case.ranks / case.nodes) * case.size_bytes
+    checked = case.size_bytes / _CHECKED_BYTES_PER_SECOND
+    return _PASSES * of_a_host / _STORAGE_BYTES_PER_SECOND + checked + _OTHER_TOOL_SECONDS * op.local
 
 
 def _rounds(case: Case) -> int:
