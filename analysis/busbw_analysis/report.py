@@ -39,7 +39,7 @@ from busbw_analysis.report_memory import memory
 from busbw_analysis.report_models import theory
 from busbw_analysis.report_pairs import pairs
 from busbw_analysis.report_ranks import rank_views
-from busbw_analysis.report_roofline import rooflines
+from busbw_analysis.report_roofline import best_arithmetic, rooflines
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report_storage import storage
 from busbw_analysis.report_trust import overlaps, trust
@@ -211,7 +211,11 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} "
         "cases were measured."
     )
-    sentences = [ran[0].upper() + ran[1:], *(_best(judgement.verdicts) or _best_memory(judgement))]
+    sentences = [
+        ran[0].upper() + ran[1:],
+        *(_best(judgement.verdicts) or _best_memory(judgement)),
+        *best_arithmetic(judgement),
+    ]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
     cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
     tone: Tone = "good"

@@ -22,7 +22,7 @@ from busbw_analysis.page import (
     words,
 )
 from busbw_analysis.plots import swatch
-from busbw_analysis.roofline import WORK, Kernel, Roofline
+from busbw_analysis.roofline import WORK, ComputeRoof, Kernel, Roofline
 from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
 
 _SLOTS: Final = {
@@ -59,7 +59,7 @@ def rooflines(judgement: Judgement) -> Section | None:
     """Roofs, balance and kernels of every host and GPU, and of the network; None where nothing was computed."""
     if not judgement.rooflines:
         return None
-    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
+    blocks: list[Block] = [*map(Paragraph, best_arithmetic(judgement)), Paragraph(_HOW), Paragraph(_COUNTED)]
     several = len(judgement.rooflines) > 1
     parts = [
         Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
@@ -99,9 +99,29 @@ def _said(roofline: Roofline) -> Iterator[str]:
             if found is None
             else f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
         )
-        yield f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)}{ridge}."
+        yield f"{_reached(roofline, above)}{ridge}."
     for reason in roofline.unknown:
         yield f"Not known: {reason}."
+
+
+def _reached(roofline: Roofline, above: ComputeRoof) -> str:
+    """The best of a data type, by what, and beside its nominal peak where that is known."""
+    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what})"
+    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
+    if peak is None:
+        return text
+    share = percent(above.flop_per_second / peak.flop_per_second)
+    whose = peak.what.partition(" (source")[0]
+    return f"{text}, {share} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
+
+
+def best_arithmetic(judgement: Judgement) -> list[str]:
+    """The fastest measured arithmetic in a sentence, for those who read only one; nothing where none was measured."""
+    found = [(above, one) for one in judgement.rooflines for above in one.compute if above.measured]
+    if not found:
+        return []
+    above, roofline = max(found, key=lambda pair: pair[0].flop_per_second)
+    return [f"{_reached(roofline, above)}."]
 
 
 def _figure(roofline: Roofline, number: int) -> Figure:

@@ -13,7 +13,7 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool
-from busbw_analysis.page import Figure
+from busbw_analysis.page import Figure, Paragraph
 from busbw_analysis.peaks import NoRoof
 from busbw_analysis.report_curves import operations
 from busbw_analysis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
@@ -249,6 +249,23 @@ def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
     ]
     assert kernel(roofline, "matmul").nominal_share == pytest.approx(700 / 989, rel=1e-3)
     assert kernel(roofline, "stream_triad").nominal_share == pytest.approx(4.2 / 4.8, rel=1e-3)
+
+
+def test_the_first_words_name_the_rate_of_arithmetic_and_its_peak() -> None:
+    changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
+    times = {case("matmul", 8192 * 8192 * 2, 1, **changes): 2 * 8192**3 / 700e12}
+    page = report.page_of(judged(times, Machine(facts=H200)))
+    said = (
+        "Arithmetic in bfloat16 reaches 700 TFLOP/s (the best matmul of this run, 8192 × 8192), "
+        "70.8 % of the nominal 989 TFLOP/s of "
+    )
+    (section,) = [one for one in page.sections if one.anchor == "roofline"]
+    first = section.blocks[0]
+    assert isinstance(first, Paragraph)
+    assert first.text.startswith(said)
+    assert said in page.answer
+    unknown = report.page_of(judged(one_core())).answer
+    assert "Arithmetic in float32 reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024)." in unknown
 
 
 def test_a_gpu_that_the_catalogue_does_not_know_has_measured_roofs_only_and_it_is_said() -> None:
