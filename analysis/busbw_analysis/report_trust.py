@@ -7,6 +7,7 @@ from busbw.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
+from busbw_analysis.peaks import STORAGE
 from busbw_analysis.report_run import case_label
 from busbw_analysis.selftest import SelfTest, State, taken_in_words
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL
@@ -98,10 +99,13 @@ def overlaps(judgement: Judgement) -> Section | None:
             )
     if not rows:
         return None
+    ops = {case.case.op for case in judgement.cases if any(group.overlap is not None for group in case.groups)}
+    stored = ops <= STORAGE
+    what = "storage" if stored else "communication and storage" if ops & STORAGE else "communication"
     how = (
         "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
         "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
-        "That the computation itself gets slower beside the communication is no part of it; the last columns say by "
+        f"That the computation itself gets slower beside {what} is no part of it; the last columns say by "
         "how much. Where computation and call, both alone, are not about as long as each other, the case is flagged "
         "unbalanced: a longer computation hides more, a shorter one less."
     )
@@ -124,7 +128,7 @@ def overlaps(judgement: Judgement) -> Section | None:
         "single one. The times have none: they show where it comes from. Slowed down: the computation beside the call "
         "over the same one alone, block by block, since each block has an amount of its own."
     )
-    table = Table("Communication beside computation", columns, tuple(rows), row_headers=2, note=note)
+    table = Table(f"{what.capitalize()} beside computation", columns, tuple(rows), row_headers=2, note=note)
     return Section("overlap", "Overlap", (Paragraph(how), table))
 
 

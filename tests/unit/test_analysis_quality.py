@@ -1,6 +1,6 @@
 """What overlaps, what disturbed, and whose clocks can be believed: runs whose truth is written down."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
@@ -17,11 +17,15 @@ SAMPLES = 40
 
 
 def run_of(
-    change: Callable[[Measurement], Measurement], launches: int = 6, mode: str = "isolated", blocks: int = 1
+    change: Callable[[Measurement], Measurement],
+    launches: int = 6,
+    mode: str = "isolated",
+    blocks: int = 1,
+    ops: Sequence[str] = ("all_reduce",),
 ) -> store.StoredRun:
-    """A healthy run of one case, with ``change`` in every block."""
-    one = case("all_reduce", 1 << 20, 2, mode=mode)
-    stored = synthetic_run([one], World(launch_noise=0.02), launches=launches, samples=SAMPLES, blocks=blocks)
+    """A healthy run of one case of each of ``ops``, with ``change`` in every block."""
+    cases = [case(op, 1 << 20, 2, mode=mode) for op in ops]
+    stored = synthetic_run(cases, World(launch_noise=0.02), launches=launches, samples=SAMPLES, blocks=blocks)
 
     def changed(row: Row) -> Row:
         return change(row) if isinstance(row, Measurement) else row
@@ -151,6 +155,20 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     shown = tables.show_text([row])
     assert "overlap · hidden 75% (75% to 75%)" in shown
     assert "time is that of call and computation" in shown
+
+
+@pytest.mark.parametrize(
+    ("ops", "what"),
+    [
+        (("all_reduce",), "Communication"),
+        (("checkpoint_save",), "Storage"),
+        (("all_reduce", "checkpoint_save"), "Communication and storage"),
+    ],
+)
+def test_a_checkpoint_beside_computation_is_not_called_communication(ops: tuple[str, ...], what: str) -> None:
+    page = report.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
+    assert f"{what} beside computation" in page
+    assert f"slower beside {what.lower()} is no part of it" in page
 
 
 @pytest.mark.parametrize("loop", ["python", "compiled"])
