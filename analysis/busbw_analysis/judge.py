@@ -22,6 +22,7 @@ from busbw_analysis.series import Series, series_of
 from busbw_analysis.storage import Stored, stored
 from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.theory.bounds import explain
+from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.fit import fit_series
 from busbw_analysis.theory.models import predict, predict_alternatives
 from busbw_analysis.theory.parameters import parameters_for, shared
@@ -128,7 +129,13 @@ def _curve(
     return Curve(
         series=series,
         fit=fit_series(series),
-        model=predict(series.key, series.bus_factor, [point.size_bytes for point in series.points], parameters),
+        model=predict(
+            series.key,
+            series.bus_factor,
+            [point.size_bytes for point in series.points],
+            parameters,
+            library_of_run(dataset),
+        ),
         roof=roof_of(dataset, series, copies, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
         explanation=explain(series, everything, parameters),

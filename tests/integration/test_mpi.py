@@ -61,7 +61,22 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     judged = commands.run("report", "latest", "--results-dir", commands.results)
     assert judged.code == 0, judged.told
     report = (run.path / "report.md").read_text(encoding="utf-8")
-    assert r"no cost model is known for all\_reduce on mpi" in report
+    assert "no cost model is known" not in report
+
+
+def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> None:
+    """One size is short and one long, so that α and β are known and MPICH gathers by two algorithms."""
+    plan = commands.sweep("ping_pong,all_gather", "8,1MiB")
+    finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
+    assert finished.code == 0, finished.told
+    judged = commands.run("report", "latest", "--json", "--results-dir", commands.results)
+    assert judged.code == 0, judged.told
+    library = commands.read().run.environments[_HOST]["mpi"]["library"]
+    if library.startswith("MPICH Version: 5."):
+        assert "(recursive_doubling of MPICH 5." in judged.out
+        assert "(ring of MPICH 5." in judged.out
+    else:
+        assert library.split()[0] in judged.out
 
 
 def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(commands: Commands) -> None:

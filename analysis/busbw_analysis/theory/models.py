@@ -8,10 +8,11 @@ copies memory, which all ranks on it share (infinite over a network).
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.choices import Call, Library, Unknown, choose
 from busbw_analysis.theory.textbook import BY_HAND, TEXTBOOK, Textbook, textbook
 
 _MIB = 1 << 20
@@ -291,14 +292,35 @@ UNMODELLED: dict[str, str] = {
 """Ops without a row, and why."""
 
 
+MESSAGES: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir", "pair_matrix"})
+"""Ops that are messages between two ranks, which cost the same by whatever library they are sent."""
+
+
 def model_for(op: str, backend: str) -> CostModel | NoModel:
     """The algorithm that ``backend`` runs for ``op`` by default, or why there is none."""
     if op in UNMODELLED:
         return NoModel(UNMODELLED[op])
     for model in MODELS:
-        if model.op == op and model.backend == backend:
+        if model.op == op and (model.backend == backend or (backend == "mpi" and op in MESSAGES)):
             return model
+    if backend == "mpi":
+        return NoModel(f"which algorithm MPI runs for {op} depends on the library, the ranks and the size")
     return NoModel(f"no cost model is known for {op} on {backend}")
+
+
+def model_chosen(library: Library | Unknown, call: Call) -> CostModel | NoModel:
+    """The algorithm that an MPI library runs by default for one call, or why it is not known."""
+    if call.op in UNMODELLED or call.op in MESSAGES:
+        return model_for(call.op, "mpi")
+    found = library if isinstance(library, Unknown) else choose(library, call)
+    if isinstance(found, Unknown):
+        return NoModel(found.reason)
+    model = _in_closed_form(found.row, call.hosts)
+    return replace(
+        model,
+        algorithm=f"{model.algorithm} ({found.name} of {found.library})",
+        source=f"{found.source}; sums left out",
+    )
 
 
 def alternatives(op: str, ranks: int, hosts: int = 1) -> tuple[CostModel, ...]:
@@ -326,27 +348,42 @@ def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
     )
 
 
-def model_of(key: SeriesKey) -> CostModel | NoModel:
-    """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default."""
+def model_of(
+    key: SeriesKey, size_bytes: int | None = None, library: Library | Unknown | None = None
+) -> CostModel | NoModel:
+    """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
+    library depends on the size and on the ``library``.
+    """
     if key.variant is None or not key.variant.startswith(BY_HAND):
+        if key.backend == "mpi" and size_bytes is not None and library is not None:
+            return model_chosen(library, Call(key.op, len(key.ranks), key.hosts, size_bytes, key.dtype, key.mode))
         return model_for(key.op, key.backend)
     row = textbook(key.op, key.variant.removeprefix(BY_HAND))
     return NoModel(f"{key.variant} is unknown to this version") if row is None else _in_closed_form(row, key.hosts)
 
 
 def predict(
-    key: SeriesKey, bus_factor: float | None, sizes_bytes: Sequence[int], parameters: Parameters | NoModel
+    key: SeriesKey,
+    bus_factor: float | None,
+    sizes_bytes: Sequence[int],
+    parameters: Parameters | NoModel,
+    library: Library | Unknown | None = None,
 ) -> tuple[Prediction, ...] | NoModel:
-    """What the default algorithm of the key's backend should take at each of ``sizes_bytes``."""
-    model = model_of(key)
+    """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
+    ``library`` chooses for that size.
+    """
+    found: list[tuple[int, CostModel]] = []
+    for size in sizes_bytes:
+        model = model_of(key, size, library)
+        if isinstance(model, NoModel):
+            return model
+        found.append((size, model))
     ranks = len(key.ranks)
-    if isinstance(model, NoModel):
-        return model
     if ranks < 2:
         return NoModel("one rank sends nothing")
     if isinstance(parameters, NoModel):
         return parameters
-    return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size in sizes_bytes)
+    return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size, model in found)
 
 
 def predict_alternatives(

@@ -1,0 +1,207 @@
+"""Which algorithm an MPI library runs by default: the decision tables of Open MPI and MPICH by ranks and size.
+
+The tables are facts about one version, read in its source, and they are only defaults: variables of control and files
+of rules override them, Open MPI's ``han`` and MPICH's compositions replace them on several hosts, and collectives in
+shared memory send no messages at all. Where any of that is so, nothing is predicted and the reason is given.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from busbw.placement import variables_of
+from busbw.records import DTYPE_BYTES
+from busbw_analysis.load import Dataset
+from busbw_analysis.theory.decisions import (
+    LONG,
+    MANY,
+    MPICH_SOURCE,
+    OPEN_MPI_SOURCE,
+    SHORT_BROADCAST,
+    of_mpich,
+    of_open_mpi,
+)
+from busbw_analysis.theory.library_algorithms import formula_of, is_power, one_after_another
+from busbw_analysis.theory.textbook import Textbook
+
+_OPEN_MPI: Final = "Open MPI"
+_MPICH: Final = "MPICH"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """An MPI library as a run recorded it. ``shared``: whether its calls may use collectives in shared memory, which
+    MPICH does unless threads may call it at the same time; ``by_messages`` are ops that a variable keeps from it.
+    ``overrides`` are other variables of the run that change choices.
+    """
+
+    name: Literal["Open MPI", "MPICH"]
+    version: tuple[int, ...]
+    device: str | None = None
+    shared: bool = False
+    by_messages: frozenset[str] = frozenset()
+    overrides: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> str:
+        """Name and version."""
+        return f"{self.name} {'.'.join(map(str, self.version))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """What a library decides by: the op, its ranks, on how many hosts, S and the type of the elements."""
+
+    op: str
+    ranks: int
+    hosts: int
+    size_bytes: int
+    dtype: str | None = None
+    mode: str = "isolated"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The algorithm that ``library`` runs for a call: its own name for it, and what it costs."""
+
+    library: str
+    name: str
+    row: Textbook
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """No choice, and why."""
+
+    reason: str
+
+
+def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
+    """Name and version in what a library calls itself (``Open MPI v5.0.8``, ``MPICH Version: 5.0.2``)."""
+    found = re.match(r"(Open MPI) v(\d+(?:\.\d+)+)|(MPICH) Version:?\s*(\d+(?:\.\d+)+)", text)
+    if found is None:
+        return None
+    version = tuple(int(part) for part in (found[2] or found[4]).split("."))
+    return (_OPEN_MPI, version) if found[1] else (_MPICH, version)
+
+
+def library_of_run(dataset: Dataset) -> Library | Unknown | None:
+    """The MPI library of the first run (pooled runs used the same); None where no case ran over MPI."""
+    run = dataset.runs[0].run
+    if not any(case.backend == "mpi" for case in run.cases):
+        return None
+    environment = run.environments.get(run.hosts[0], {}) if run.hosts else {}
+    return library_of(environment.get("mpi"), variables_of(environment))
+
+
+def library_of(facts: object, variables: Mapping[str, str]) -> Library | Unknown:
+    """The library of a run from its facts (``mpi`` of an environment) and the variables that were recorded."""
+    text = facts.get("library") if isinstance(facts, Mapping) else None
+    if not isinstance(facts, Mapping) or not isinstance(text, str):
+        return Unknown("the run does not say which MPI library it used, and each chooses by tables of its own")
+    known = library_in(text)
+    if known is None:
+        return Unknown(f"no table is known of {text!r}; known are those of Open MPI and MPICH")
+    name, version = known
+    device = facts.get("device")
+    by_messages = {op for op, told in _IN_SHARED_MEMORY.items() if variables.get(_KEPT_FROM_IT.format(told)) == "mpir"}
+    meant = {_KEPT_FROM_IT.format(_IN_SHARED_MEMORY[op]) for op in by_messages}
+    return Library(
+        name,
+        version,
+        device if isinstance(device, str) else None,
+        facts.get("threads") != "multiple",
+        frozenset(by_messages),
+        tuple(sorted(one for one in variables if _OVERRIDE.match(one) and one not in meant)),
+    )
+
+
+_KEPT_FROM_IT: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
+_OVERRIDE: Final = re.compile(r"OMPI_MCA_coll_|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)")
+
+
+def choose(library: Library, call: Call) -> Choice | Unknown:
+    """The algorithm that ``library`` runs by default for ``call``, or why that is not known."""
+    if call.mode == "persistent":
+        return Unknown(f"{library.called} chooses for persistent collectives by another table, which is not known here")
+    if library.overrides:
+        return Unknown(f"the default table does not hold: {', '.join(library.overrides)} was set in this run")
+    name = (_of_open_mpi if library.name == _OPEN_MPI else _of_mpich)(library, call)
+    if isinstance(name, Unknown):
+        return name
+    row = _cost(library, call, name)
+    if row is None:
+        return Unknown(f"{library.called} chooses {name} for {_where(call)}, of which no formula is known")
+    source = OPEN_MPI_SOURCE if library.name == _OPEN_MPI else MPICH_SOURCE
+    return Choice(library.called, name, row, f"default choice of {library.called}: {source}; {row.source}")
+
+
+def _where(call: Call) -> str:
+    return f"{call.op} of {call.size_bytes} B on {call.ranks} ranks"
+
+
+def _cost(library: Library, call: Call, name: str) -> Textbook | None:
+    parts = _TWO_CALLS.get((library.name, call.op, name))
+    if parts is None:
+        return formula_of(library.name, call.op, name, call.ranks)
+    first, second = (choose(library, replace(call, op=op)) for op in parts)
+    if isinstance(first, Unknown) or isinstance(second, Unknown):
+        return None
+    return one_after_another(call.op, first.row, second.row, f"{parts[0]}, then {parts[1]}")
+
+
+_TWO_CALLS: Final = {
+    (_OPEN_MPI, "all_reduce", "nonoverlapping"): ("reduce", "broadcast"),
+    (_OPEN_MPI, "reduce_scatter", "basic_linear"): ("reduce", "scatter"),
+}
+"""Algorithms that are two collectives one after the other, each chosen for itself."""
+
+
+def _of_open_mpi(library: Library, call: Call) -> str | Unknown:
+    if not (4, 1) <= library.version[:2] <= (5, 0):
+        return Unknown(f"the table of {library.called} is not known; known are those of Open MPI 4.1 to 5.0")
+    if 1 < call.hosts < call.ranks and library.version >= _HAN_COMES_FIRST:
+        return Unknown(
+            f"on several hosts {library.called} runs collectives in two levels (han), whose cost is not known"
+        )
+    name = of_open_mpi(call.op, call.ranks, call.size_bytes)
+    return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
+
+
+_HAN_COMES_FIRST: Final = (5,)
+
+_IN_SHARED_MEMORY: Final = {
+    "all_reduce": "ALLREDUCE",
+    "reduce": "REDUCE",
+    "broadcast": "BCAST",
+    "barrier": "BARRIER",
+}
+"""Ops that MPICH does in memory that the ranks of a host share, once five of them have been called, and their names in
+its variables."""
+
+
+def _of_mpich(library: Library, call: Call) -> str | Unknown:
+    if library.version[0] != _MPICH_READ or not (library.device or "").startswith("ch4"):
+        device = library.device or "device unknown"
+        return Unknown(f"the table of {library.called} ({device}) is not known; known is that of MPICH 5 on ch4")
+    if call.op in _IN_SHARED_MEMORY and call.hosts < call.ranks:
+        if call.hosts > 1:
+            return Unknown(f"on several hosts {library.called} does {call.op} in two levels, whose cost is not known")
+        if library.shared and call.op not in library.by_messages and not _past_shared_memory(call):
+            return Unknown(
+                f"{library.called} does {call.op} within a host in shared memory (release and gather) and sends no "
+                f"messages; MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them"
+            )
+    name = of_mpich(call.op, call.ranks, call.size_bytes, call.size_bytes // DTYPE_BYTES[call.dtype or "uint8"])
+    return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
+
+
+_MPICH_READ: Final = 5
+
+
+def _past_shared_memory(call: Call) -> bool:
+    """A long broadcast to 8 ranks or more goes through the general table even within a host."""
+    long = LONG if is_power(call.ranks) else SHORT_BROADCAST
+    return call.op == "broadcast" and call.ranks >= MANY and call.size_bytes >= long

@@ -1,0 +1,288 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
+from busbw_analysis.theory.decisions import MPICH, OPEN_MPI
+from busbw_analysis.theory.library_algorithms import formula_of
+from busbw_analysis.theory.models import CostModel, NoModel, Parameters, model_chosen, predict
+
+KIB, MIB = 1 << 10, 1 << 20
+TUNED = Library("Open MPI", (5, 0, 8))
+CH4 = Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
+
+
+def called(library: Library, op: str, ranks: int, size: int, hosts: int = 1) -> str:
+    found = choose(library, Call(op, ranks, hosts, size, "float32"))
+    assert isinstance(found, Choice), found
+    return found.name
+
+
+def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: str = "isolated") -> str:
+    found = choose(library, Call(op, ranks, hosts, size, "float32", mode))
+    assert isinstance(found, Unknown), found
+    return found.reason
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "size", "name"),
+    [
+        ("all_reduce", 2, 4, "ring"),
+        ("all_reduce", 2, 8, "recursive_doubling"),
+        ("all_reduce", 3, 4 * KIB, "ring"),
+        ("all_reduce", 2, 256 * KIB - 1, "segmented_ring"),
+        ("all_reduce", 2, 256 * KIB, "rabenseifner"),
+        ("all_reduce", 4, 8 * KIB, "rabenseifner"),
+        ("all_reduce", 8, 8 * KIB - 1, "recursive_doubling"),
+        ("all_reduce", 100, MIB, "rabenseifner"),
+        # By the block of a rank, S/n: 31 ranks take recursive doubling at any size, 32 the ring from 64 KiB a block.
+        ("all_gather", 2, MIB, "two_proc"),
+        ("all_gather", 31, 31 * MIB, "recursive_doubling"),
+        ("all_gather", 32, 32 * 64 * KIB, "ring"),
+        ("all_gather", 32, 32 * 64 * KIB - 32, "neighbor"),
+        ("all_to_all", 2, 2 * 128 * KIB, "linear_sync"),
+        ("all_to_all", 16, 16 * 256, "modified_bruck"),
+        ("broadcast", 2, 64 * KIB, "binary_tree"),
+        ("broadcast", 4, MIB, "chain"),
+        ("broadcast", 16, MIB, "scatter_allgather"),
+        ("reduce", 2, 64, "linear"),
+        ("reduce_scatter", 4, 4 * KIB, "recursive_halving"),
+        ("gather", 8, MIB, "binomial"),
+        ("scatter", 2, KIB, "basic_linear"),
+        ("barrier", 4, 0, "linear"),
+        ("barrier", 8, 0, "recursive_doubling"),
+    ],
+)
+def test_open_mpi_takes_what_its_table_says(op: str, ranks: int, size: int, name: str) -> None:
+    assert called(TUNED, op, ranks, size) == name
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "size", "name"),
+    [
+        ("all_reduce", 4, 8, "recursive_doubling"),
+        ("all_reduce", 4, 12, "recursive_doubling"),  # 3 elements cannot be scattered over 4 ranks
+        ("all_reduce", 4, 16, "reduce_scatter_allgather"),
+        ("all_reduce", 7, 16, "reduce_scatter_allgather"),  # over the 4 of its core
+        ("all_gather", 4, 512 * KIB - 4, "recursive_doubling"),
+        ("all_gather", 4, 512 * KIB, "ring"),
+        ("all_gather", 6, 80 * KIB - 4, "brucks"),
+        ("all_gather", 6, 80 * KIB, "ring"),
+        ("all_to_all", 8, 8 * 256, "brucks"),
+        ("all_to_all", 4, 4 * 256, "scattered"),
+        ("all_to_all", 4, 4 * 32 * KIB + 4, "pairwise"),
+        ("broadcast", 4, MIB, "binomial"),
+        ("broadcast", 8, 12 * KIB + 4, "scatter_recursive_doubling_allgather"),
+        ("broadcast", 8, MIB, "scatter_ring_allgather"),
+        ("broadcast", 9, 16 * KIB, "scatter_ring_allgather"),
+        ("reduce", 4, 2 * KIB, "binomial"),
+        ("reduce", 4, 4 * KIB, "reduce_scatter_gather"),
+        ("reduce_scatter", 4, 512 * KIB, "pairwise"),
+        ("gather", 5, MIB, "binomial"),
+        ("barrier", 5, 0, "k_dissemination"),
+    ],
+)
+def test_mpich_takes_what_its_table_says(op: str, ranks: int, size: int, name: str) -> None:
+    assert called(CH4, op, ranks, size) == name
+
+
+def test_mpich_on_one_host_shares_memory_unless_threads_or_a_variable_keep_it_from_that() -> None:
+    shared = replace(CH4, shared=True)
+    assert "in shared memory" in why(shared, "all_reduce", 2, MIB)
+    assert "MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM=mpir" in why(shared, "broadcast", 2, MIB)
+    assert called(shared, "all_gather", 2, MIB) == "ring"
+    assert called(shared, "broadcast", 8, MIB) == "scatter_ring_allgather"
+    assert called(replace(shared, by_messages=frozenset({"all_reduce"})), "all_reduce", 2, MIB)
+    assert called(shared, "all_reduce", 2, MIB, hosts=2) == "reduce_scatter_allgather"
+    assert "two levels" in why(shared, "all_reduce", 4, MIB, hosts=2)
+
+
+def test_a_library_is_recognised_by_what_it_calls_itself() -> None:
+    assert library_in("Open MPI v5.0.8") == ("Open MPI", (5, 0, 8))
+    assert library_in("MPICH Version: 5.0.2") == ("MPICH", (5, 0, 2))
+    assert library_in("Intel(R) MPI Library 2021.9 for Linux* OS") is None
+
+
+def test_what_a_run_recorded_becomes_a_library() -> None:
+    facts = {"library": "MPICH Version: 5.0.2", "threads": "funneled", "device": "ch4:ofi"}
+    told = {"MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM": "mpir", "FI_PROVIDER": "tcp"}
+    found = library_of(facts, told)
+    assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
+    assert library_of({**facts, "threads": "multiple"}, {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
+    for nothing in (None, {}, {"library": 5}):
+        assert isinstance(library_of(nothing, {}), Unknown)
+    other = library_of({"library": "Intel(R) MPI Library 2021.9"}, {})
+    assert isinstance(other, Unknown)
+    assert "known are those of Open MPI and MPICH" in other.reason
+
+
+@pytest.mark.parametrize(
+    ("variable", "counts"),
+    [
+        ("OMPI_MCA_coll_tuned_use_dynamic_rules", True),
+        ("OMPI_MCA_btl", False),
+        ("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", True),
+        ("MPIR_CVAR_BCAST_COMPOSITION", True),
+        ("MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE", True),
+        ("MPIR_CVAR_CH4_NETMOD", False),
+    ],
+)
+def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
+    found = library_of({"library": "Open MPI v5.0.8"}, {variable: "1"})
+    assert isinstance(found, Library)
+    assert (found.overrides == (variable,)) == counts
+    if counts:
+        assert variable in why(found, "all_reduce", 2, MIB)
+
+
+def test_versions_and_calls_of_which_nothing_was_read_are_refused() -> None:
+    assert "4.1 to 5.0" in why(replace(TUNED, version=(6, 1, 0)), "all_reduce", 2, MIB)
+    assert "4.1 to 5.0" in why(replace(TUNED, version=(3, 1, 6)), "all_reduce", 2, MIB)
+    assert "MPICH 5 on ch4" in why(replace(CH4, version=(4, 2, 1)), "all_reduce", 2, MIB)
+    assert "MPICH 5 on ch4" in why(replace(CH4, device="ch3:nemesis"), "all_reduce", 2, MIB)
+    assert "(han)" in why(TUNED, "all_reduce", 4, MIB, hosts=2)
+    assert called(TUNED, "all_reduce", 4, MIB, hosts=4)
+    assert called(replace(TUNED, version=(4, 1, 6)), "all_reduce", 4, MIB, hosts=2)
+    assert "persistent" in why(TUNED, "all_reduce", 2, MIB, mode="persistent")
+    assert "no formula is known" in why(TUNED, "gather", 2, MIB)  # linear_sync
+    assert "no table" in why(TUNED, "all_to_all_v", 2, MIB)
+
+
+def test_every_name_in_a_table_is_spelled_as_where_its_formula_is_sought() -> None:
+    """A name without any formula is one that is known to have none: no slip of the pen hides there."""
+    nowhere = {
+        ("broadcast", "split_binary_tree"),
+        ("reduce", "in-order_binary"),
+        ("gather", "linear_sync"),
+        ("barrier", "tree"),
+        ("all_reduce", "nonoverlapping"),  # two collectives, one after the other
+        ("reduce_scatter", "basic_linear"),
+    }
+    for op, rows in OPEN_MPI.items():
+        names = {name for _, line in rows for name in line.split()[::2]}
+        found = {(op, name) for name in names if not any(formula_of("Open MPI", op, name, n) for n in (2, 4, 6))}
+        assert found <= nowhere, found
+    for op, rule in MPICH.items():
+        sizes = (0, 8, 64 * KIB, 16 * MIB)
+        assert all(formula_of("MPICH", op, rule(n, size, size // 4), n) for n in (2, 4, 8, 16) for size in sizes)
+
+
+def test_the_bounds_of_every_line_ascend_and_so_do_the_ranks() -> None:
+    units = {"K": KIB, "M": MIB}
+    for rows in OPEN_MPI.values():
+        assert [below for below, _ in rows] == sorted({below for below, _ in rows})
+        for _, line in rows:
+            words = line.split()
+            bounds = [int(one[:-1]) * units[one[-1]] if one[-1] in units else int(one) for one in words[1::2]]
+            assert len(words) % 2 == 1
+            assert bounds == sorted(set(bounds))
+
+
+@given(
+    library=st.sampled_from([TUNED, CH4]),
+    op=st.sampled_from(sorted(OPEN_MPI)),
+    ranks=st.integers(2, 5000),
+    size=st.integers(0, 1 << 32),
+)
+def test_every_call_has_an_algorithm_with_a_formula_or_a_reason(
+    library: Library, op: str, ranks: int, size: int
+) -> None:
+    found = choose(library, Call(op, ranks, 1, size, "float32"))
+    if isinstance(found, Unknown):
+        assert found.reason
+        return
+    row = found.row
+    assert row.op == op
+    assert row.rounds(ranks, 1) >= 1
+    assert row.sent(ranks, 1) >= 0
+    assert row.added(ranks, 1) >= 0
+    assert found.source.startswith("default choice of")
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+@pytest.mark.parametrize("ranks", range(2, 65))
+def test_the_tree_that_is_not_segmented_is_that_which_is_counted(op: str, ranks: int) -> None:
+    """Level by level: a rank hears all, then sends it to one child and to the other; the last to hear ends it."""
+    row = formula_of("Open MPI", op, {"broadcast": "binary_tree", "reduce": "binary"}[op], ranks)
+    assert row is not None
+    level, messages = 1, 0
+    while level < ranks:
+        messages += min(2, ranks - level)
+        level = 2 * level + 1
+    assert row.sent(ranks, 1) == messages
+    assert row.rounds(ranks, 1) == ranks.bit_length() - 1
+    assert row.moved(ranks, 1) == ranks - 1
+
+
+def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
+    """Rabenseifner's reduce and van de Geijn's broadcast by doubling: 2 lg n α + 2(n−1)/n S β, as published."""
+    for library, op, name in (
+        ("MPICH", "reduce", "reduce_scatter_gather"),
+        ("MPICH", "broadcast", "scatter_recursive_doubling_allgather"),
+    ):
+        row = formula_of(library, op, name, 16)
+        assert row is not None
+        assert (row.rounds(16, 1), row.sent(16, 1)) == (8, pytest.approx(2 * 15 / 16))
+        assert formula_of(library, op, name, 6) is None
+    chosen = choose(TUNED, Call("all_reduce", 200, 1, 64 * KIB, "float32"))
+    assert isinstance(chosen, Unknown)  # nonoverlapping: its broadcast is a k-nomial tree, of which there is no formula
+    block = choose(TUNED, Call("reduce_scatter", 2, 1, MIB, "float32"))
+    assert isinstance(block, Choice)
+    assert block.name == "basic_linear"
+    assert block.row.algorithm == "reduce, then scatter"
+
+
+KEY = SeriesKey(
+    op="all_reduce",
+    backend="mpi",
+    device="cpu",
+    dtype="float32",
+    redop="sum",
+    ranks=(0, 1, 2, 3),
+    group="all",
+    hosts=1,
+    mode="isolated",
+    sync="barrier",
+    cache="warm",
+    held=False,
+    in_place=True,
+    root=None,
+    variant=None,
+)
+LINK = Parameters(1e-6, 1e-9, None, "the test")
+
+
+def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() -> None:
+    found = predict(KEY, 1.5, [KIB, MIB], LINK, TUNED)
+    assert not isinstance(found, NoModel)
+    assert found[0].algorithm == "recursive doubling (recursive_doubling of Open MPI 5.0.8)"
+    assert found[0].time_ns == pytest.approx(2 * (1e3 + KIB))
+    assert found[1].algorithm == "Rabenseifner (rabenseifner of Open MPI 5.0.8)"
+    assert found[1].time_ns == pytest.approx(4e3 + 1.5 * MIB)
+    assert "coll_tuned_decision_fixed.c" in found[0].source
+
+
+def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_message() -> None:
+    unknown = predict(KEY, 1.5, [KIB], LINK)
+    assert isinstance(unknown, NoModel)
+    assert "depends on the library" in unknown.reason
+    assert predict(KEY, 1.5, [KIB], LINK, Unknown("because")) == NoModel("because")
+    message = predict(replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unknown("because"))
+    assert not isinstance(message, NoModel)
+    assert message[0].time_ns == pytest.approx(1e3 + KIB)
+
+
+def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
+    found = predict(replace(KEY, variant="by hand: ring"), 1.5, [KIB], LINK, TUNED)
+    assert not isinstance(found, NoModel)
+    assert found[0].algorithm == "ring"
+
+
+def test_the_model_of_a_choice_adds_up() -> None:
+    model = model_chosen(TUNED, Call("all_reduce", 4, 1, MIB, "float32"))
+    assert isinstance(model, CostModel)
+    assert model.added_bytes(4, MIB) == pytest.approx(0.75 * MIB)
+    assert isinstance(model_chosen(TUNED, Call("matmul", 4, 1, MIB)), NoModel)
