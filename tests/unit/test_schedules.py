@@ -267,6 +267,13 @@ class TestCrossover:
             assert self.crossing("ring", "binomial-tree", ranks) == pytest.approx(expected)
             assert self.crossing("binomial-tree", "ring", ranks) == pytest.approx(expected)
 
+    def test_of_a_ring_and_two_trees_in_eight_segments(self) -> None:
+        for ranks in range(4, 65):
+            filling = (2 * textbook.up(ranks) - 3) / 16 + 1 / ranks
+            rounds = ranks - 8 - textbook.up(ranks)
+            expected = rounds / filling * self.ALPHA / self.BETA if ranks > 12 else None
+            assert self.crossing("ring", "double-tree", ranks) == (expected and pytest.approx(expected))
+
     def test_there_is_none_where_one_has_no_more_rounds_and_no_more_bytes(self) -> None:
         for ranks in range(2, 65):
             assert self.crossing("reduce-scatter-all-gather", "ring", ranks) is None
