@@ -138,5 +138,5 @@ def _curve(
         ),
         roof=roof_of(dataset, series, copies, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
-        explanation=explain(series, everything, parameters),
+        explanation=explain(series, everything, parameters, library_of_run(dataset)),
     )

@@ -104,13 +104,13 @@ def draw_stack(columns: Sequence[Column], identity: str, title: str, description
         figure, axes = _canvas()
         top = max(1.0, *(sum(share for _, share in column.shares) for column in columns))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
-        _dress(axes, [column.size_bytes for column in columns], "Where the time goes")
-        ticks = [0.0, 0.25, 0.5, 0.75, 1.0, *((1.5, 2.0) if top > 1.3 else ())]
-        ticks = [tick for tick in ticks if tick <= min(top, _HIGHEST_STACK) * 1.04]
-        _name(axes, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
         sizes = sorted(column.size_bytes for column in columns)
         nearest = min(two / one for one, two in pairwise(sizes))
         half = min(math.sqrt(nearest), 2.0) ** 0.84
+        _dress(axes, sizes, "Where the time goes", 1.15 * half)
+        ticks = [0.0, 0.25, 0.5, 0.75, 1.0, *((1.5, 2.0) if top > 1.3 else ())]
+        ticks = [tick for tick in ticks if tick <= min(top, _HIGHEST_STACK) * 1.04]
+        _name(axes, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
         for column in columns:
             floor = 0.0
             for part, share in column.shares:
@@ -148,8 +148,8 @@ def _canvas() -> tuple[Figure, Axes]:
     return figure, figure.add_axes((0.148, 0.085, 0.838, 0.82))
 
 
-def _dress(axes: Axes, sizes: Sequence[int], heading: str) -> None:
-    left, right = widen(min(sizes), max(sizes), 1.6, 4.0)
+def _dress(axes: Axes, sizes: Sequence[int], heading: str, margin: float = 1.6) -> None:
+    left, right = widen(min(sizes), max(sizes), margin, 4.0)
     axes.set_xscale("log", base=2)
     axes.set_xlim(left, right)
     horizontal = binary_ticks(left, right)

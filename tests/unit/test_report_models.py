@@ -191,7 +191,7 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     assert curve["model"]["median_ratio"] == pytest.approx(2.0, rel=0.05)
     assert curve["model"]["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
     assert re.search(
-        r"× the model \(segmented ring\), at best 3\d% of the lower bound", tables.fit_text([curve, message])
+        r"× the model \(segmented ring\), lower bound at most 3\d% of the time", tables.fit_text([curve, message])
     )
 
 

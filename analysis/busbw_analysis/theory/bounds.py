@@ -12,6 +12,7 @@ from typing import Final
 
 from busbw.units import format_rate, format_size
 from busbw_analysis.series import Series, SeriesKey
+from busbw_analysis.theory.choices import Library, Unknown
 from busbw_analysis.theory.models import CostModel, NoModel, Parameters, alternatives, model_of
 
 _SUM: Final = "stream_add"
@@ -179,25 +180,34 @@ class Explanation:
     fastest: tuple[Fastest, ...]
 
 
-def explain(series: Series, everything: Sequence[Series], parameters: Parameters | NoModel) -> Explanation | NoModel:
+def explain(
+    series: Series,
+    everything: Sequence[Series],
+    parameters: Parameters | NoModel,
+    library: Library | Unknown | None = None,
+) -> Explanation | NoModel:
     """Where the time of every point of ``series`` goes by the model of its algorithm, or why that cannot be said.
 
-    ``everything`` are all curves of the run, one of which may tell γ.
+    ``everything`` are all curves of the run, one of which may tell γ; ``library`` is as in ``predict``.
     """
     key, ranks = series.key, len(series.key.ranks)
-    model = model_of(key)
-    if isinstance(model, NoModel):
-        return model
+    models: list[CostModel] = []
+    for point in series.points:
+        model = model_of(key, point.size_bytes, library)
+        if isinstance(model, NoModel):
+            return model
+        models.append(model)
     if ranks < 2:
         return NoModel("one rank sends nothing")
     if isinstance(parameters, NoModel):
         return parameters
     bound = lower_bound(key.op)
-    gamma, sums = _gamma(key, everything) if model.added_bytes(ranks, 1 << 20) else (None, "")
+    adds = any(model.added_bytes(ranks, 1 << 20) for model in models)
+    gamma, sums = _gamma(key, everything) if adds else (None, "")
     sizes = [point.size_bytes for point in series.points]
-    ports = _ports(model, bound, ranks)
+    ports = _ports(models, bound, ranks)
     spent: list[Spent] = []
-    for point in series.points:
+    for point, model in zip(series.points, models, strict=True):
         size = point.size_bytes
         messages = model.messages(ranks, size) * parameters.alpha_seconds
         least = None if bound is None else bound.seconds(ranks, size, parameters, ports=ports, gamma=gamma)
@@ -224,11 +234,12 @@ def explain(series: Series, everything: Sequence[Series], parameters: Parameters
     )
 
 
-def _ports(model: CostModel, bound: LowerBound | None, ranks: int) -> int:
+def _ports(models: Sequence[CostModel], bound: LowerBound | None, ranks: int) -> int:
     """How many messages at once the bound allows: one, as in the papers, and all of them to an algorithm with fewer
     rounds than are possible so. Its bound must not be above its own model.
     """
-    return ranks - 1 if bound is not None and model.messages(ranks, 0) < bound.rounds(ranks) else 1
+    several = bound is not None and any(model.messages(ranks, 0) < bound.rounds(ranks) for model in models)
+    return ranks - 1 if several else 1
 
 
 def _gamma(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
