@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Library, Unknown, choose
-from busbw_analysis.theory.textbook import BY_HAND, TEXTBOOK, Textbook, textbook
+from busbw_analysis.theory.textbook import BY_HAND, LIMITS, TEXTBOOK, Textbook, textbook
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"
@@ -105,6 +105,30 @@ def _ring_reduce_sent(ranks: int, size_bytes: float) -> float:
     """Gloo's reduce sends all segments but two, more than the (n−1)/n of them that are needed."""
     segments = gloo_segments(ranks, size_bytes)
     return (segments - 2) / segments * size_bytes
+
+
+_PROPER = {
+    "4-ary-tree": "4-ary tree",
+    "bruck": "Bruck",
+    "pat": "PAT",
+    "rabenseifner": "Rabenseifner",
+    "reduce-scatter-all-gather": "reduce-scatter, then all-gather",
+}
+
+
+def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
+    return CostModel(
+        op=row.op,
+        backend="textbook",
+        algorithm=_PROPER.get(row.algorithm, row.algorithm.replace("-", " ")),
+        messages=lambda n, _s: row.rounds(n, hosts),
+        rank_bytes=lambda n, s: row.sent(n, hosts) * s,
+        total_bytes=lambda n, s: row.moved(n, hosts) * s,
+        formula=row.formula,
+        source=f"{row.source}; sums left out",
+        possible=lambda n: row.possible(n, hosts),
+        added_bytes=lambda n, s: row.added(n, hosts) * s,
+    )
 
 
 _TWO_DELAYS = (
@@ -256,17 +280,7 @@ MODELS: tuple[CostModel, ...] = (
         formula="α + max(S β, 2 S / R)",
         source="Hockney 1994, both directions of a full-duplex link",
     ),
-    CostModel(
-        op="all_reduce",
-        backend="textbook",
-        algorithm="double binary tree, pipelined",
-        messages=lambda n, _s: 2 * _rounds(n),
-        rank_bytes=lambda _n, s: 2 * s,
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
-        formula="2⌈lg n⌉ α + 2 S β",
-        source="Sanders et al. 2009; compute and the filling of the pipeline left out",
-        added_bytes=lambda _n, s: s,
-    ),
+    *(_in_closed_form(row, 1) for row in LIMITS),
 )
 """Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
 
@@ -328,24 +342,6 @@ def alternatives(op: str, ranks: int, hosts: int = 1) -> tuple[CostModel, ...]:
     counted = (_in_closed_form(row, hosts) for row in TEXTBOOK if row.op == op and row.possible(ranks, hosts))
     others = (one for one in MODELS if one.op == op and one.backend == "textbook" and one.possible(ranks))
     return (*counted, *others)
-
-
-_PROPER = {"rabenseifner": "Rabenseifner", "bruck": "Bruck"}
-
-
-def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
-    return CostModel(
-        op=row.op,
-        backend="textbook",
-        algorithm=_PROPER.get(row.algorithm, row.algorithm.replace("-", " ")),
-        messages=lambda n, _s: row.rounds(n, hosts),
-        rank_bytes=lambda n, s: row.sent(n, hosts) * s,
-        total_bytes=lambda n, s: row.moved(n, hosts) * s,
-        formula=row.formula,
-        source=f"{row.source}; sums left out",
-        possible=lambda n: row.possible(n, hosts),
-        added_bytes=lambda n, s: row.added(n, hosts) * s,
-    )
 
 
 def model_of(
