@@ -1,0 +1,197 @@
+"""``busbw simulate``: algorithms on a network that is described, or that a run has measured."""
+
+import json
+from pathlib import Path
+
+import click
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.records import JSON
+from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS
+from busbw.units import parse_rate, parse_sizes, parse_time
+from busbw_analysis import simulate_tables as tables
+from busbw_analysis.columns import Row
+from busbw_analysis.theory import simulate as flows
+from busbw_analysis.theory.network_specs import NETWORKS, change_links, in_words, read_network
+from busbw_analysis.theory.networks import Flat, Network, Order, Placement, SharedHost
+from busbw_analysis.theory.textbook import textbook
+
+MOST_RANKS = 2048
+"""A ring of so many is 8 million messages, a gigabyte and a half of them."""
+
+
+@click.command("simulate")
+@click.option("--op", required=True, help="An operation that there are algorithms of (busbw list algorithms).")
+@click.option("--algorithm", default=ALL_ALGORITHMS, show_default=True, help="By commas, or all.")
+@click.option("--ranks", type=int, help="How many.  [default with --from: as many as the run had]")
+@click.option("--ranks-per-host", type=int, help="As many on each host.  [default: 1; of a shared host all]")
+@click.option(
+    "--order",
+    type=click.Choice(["block", "cyclic"]),
+    default="block",
+    show_default=True,
+    help="Neighbouring ranks on one host, or dealt out over the hosts.",
+)
+@click.option("--size", "sizes", required=True, help="S: a size, a list (8,1KiB) or a range (8..64MiB*2).")
+@click.option(
+    "--network",
+    "specification",
+    metavar="KIND:KEY=VALUE,…",
+    help=f"One of {', '.join(NETWORKS)} and its rates in one direction: such as rail:nic=50GB/s,inner=450GB/s.",
+)
+@click.option(
+    "--from", "run", metavar="RUN", help="In place of --network: a flat one with the α and β of a run's messages."
+)
+@click.option(
+    "--link",
+    "changes",
+    metavar="NAME=SHARE",
+    multiple=True,
+    help="Other rates of some links: 'host 3 out=10%', 'host 3 *=1GB/s'; may be repeated.",
+)
+@click.option(
+    "--overhead", default="0us", show_default=True, help="What each message costs beside the network's delay."
+)
+@click.option("--sums", help="Rate at which a rank adds up, such as 20GB/s.  [default: it takes no time]")
+@click.option("--free-running", is_flag=True, help="Ranks do not wait for the whole round, but for their own messages.")
+@click.option(
+    "--results-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("results"),
+    show_default=True,
+    envvar="BUSBW_RESULTS_DIR",
+    help="Where the runs of --from are kept.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+def simulate(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    op: str,
+    algorithm: str,
+    ranks: int | None,
+    ranks_per_host: int | None,
+    order: Order,
+    sizes: str,
+    specification: str | None,
+    run: str | None,
+    changes: tuple[str, ...],
+    overhead: str,
+    sums: str | None,
+    free_running: bool,
+    results_dir: Path,
+    as_json: bool,
+) -> None:
+    """Say how long algorithms take on a network where messages share links, and which link they wait for.
+
+    Networks are flat (rate, delay), shared (one host: rate, memory, delay), two-level (nic, inner, delay, inner_delay),
+    rail (also spine) and fat-tree (also leaf, spines, oversubscription, routing, seed); docs/models.md describes them.
+    """
+    names = _algorithms(op, algorithm)
+    wanted = parse_sizes(sizes)
+    costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
+    if (specification is None) == (run is None):
+        message = "want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN"
+        raise UsageError(message)
+    if specification is None:
+        if order != "block":
+            message = f"--order {order} changes nothing with --from: every rank of such a network is like the others"
+            raise UsageError(message)
+        network, origin = _of_run(run or "", results_dir, op, ranks, ranks_per_host)
+        click.echo(f"network: {origin}", err=True)
+    else:
+        network = read_network(specification, _placement(specification, ranks, ranks_per_host, order))
+    changed = change_links(network, changes)
+    rows: list[Row] = []
+    refused: dict[str, str] = {}
+    for name in names:
+        place = network.placement
+        why = _refusal(op, name, place)
+        if why is not None:
+            refused[name] = why
+            continue
+        traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
+        formula = textbook(op, name)
+        for size in wanted:
+            done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
+            said = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
+            rows.append(tables.row_of(op, name, size, place.ranks, done, said))
+    if not rows or (refused and algorithm != ALL_ALGORITHMS):
+        raise UsageError("; ".join(f"{op} by {name}: {why}" for name, why in refused.items()))
+    _print(rows, tables.text(rows), f"{op}, {in_words(changed)}", refused, as_json=as_json)
+
+
+def _print(rows: list[Row], text: str, simulated: str, refused: dict[str, str], *, as_json: bool) -> None:
+    if as_json:
+        left_out: dict[str, JSON] = {**refused}
+        document = {"simulated": simulated, "cases": rows, "left_out": left_out}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        return
+    for name, why in refused.items():
+        click.echo(f"left out: {name}: {why}", err=True)
+    click.echo(f"# {simulated}\n{text}")
+
+
+def _algorithms(op: str, algorithm: str) -> list[str]:
+    there = ALGORITHMS.get(op)
+    if there is None:
+        message = f"op {op!r} has no algorithm that could be simulated; want one of {', '.join(ALGORITHMS)}"
+        raise UsageError(message)
+    if algorithm == ALL_ALGORITHMS:
+        return list(there)
+    names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
+    unknown = [name for name in names if name not in there]
+    if unknown:
+        message = f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}"
+        raise UsageError(message)
+    return names
+
+
+def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:
+    if ranks is None:
+        message = "how many ranks? --network says nothing of them; give --ranks"
+        raise UsageError(message)
+    if ranks > MOST_RANKS:
+        message = f"--ranks {ranks}: want at most {MOST_RANKS}; every message of an algorithm is kept"
+        raise UsageError(message)
+    shared = specification.strip().startswith("shared")
+    if shared and per_host not in {None, ranks}:
+        message = f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; leave it out"
+        raise UsageError(message)
+    return Placement(ranks, ranks if shared else 1 if per_host is None else per_host, order)
+
+
+def _refusal(op: str, name: str, place: Placement) -> str | None:
+    algorithm = ALGORITHMS[op][name]
+    if algorithm.levels and place.hosts == 1:
+        return f"it takes {algorithm.takes}; all {place.ranks} are on one host (--ranks-per-host)"
+    return algorithm.refuse(place.ranks)
+
+
+def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: int | None) -> tuple[Network, str]:
+    """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
+    # pandas and scipy take longer to load than most simulations.
+    from busbw import store  # noqa: PLC0415
+    from busbw_analysis.load import load  # noqa: PLC0415
+    from busbw_analysis.peaks import host_copies  # noqa: PLC0415
+    from busbw_analysis.series import series_of  # noqa: PLC0415
+    from busbw_analysis.summary import summarise  # noqa: PLC0415
+    from busbw_analysis.theory.models import NoModel  # noqa: PLC0415
+    from busbw_analysis.theory.parameters import parameters_for  # noqa: PLC0415
+
+    dataset = load([store.find(results_dir, run)])
+    summaries = summarise(dataset)
+    series = series_of(dataset, summaries)
+    like = next((one for one in series if one.key.op == op), None)
+    if like is None:
+        measured = ", ".join(dict.fromkeys(one.key.op for one in series))
+        message = f"--from {run}: it has no {op} whose α and β could be taken; it has {measured or 'nothing'}"
+        raise AnalysisError(message)
+    found = parameters_for(dataset, like, series, summaries, host_copies(dataset, summaries))
+    if isinstance(found, NoModel):
+        message = f"--from {run}: {found.reason}"
+        raise AnalysisError(message)
+    count = len(like.key.ranks) if ranks is None else ranks
+    rate, memory = 1 / found.beta_seconds_per_byte, found.host_bytes_per_second
+    if memory is not None:
+        place = _placement("shared", count, per_host, "block")
+        return SharedHost(place, rate, memory, found.alpha_seconds), found.origin
+    return Flat(_placement("flat", count, per_host, "block"), rate, found.alpha_seconds), found.origin

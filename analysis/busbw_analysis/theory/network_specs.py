@@ -1,0 +1,184 @@
+"""Networks as users write and read them: ``rail:nic=50GB/s,inner=450GB/s,delay=2us``, and links that are changed."""
+
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, fields
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from busbw.errors import UsageError
+from busbw.units import format_rate, format_time, parse_rate, parse_time
+from busbw_analysis.theory.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
+from busbw_analysis.theory.networks import Whole as _Whole
+
+NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]] = {
+    "flat": Flat,
+    "shared": SharedHost,
+    "two-level": TwoLevel,
+    "rail": Rails,
+    "fat-tree": FatTree,
+}
+"""What a specification begins with; its keys are the fields of the class."""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError as error:
+        message = f"{text!r} is no number"
+        raise UsageError(message) from error
+
+
+def _whole(text: str) -> int:
+    if not (text.isdecimal() and text.isascii() and len(text) < 10):
+        message = f"{text!r} is no whole number of at most 9 digits"
+        raise UsageError(message)
+    return int(text)
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+_RATE, _TIME, _RATIO, _COUNT = (
+    (parse_rate, format_rate),
+    (parse_time, _seconds),
+    (_number, "{:g}".format),
+    (_whole, str),
+)
+_KEYS: Final[dict[str, tuple[Callable[[str], Any], Callable[[Any], str]]]] = {
+    "rate": _RATE,
+    "memory": _RATE,
+    "nic": _RATE,
+    "inner": _RATE,
+    "delay": _TIME,
+    "inner_delay": _TIME,
+    "spine": _RATIO,
+    "oversubscription": _RATIO,
+    "leaf": _COUNT,
+    "spines": _COUNT,
+    "seed": _COUNT,
+    "routing": (str, str),
+}
+"""How a key is read, and printed."""
+
+
+def read_network(text: str, placement: Placement) -> Network:
+    """The network that ``text`` describes. Raises UsageError for a kind, key or value that there is not, or lacks."""
+    kind, _, rest = text.strip().partition(":")
+    network = NETWORKS.get(kind)
+    if network is None:
+        message = f"network {kind!r} is unknown; want one of {', '.join(NETWORKS)}, as in two-level:nic=12.5GB/s"
+        raise UsageError(message)
+    allowed = {field.name: field for field in fields(network) if field.name != "placement"}
+    values: dict[str, Any] = {}
+    for part in rest.split(",") if rest.strip() else ():
+        key, equals, value = part.strip().partition("=")
+        key = key.replace("-", "_")
+        if not equals or key not in allowed or key in values:
+            why = "stands there twice" if key in values else "is none of its keys with a value"
+            message = f"network {text!r}: {part.strip()!r} {why}; {kind} takes {_taken(network)}"
+            raise UsageError(message)
+        try:
+            values[key] = _KEYS[key][0](value.strip())
+        except UsageError as error:
+            message = f"network {text!r}, {key}: {error}"
+            raise UsageError(message) from error
+    missing = [name for name, field in allowed.items() if field.default is MISSING and name not in values]
+    if missing:
+        message = f"network {text!r} lacks {', '.join(missing)}; {kind} takes {_taken(network)}"
+        raise UsageError(message)
+    try:
+        return network(placement, **values)
+    except UsageError as error:
+        message = f"network {text!r}: {error}"
+        raise UsageError(message) from error
+
+
+def _taken(network: type[Flat | SharedHost | TwoLevel | Rails | FatTree]) -> str:
+    """The keys of a network, those in brackets that need not be there."""
+    return ", ".join(
+        f"{field.name}=…" if field.default is MISSING else f"[{field.name}=…]"
+        for field in fields(network)
+        if field.name != "placement"
+    )
+
+
+def in_words(network: Network) -> str:
+    """``two-level: nic 12.5 GB/s, delay 5 µs; 8 ranks on 2 hosts (block)``, with what was changed behind it."""
+    if isinstance(network, Changed):
+        named = [f"{link.name} at {format_rate(link.bytes_per_second)}" for link in network.changed]
+        more = f" and {len(named) - _NAMED} more links" if len(named) > _NAMED else ""
+        return f"{in_words(network.whole)}; changed: {', '.join(named[:_NAMED])}{more}"
+    kind, made = next((name, made) for name, made in NETWORKS.items() if isinstance(network, made))
+    given = [
+        f"{field.name} {_KEYS[field.name][1](value)}"
+        for field in fields(made)
+        if field.name in _KEYS and (value := getattr(network, field.name)) is not None
+    ]
+    place = network.placement
+    spread = f"{place.hosts} hosts ({place.order})" if place.per_host > 1 else "a host each"
+    where = "one host" if kind == "shared" or place.hosts == 1 else spread
+    return f"{kind}: {', '.join(given)}; {place.ranks} ranks on {where}"
+
+
+_NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """``whole`` with other rates on some of its links: a cable that is slow, a port that negotiated too little."""
+
+    whole: Network
+    changed: tuple[Link, ...]
+
+    @property
+    def placement(self) -> Placement:
+        """Which rank is where."""
+        return self.whole.placement
+
+    def links(self) -> tuple[Link, ...]:
+        """All links, those that were changed with their new rate."""
+        new = {link.name: link for link in self.changed}
+        return tuple(new.get(link.name, link) for link in self.whole.links())
+
+    def routes(self, sources: _Whole, targets: _Whole) -> Routes:
+        """As before: no message knows that a link is slow."""
+        return self.whole.routes(sources, targets)
+
+
+def change_links(network: Network, changes: tuple[str, ...]) -> Network:
+    """``network`` with changes such as ``host 3 out=10%`` or ``host 3 *=1GB/s`` (``*`` for anything), the last one
+    wins. Raises UsageError for a link that there is not, and for what is no rate or share.
+    """
+    new: dict[str, Link] = {}
+    for text in changes:
+        pattern, equals, value = (part.strip() for part in text.rpartition("="))
+        found = [link for link in network.links() if fnmatchcase(link.name, pattern)]
+        if not equals or not found:
+            kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
+            message = f"link {text!r}: no link is called {pattern!r}; want NAME=SHARE with one of {', '.join(kinds)}"
+            raise UsageError(message)
+        new |= {link.name: Link(link.name, _new_rate(text, value, link)) for link in found}
+    return Changed(network, tuple(new.values())) if new else network
+
+
+def kind_of(name: str) -> str:
+    """``host 3 out`` → ``host # out``: what links of one kind are called together."""
+    return " ".join("#" if part.isdecimal() else part for part in name.split())
+
+
+def _new_rate(text: str, value: str, link: Link) -> float:
+    if not value.endswith("%"):
+        try:
+            return parse_rate(value)
+        except UsageError as error:
+            message = f"link {text!r}: {error}; or want a share such as 10%"
+            raise UsageError(message) from error
+    share = _number(value.removesuffix("%")) / 100
+    if not 0 < share < _MOST_SHARE:
+        message = f"link {text!r}: want a share above 0% and below {_MOST_SHARE * 100:.0f}%, or a rate such as 1GB/s"
+        raise UsageError(message)
+    return share * link.bytes_per_second
+
+
+_MOST_SHARE: Final = 1e6

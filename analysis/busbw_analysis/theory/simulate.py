@@ -1,0 +1,258 @@
+"""A schedule on a network, message by message: what a formula cannot say is which link they all wait for.
+
+Messages that flow at the same time share every link max-min fairly: none can have more without taking it from one that
+has less (progressive filling: Bertsekas and Gallager, Data Networks, 1992, §6.5.2). Between two events, a message that
+begins or one that ends, all rates are constant.
+"""
+
+import heapq
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+import numpy as np
+
+from busbw.errors import AnalysisError
+from busbw.schedules.base import Round, Schedule
+from busbw_analysis.theory.networks import NOWHERE, Link, Network, Real, Whole
+from busbw_analysis.theory.textbook import Textbook
+
+_SAME: Final = 1e-12
+"""Times that differ by less than this share of the whole are one: rounding, and no physics."""
+
+
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What a message and a sum cost beside what the network does: seconds a message, seconds a byte that is added."""
+
+    overhead: float = 0.0
+    gamma: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Simulation:
+    """How long a schedule took and the bytes that went through every link of the network."""
+
+    seconds: float
+    links: tuple[Link, ...]
+    carried: Real
+
+    def utilisation(self) -> Real:
+        """Of every link: the share of what it could have carried in this time."""
+        rates = np.array([link.bytes_per_second for link in self.links])
+        return self.carried / (rates * self.seconds) if self.seconds else np.zeros(len(rates))
+
+
+def fair_rates(links: Whole, capacities: Real) -> Real:
+    """Bytes per second of every flow; ``links[f]`` are the numbers of its links (``NOWHERE``: none), at least one.
+
+    All flows are raised alike until a link is full; those on it stay as they are, and the others go on.
+    """
+    flows, columns = np.nonzero(links != NOWHERE)
+    on = links[flows, columns]
+    rates = np.zeros(len(links))
+    left = capacities.astype(np.float64)
+    while len(flows):
+        sharing = np.bincount(on, minlength=len(left))
+        share = np.divide(left, sharing, out=np.full(len(left), np.inf), where=sharing > 0)
+        level = share.min()
+        full = share <= level * (1 + _SAME)
+        stopped = np.zeros(len(links), dtype=np.bool_)
+        stopped[flows[full[on]]] = True
+        rates[stopped] = level
+        gone = stopped[flows]
+        left = np.maximum(left - level * np.bincount(on[gone], minlength=len(left)), 0.0)
+        flows, on = flows[~gone], on[~gone]
+    return rates
+
+
+@dataclass(frozen=True, slots=True)
+class _Messages:
+    """Messages as columns: the number of the round, the two ranks, how many blocks, how many of these are added."""
+
+    number: Whole
+    source: Whole
+    to: Whole
+    blocks: Whole
+    sums: Whole
+
+    @staticmethod
+    def of(one: Round) -> "_Messages":
+        source, to = [message.source for message in one], [message.to for message in one]
+        blocks = [len(message.sent) for message in one]
+        sums = [len(message.sent) if message.adds else 0 for message in one]
+        columns = (np.array(column, dtype=np.int64) for column in (source, to, blocks, sums))
+        return _Messages(np.zeros(len(one), dtype=np.int64), *columns)
+
+    def key(self) -> tuple[bytes, ...]:
+        return tuple(column.tobytes() for column in (self.source, self.to, self.blocks, self.sums))
+
+
+def _joined(rounds: Sequence[_Messages]) -> _Messages:
+    """One round after the other, with their numbers."""
+    columns = [np.concatenate([getattr(one, name) for one in rounds]) for name in ("source", "to", "blocks", "sums")]
+    return _Messages(np.repeat(np.arange(len(rounds)), [len(one.source) for one in rounds]), *columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """What an algorithm of ``ranks`` ranks sends: its rounds that differ in who sends how much to whom, most have few,
+    and which of them comes when. Made once for any number of sizes.
+    """
+
+    ranks: int
+    blocks: int
+    different: tuple[_Messages, ...]
+    order: tuple[int, ...]
+
+    @staticmethod
+    def of(schedule: Schedule) -> "Traffic":
+        """What ``schedule`` sends."""
+        seen: dict[tuple[bytes, ...], int] = {}
+        different: list[_Messages] = []
+        order: list[int] = []
+        for one in schedule.rounds:
+            messages = _Messages.of(one)
+            number = seen.setdefault(messages.key(), len(different))
+            if number == len(different):
+                different.append(messages)
+            order.append(number)
+        return Traffic(schedule.ranks, schedule.blocks, tuple(different), tuple(order))
+
+    def pairs(self) -> tuple[Whole, Whole]:
+        """Who sends to whom, each pair once."""
+        pairs = np.concatenate([messages.source * self.ranks + messages.to for messages in self.different])
+        every = np.unique(pairs)
+        return every // self.ranks, every % self.ranks
+
+
+def simulate(
+    traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None, *, free_running: bool = False
+) -> Simulation:
+    """One call of the schedule with S = ``size_bytes``.
+
+    A round ends when its last message is there and added up, as the closed forms count; ``free_running``: every rank
+    goes on as soon as its own messages of a round are through and added up, and a message waits for both its ranks. A
+    rank adds up after all messages of a round. Raises AnalysisError when ranks of traffic and network differ.
+    """
+    if traffic.ranks != network.placement.ranks:
+        message = f"a schedule of {traffic.ranks} ranks cannot run on a network of {network.placement.ranks}"
+        raise AnalysisError(message)
+    links = network.links()
+    carried, seconds = np.zeros(len(links)), 0.0
+    if free_running:
+        courses = [(_joined([traffic.different[number] for number in traffic.order]), 1)]
+    else:
+        times_of = Counter(traffic.order)
+        courses = [(messages, times_of[number]) for number, messages in enumerate(traffic.different)]
+    for messages, times in courses:
+        course = _Course(messages, size_bytes / traffic.blocks, network, links, costs or Costs())
+        seconds += times * course.run()
+        carried += times * course.carried
+    return Simulation(seconds, links, carried)
+
+
+class _Course:
+    """Messages under way. A turn is what one rank does in one round; it begins when the rank's turn before has ended,
+    and ends when all its messages, sent and received, are through and what is to be added is added.
+    """
+
+    def __init__(
+        self, messages: _Messages, block_bytes: float, network: Network, links: Iterable[Link], costs: Costs
+    ) -> None:
+        ranks, rounds = network.placement.ranks, int(messages.number.max()) + 1
+        pairs, self._pair = np.unique(messages.source * ranks + messages.to, return_inverse=True)
+        routes = network.routes(pairs // ranks, pairs % ranks)
+        self._links, self._delays = routes.links, routes.delays + costs.overhead
+        self._capacities = np.array([link.bytes_per_second for link in links])
+        self._left_bytes = messages.blocks * block_bytes
+
+        # Turns are numbered by rank and then by round, so that the next one of a rank is the next number.
+        keys = np.concatenate([messages.source * rounds + messages.number, messages.to * rounds + messages.number])
+        turns, of_end = np.unique(keys, return_inverse=True)
+        self._sender, self._receiver = np.split(of_end, 2)
+        self._open = np.bincount(of_end)
+        self._adding = np.bincount(self._receiver, messages.sums, len(turns)) * block_bytes * costs.gamma
+        new_rank = np.diff(turns // rounds, prepend=-1, append=-1) != 0
+        self._first, self._last = np.flatnonzero(new_rank[:-1]), new_rank[1:]
+        self._ends = np.argsort(of_end, kind="stable") % len(messages.source)  # messages by turn, those of turn t from
+        self._from = np.concatenate([[0], np.cumsum(self._open)])  # here on
+        self._waits = np.full(len(messages.source), 2)  # for so many of its ranks
+
+        self.carried = np.zeros(len(self._capacities))
+        self._coming: list[tuple[float, int, bool, Whole]] = []  # when, a number to sort by, whether turns or messages
+        self._number = count()
+        self._active = np.zeros(0, dtype=np.int64)
+
+    def run(self) -> float:
+        """Seconds until the last turn has ended."""
+        now, end = 0.0, 0.0
+        self._expect(np.zeros(len(self._first)), self._first, turns=True)
+        while self._coming or len(self._active):
+            routes = self._links[self._pair[self._active]]
+            rates = fair_rates(routes, self._capacities)
+            needed = self._left_bytes[self._active] / rates
+            step = max(0.0, min(needed.min(initial=np.inf), (self._coming[0][0] if self._coming else np.inf) - now))
+            self._flow(routes, rates * step)
+            now += step
+            through = needed <= step + _SAME * now
+            ended, self._active = self._active[through], self._active[~through]
+            end = max(end, self._finish(ended, now))
+            while self._coming and self._coming[0][0] <= now * (1 + _SAME):
+                _, _, turns, numbers = heapq.heappop(self._coming)
+                if turns:
+                    self._begin(numbers, now)
+                else:
+                    self._active = np.concatenate([self._active, numbers])
+        return end
+
+    def _flow(self, routes: Whole, moved: Real) -> None:
+        self._left_bytes[self._active] -= moved
+        there = routes != NOWHERE
+        through = np.broadcast_to(moved[:, None], routes.shape)[there]
+        self.carried += np.bincount(routes[there], through, len(self.carried))
+
+    def _expect(self, times: Real, numbers: Whole, *, turns: bool) -> None:
+        for time in np.unique(times):
+            heapq.heappush(self._coming, (float(time), next(self._number), turns, numbers[times == time]))
+
+    def _begin(self, turns: Whole, now: float) -> None:
+        lengths = self._open[turns]
+        starts = np.cumsum(lengths) - lengths
+        messages = self._ends[np.arange(lengths.sum()) + np.repeat(self._from[turns] - starts, lengths)]
+        np.subtract.at(self._waits, messages, 1)
+        ready = np.unique(messages[self._waits[messages] == 0])
+        self._expect(now + self._delays[self._pair[ready]], ready, turns=False)
+
+    def _finish(self, messages: Whole, now: float) -> float:
+        """End the turns whose last messages these were, and begin those after them; when the last one has ended."""
+        touched = np.concatenate([self._sender[messages], self._receiver[messages]])
+        np.subtract.at(self._open, touched, 1)
+        done = np.unique(touched[self._open[touched] == 0])
+        times = now + self._adding[done]
+        goes_on = ~self._last[done]
+        self._expect(times[goes_on], done[goes_on] + 1, turns=True)
+        return float(times.max(initial=0.0))
+
+
+def formula_seconds(
+    row: Textbook, traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None
+) -> float:
+    """The closed form of the same schedule, for every message alone on this network: α is the longest delay of a route
+    that it takes, 1/β the slowest link on one of them, but for a memory that all share: that is R.
+    """
+    costs = costs or Costs()
+    ranks, hosts = traffic.ranks, network.placement.hosts
+    routes = network.routes(*traffic.pairs())
+    links = network.links()
+    taken = np.unique(routes.links[routes.links != NOWHERE])
+    memory = next((link.bytes_per_second for link in links if link.name == "memory"), None)
+    rate = min((links[number].bytes_per_second for number in taken), default=np.inf)
+    moving = row.sent(ranks, hosts) * size_bytes / rate
+    if memory is not None:
+        moving = max(moving, row.moved(ranks, hosts) * size_bytes / memory)
+    alpha = routes.delays.max(initial=0.0) + costs.overhead
+    adding = row.added(ranks, hosts) * size_bytes * costs.gamma
+    return float(row.rounds(ranks, hosts) * alpha + moving + adding)

@@ -1,0 +1,243 @@
+"""Networks: every message takes links that there are, and bad descriptions are refused in words."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from busbw.errors import UsageError
+from busbw_analysis.theory.network_specs import NETWORKS, change_links, in_words, kind_of, read_network
+from busbw_analysis.theory.networks import NOWHERE, FatTree, Flat, Network, Placement, Rails, TwoLevel
+
+SPECIFICATIONS = {
+    "flat": "flat:rate=10GB/s,delay=1us",
+    "shared": "shared:rate=10GB/s,memory=20GB/s,delay=1us",
+    "two-level": "two-level:nic=10GB/s,inner=100GB/s,delay=5us,inner-delay=1us",
+    "rail": "rail:nic=10GB/s,inner=100GB/s,delay=5us,inner_delay=1us",
+    "rail with a spine": "rail:nic=10GB/s,inner=100GB/s,delay=5us,spine=2",
+    "fat-tree": "fat-tree:nic=80Gb/s,inner=100GB/s,delay=5us,leaf=2,spines=3,oversubscription=2,seed=7",
+    "fat-tree by destination": "fat-tree:nic=10GB/s,inner=100GB/s,leaf=2,spines=2,routing=destination",
+}
+
+
+def every_pair(ranks: int) -> tuple[np.ndarray, np.ndarray]:
+    pairs = [(one, other) for one in range(ranks) for other in range(ranks) if one != other]
+    sources, targets = zip(*pairs, strict=True)
+    return np.array(sources), np.array(targets)
+
+
+def names(network: Network, source: int, to: int) -> list[str]:
+    links = network.links()
+    route = network.routes(np.array([source]), np.array([to]))
+    return [links[number].name for number in route.links[0] if number != NOWHERE]
+
+
+def delay(network: Network, source: int, to: int) -> float:
+    return float(network.routes(np.array([source]), np.array([to])).delays[0])
+
+
+class TestPlacement:
+    def test_block_puts_neighbours_together(self) -> None:
+        ranks = np.arange(6)
+        place = Placement(6, 3)
+        assert place.host_of(ranks).tolist() == [0, 0, 0, 1, 1, 1]
+        assert place.seat_of(ranks).tolist() == [0, 1, 2, 0, 1, 2]
+
+    def test_cyclic_deals_them_out(self) -> None:
+        ranks = np.arange(6)
+        place = Placement(6, 3, "cyclic")
+        assert place.host_of(ranks).tolist() == [0, 1, 0, 1, 0, 1]
+        assert place.seat_of(ranks).tolist() == [0, 0, 1, 1, 2, 2]
+
+    @pytest.mark.parametrize("order", ["block", "cyclic"])
+    def test_every_rank_sits_where_it_is_found(self, order: str) -> None:
+        ranks = np.arange(24)
+        place = Placement(24, 4, "block" if order == "block" else "cyclic")
+        assert place.rank_at(place.host_of(ranks), place.seat_of(ranks)).tolist() == ranks.tolist()
+
+    @pytest.mark.parametrize(
+        ("ranks", "per_host", "order", "said"),
+        [
+            (1, 1, "block", "fewer than 2 moves nothing; want 2 or more"),
+            (8, 3, "block", "8 ranks with 3 on a host: want a number on each that divides the ranks"),
+            (8, 0, "block", "8 ranks with 0 on a host"),
+            (8, 2, "random", "order 'random' is unknown; want block or cyclic"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, ranks: int, per_host: int, order: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            Placement(ranks, per_host, order)  # type: ignore[arg-type]
+
+
+class TestRoutes:
+    @pytest.mark.parametrize("order", ["block", "cyclic"])
+    @pytest.mark.parametrize("text", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
+    def test_every_message_leaves_its_sender_and_comes_in_where_it_should(self, text: str, order: str) -> None:
+        per_host = 24 if text.startswith("shared") else 4
+        network = read_network(text, Placement(24, per_host, "block" if order == "block" else "cyclic"))
+        place, links = network.placement, network.links()
+        assert len({link.name for link in links}) == len(links)
+        sources, targets = every_pair(24)
+        routes = network.routes(sources, targets)
+        assert routes.links.max() < len(links)
+        for source, to, numbers in zip(sources, targets, routes.links, strict=True):
+            taken = [links[number].name for number in numbers if number != NOWHERE]
+            assert len(set(taken)) == len(taken) >= 2
+            at, seat = (int(of(np.array([source]))[0]) for of in (place.host_of, place.seat_of))
+            to_at, to_seat = (int(of(np.array([to]))[0]) for of in (place.host_of, place.seat_of))
+            assert taken[0] in {f"rank {source} out", f"host {at} rail {seat} out"}
+            assert taken[-1] in {f"rank {to} in", f"host {to_at} rail {to_seat} in"}
+            if any(link.name.startswith("host") for link in links):
+                assert any(name.startswith("host") for name in taken) == (at != to_at)
+
+    def test_two_levels_share_a_card(self) -> None:
+        network = TwoLevel(Placement(8, 4), 10.0, 100.0, 5.0, 1.0)
+        assert names(network, 0, 3) == ["rank 0 out", "rank 3 in"]
+        assert names(network, 3, 4) == ["rank 3 out", "host 0 out", "host 1 in", "rank 4 in"]
+        assert (delay(network, 0, 3), delay(network, 3, 4)) == (1.0, 5.0)
+
+    def test_a_rail_is_taken_straight_and_another_one_through_its_rank(self) -> None:
+        network = Rails(Placement(8, 4), 10.0, 100.0, 5.0, 1.0)
+        assert names(network, 1, 5) == ["host 0 rail 1 out", "host 1 rail 1 in"]
+        assert names(network, 1, 6) == ["rank 1 out", "rank 2 in", "host 0 rail 2 out", "host 1 rail 2 in"]
+        assert names(network, 1, 2) == ["rank 1 out", "rank 2 in"]
+        assert [delay(network, 1, to) for to in (5, 6, 2)] == [5.0, 6.0, 1.0]
+
+    def test_over_a_spine_another_rail_is_reached_from_the_own_one(self) -> None:
+        network = Rails(Placement(8, 4), 10.0, 100.0, 5.0, 1.0, spine=2.0)
+        assert names(network, 1, 6) == ["host 0 rail 1 out", "rail 1 up", "rail 2 down", "host 1 rail 2 in"]
+        assert next(link for link in network.links() if link.name == "rail 1 up").bytes_per_second == 2 * 10.0 / 2
+
+    def test_a_leaf_has_its_share_of_the_cards_below_it(self) -> None:
+        network = FatTree(Placement(16, 2), 10.0, 4, 100.0, spines=2, oversubscription=4)
+        up = [link.bytes_per_second for link in network.links() if link.name.startswith("leaf 0")]
+        assert up == [4 * 10.0 / 4 / 2] * 2
+        assert names(network, 0, 1) == ["rank 0 out", "rank 1 in"]
+        assert names(network, 0, 6) == ["rank 0 out", "host 0 out", "host 3 in", "rank 6 in"]
+
+    def test_by_destination_the_hosts_of_a_leaf_are_reached_over_different_spines(self) -> None:
+        network = FatTree(Placement(16), 10.0, 4, spines=4, routing="destination")
+        spines = {names(network, 0, to)[2] for to in range(4, 8)}
+        assert spines == {f"leaf 0 to spine {spine}" for spine in range(4)}
+
+    def test_a_hash_takes_some_spines_twice_and_all_of_them_equally_often_in_the_end(self) -> None:
+        network = FatTree(Placement(64), 10.0, 8, spines=8)
+        permutation = Counter(names(network, rank, (rank + 8) % 64)[2] for rank in range(8))
+        assert max(permutation.values()) > 1
+        sources, targets = every_pair(64)
+        far = sources // 8 != targets // 8
+        route = network.routes(sources[far], targets[far])
+        spines = Counter((route.links[:, 2] % 8).tolist())
+        assert min(spines.values()) > 0.85 * max(spines.values())
+        other = FatTree(Placement(64), 10.0, 8, spines=8, seed=1).routes(sources[far], targets[far])
+        assert (other.links != route.links).any()
+        again = FatTree(Placement(64), 10.0, 8, spines=8).routes(sources[far], targets[far])
+        assert (again.links == route.links).all()
+
+
+class TestWords:
+    @pytest.mark.parametrize("text", SPECIFICATIONS.values(), ids=SPECIFICATIONS)
+    def test_what_was_read_is_said_again(self, text: str) -> None:
+        network = read_network(text, Placement(24, 24 if text.startswith("shared") else 4))
+        words = in_words(network)
+        assert words.startswith(text.partition(":")[0])
+        assert "10 GB/s" in words
+        assert "24 ranks on " in words
+
+    def test_a_rate_a_time_and_a_place(self) -> None:
+        words = in_words(read_network("two-level:nic=100Gb/s,inner=450GB/s,delay=2.5us", Placement(16, 8)))
+        assert words == (
+            "two-level: nic 12.5 GB/s, inner 450 GB/s, delay 2.5 µs, inner_delay 0 ns; 16 ranks on 2 hosts (block)"
+        )
+
+    @pytest.mark.parametrize(
+        ("text", "said"),
+        [
+            ("", "network '' is unknown; want one of flat, shared, two-level, rail, fat-tree"),
+            ("torus:rate=1GB/s", "network 'torus' is unknown"),
+            ("flat", r"lacks rate; flat takes rate=…, \[delay=…\]"),
+            ("flat:delay=2us", "lacks rate"),
+            ("flat:rate=50", "rate: rate '50' is none; want a number and one of B/s"),
+            ("flat:rate=0GB/s", "carries nothing"),
+            ("flat:rate=1GB/s,delay=5", "delay: time '5' is none"),
+            ("flat:rate=1GB/s,rate=2GB/s", "'rate=2GB/s' stands there twice"),
+            ("flat:rate=1GB/s,nic=2GB/s", "'nic=2GB/s' is none of its keys with a value; flat takes rate"),
+            ("flat:rate", "'rate' is none of its keys with a value"),
+            ("flat:rate=1GB/s,placement=8", "'placement=8' is none of its keys"),
+            ("two-level:nic=1GB/s", "inner is missing: with 4 ranks on a host"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=0", "spine 0.0: want a finite ratio above 0"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=nan", "spine nan: want a finite ratio above 0"),
+            ("rail:nic=1GB/s,inner=2GB/s,spine=x", "spine: 'x' is no number"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=4", "leaf 4: want a number of hosts below each leaf that divides 6"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=0", "leaf 0"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=0", "spines 0: want 1 to 4096"),
+            ("fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,spines=1.5", "spines: '1.5' is no whole number"),
+            (
+                "fat-tree:nic=1GB/s,inner=1GB/s,leaf=2,routing=best",
+                "routing 'best' is unknown; want hash or dest",
+            ),
+        ],
+    )
+    def test_what_is_no_network_is_refused_in_words(self, text: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            read_network(text, Placement(24, 4))
+
+    def test_numbers_that_no_text_gives_are_refused_too(self) -> None:
+        for rate, late in ((float("inf"), 0.0), (float("nan"), 0.0), (-1.0, 0.0), (1.0, -1.0), (1.0, float("nan"))):
+            with pytest.raises(UsageError, match="want a finite"):
+                Flat(Placement(2), rate, late)
+
+    def test_there_is_an_example_of_every_kind(self) -> None:
+        assert {text.partition(":")[0] for text in SPECIFICATIONS.values()} == set(NETWORKS)
+
+
+class TestChanges:
+    network = TwoLevel(Placement(8, 2), 10e9, 100e9)
+
+    def rates(self, *changes: str) -> dict[str, float]:
+        return {link.name: link.bytes_per_second for link in change_links(self.network, changes).links()}
+
+    def test_a_share_and_a_rate_of_one_link(self) -> None:
+        rates = self.rates("host 3 out=10%", "host 2 in = 2GB/s")
+        assert (rates["host 3 out"], rates["host 2 in"]) == (1e9, 2e9)
+        assert rates["host 3 in"] == rates["host 2 out"] == 10e9
+
+    def test_a_star_stands_for_anything(self) -> None:
+        rates = self.rates("host 3 *=50%")
+        assert rates["host 3 out"] == rates["host 3 in"] == 5e9
+        assert rates["rank 3 in"] == 100e9
+
+    def test_no_change_leaves_the_network_as_it_is(self) -> None:
+        assert change_links(self.network, ()) is self.network
+
+    def test_it_is_said_what_was_changed(self) -> None:
+        assert in_words(change_links(self.network, ("host 3 *=50%",))).endswith(
+            "changed: host 3 out at 5 GB/s, host 3 in at 5 GB/s"
+        )
+        assert "and 12 more links" in in_words(change_links(self.network, ("rank *=50%",)))
+
+    @pytest.mark.parametrize(
+        ("change", "said"),
+        [
+            (
+                "host 9 out=10%",
+                "no link is called 'host 9 out'; want NAME=SHARE with one of rank # out, rank # in",
+            ),
+            ("host 3 out", "want NAME=SHARE"),
+            ("host 3 out=", "rate '' is none"),
+            ("host 3 out=10", "rate '10' is none; .* or want a share such as 10%"),
+            ("host 3 out=0%", "want a share above 0%"),
+            ("host 3 out=-5%", "want a share above 0%"),
+            ("host 3 out=nan%", "want a share above 0%"),
+            ("host 3 out=inf%", "want a share above 0%"),
+            ("host 3 out=x%", "'x' is no number"),
+        ],
+    )
+    def test_what_is_no_change_is_refused_in_words(self, change: str, said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            change_links(self.network, (change,))
+
+    def test_kinds_have_no_numbers(self) -> None:
+        assert kind_of("host 13 rail 2 out") == "host # rail # out"

@@ -1,0 +1,432 @@
+"""The simulator: fair shares with known answers, closed forms where they hold, and what they cannot say."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.cli import main
+from busbw.errors import AnalysisError
+from busbw.ops import OPS
+from busbw.schedules import ALGORITHMS
+from busbw.schedules.base import Schedule, Transfer, cost, same
+from busbw_analysis import simulate_tables
+from busbw_analysis.theory.network_specs import change_links, read_network
+from busbw_analysis.theory.networks import (
+    NOWHERE,
+    FatTree,
+    Flat,
+    Link,
+    Network,
+    Placement,
+    Rails,
+    Routes,
+    SharedHost,
+    TwoLevel,
+    Whole,
+)
+from busbw_analysis.theory.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
+from busbw_analysis.theory.textbook import TEXTBOOK, Textbook, textbook
+
+MIB = 1 << 20
+ROOT = Path(__file__).parents[2]
+
+
+def traffic_of(op: str, name: str, ranks: int, hosts: int = 1) -> Traffic:
+    return Traffic.of(ALGORITHMS[op][name].on(ranks, hosts))
+
+
+def run(
+    op: str, name: str, network: Network, size: float = 64 * MIB, costs: Costs | None = None, *, free: bool = False
+) -> Simulation:
+    place = network.placement
+    return simulate(traffic_of(op, name, place.ranks, place.hosts), size, network, costs, free_running=free)
+
+
+class TestFairRates:
+    def rates(self, flows: list[list[int]], capacities: list[float]) -> list[float]:
+        width = max(map(len, flows))
+        links = np.array([flow + [NOWHERE] * (width - len(flow)) for flow in flows])
+        return [float(rate) for rate in fair_rates(links, np.array(capacities))]
+
+    def test_one_link_is_shared_alike(self) -> None:
+        assert self.rates([[0], [0], [0], [0]], [8.0]) == [2.0] * 4
+
+    def test_what_one_flow_cannot_use_goes_to_the_others(self) -> None:
+        assert self.rates([[0, 1], [0]], [10.0, 3.0]) == [3.0, 7.0]
+
+    def test_the_flow_over_every_link_of_a_line_gets_what_those_of_one_link_get(self) -> None:
+        assert self.rates([[0, 1, 2], [0], [1], [2]], [1.0] * 3) == [0.5] * 4
+
+    def test_a_line_of_unlike_links(self) -> None:
+        # Link 1 (2 flows, 1.0) is the first to be full, then link 0 with 2.5 left for two more, then link 2.
+        assert self.rates([[0, 1], [0], [0], [1, 2], [2]], [3.0, 1.0, 4.0]) == [0.5, 1.25, 1.25, 0.5, 3.5]
+
+    def test_what_a_flow_leaves_on_its_next_link_is_for_others(self) -> None:
+        assert self.rates([[0], [0], [0, 1], [1], [2]], [1.0, 1.0, 1.0]) == pytest.approx(
+            [1 / 3, 1 / 3, 1 / 3, 2 / 3, 1]
+        )
+
+    def test_no_flows(self) -> None:
+        assert fair_rates(np.zeros((0, 2), dtype=np.int64), np.array([1.0])).tolist() == []
+
+    @given(st.data())
+    def test_every_flow_has_a_full_link_on_which_none_has_more(self, data: st.DataObject) -> None:
+        count = data.draw(st.integers(1, 6))
+        capacities = data.draw(st.lists(st.floats(0.1, 100), min_size=count, max_size=count))
+        flows = data.draw(st.lists(st.sets(st.integers(0, count - 1), min_size=1), min_size=1, max_size=12))
+        rates = self.rates([sorted(flow) for flow in flows], capacities)
+        load = [sum(rate for rate, flow in zip(rates, flows, strict=True) if link in flow) for link in range(count)]
+        assert all(there <= capacity * (1 + 1e-9) for there, capacity in zip(load, capacities, strict=True))
+        for rate, flow in zip(rates, flows, strict=True):
+            bottlenecks = [link for link in flow if load[link] >= capacities[link] * (1 - 1e-9)]
+            most = [max(r for r, other in zip(rates, flows, strict=True) if link in other) for link in bottlenecks]
+            assert any(rate >= one * (1 - 1e-9) for one in most)
+
+
+class TestAgainstTheFormulas:
+    """On a flat network nothing is shared but what the closed forms count."""
+
+    @pytest.mark.parametrize("row", TEXTBOOK, ids=lambda row: f"{row.op} {row.algorithm}")
+    def test_on_a_flat_network_every_algorithm_takes_what_its_formula_says(self, row: Textbook) -> None:
+        tried = 0
+        for ranks in range(2, 17):
+            algorithm = ALGORITHMS[row.op][row.algorithm]
+            hosts = 2 if algorithm.levels else 1
+            if ranks % hosts or not row.possible(ranks, hosts) or algorithm.refuse(ranks) is not None:
+                continue
+            network = Flat(Placement(ranks, ranks // hosts), rate=1e9, delay=3e-6)
+            traffic, costs = traffic_of(row.op, row.algorithm, ranks, hosts), Costs(overhead=1e-6, gamma=1e-10)
+            for size in (0, 8, 12345, MIB):
+                # Written out, and not by formula_seconds: α is delay and overhead, β 1 ns, γ 0.1 ns.
+                wanted = (
+                    row.rounds(ranks, hosts) * 4e-6
+                    + row.sent(ranks, hosts) * size * 1e-9
+                    + row.added(ranks, hosts) * size * 1e-10
+                )
+                assert simulate(traffic, size, network, costs).seconds == pytest.approx(wanted, rel=1e-9), (ranks, size)
+                assert formula_seconds(row, traffic, size, network, costs) == pytest.approx(wanted, rel=1e-12)
+            tried += 1
+        assert tried >= 3
+
+    def test_on_a_shared_host_its_memory_is_the_roof_of_a_ring(self) -> None:
+        traffic = traffic_of("all_reduce", "ring", 8)
+        row = textbook("all_reduce", "ring")
+        assert row is not None
+        for memory in (2e9, 5e9, 20e9):
+            network = SharedHost(Placement(8, 8), rate=1e9, memory=memory, delay=1e-6)
+            wanted = 14 * 1e-6 + max(14 / 8 * MIB / 1e9, 14 * MIB / memory)
+            assert simulate(traffic, MIB, network).seconds == pytest.approx(wanted, rel=1e-9)
+            assert formula_seconds(row, traffic, MIB, network) == pytest.approx(wanted, rel=1e-9)
+
+    @given(
+        st.sampled_from([(row.op, row.algorithm) for row in TEXTBOOK]),
+        st.integers(2, 6).map(lambda half: 2 * half),
+        st.sampled_from(["two-level:nic=1GB/s,inner=3GB/s,delay=9us,inner_delay=2us", "flat:rate=1GB/s"]),
+        st.booleans(),
+    )
+    @settings(max_examples=60, deadline=None)
+    def test_the_links_carry_what_the_schedule_sends(
+        self,
+        which: tuple[str, str],
+        ranks: int,
+        text: str,
+        free: bool,  # noqa: FBT001 - hypothesis gives it by position
+    ) -> None:
+        op, name = which
+        if ALGORITHMS[op][name].refuse(ranks) is not None:
+            return
+        network = read_network(text, Placement(ranks, 2))
+        schedule = ALGORITHMS[op][name].on(ranks, ranks // 2)
+        done = simulate(Traffic.of(schedule), MIB, network, free_running=free)
+        out = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("out")]
+        into = [n for n, link in enumerate(done.links) if link.name.startswith("rank") and link.name.endswith("in")]
+        moved = float(cost(schedule).moved) * MIB
+        assert done.carried[out].sum() == pytest.approx(moved, rel=1e-6)
+        assert done.carried[into].sum() == pytest.approx(moved, rel=1e-6)
+        sent, received = np.zeros(ranks), np.zeros(ranks)
+        for one in schedule.rounds:
+            for transfer in one:
+                sent[transfer.source] += len(transfer.sent)
+                received[transfer.to] += len(transfer.sent)
+        assert done.carried[out] == pytest.approx(sent * MIB / schedule.blocks, rel=1e-6)
+        assert done.carried[into] == pytest.approx(received * MIB / schedule.blocks, rel=1e-6)
+        assert done.utilisation().max() <= 1 + 1e-9
+
+
+class Lines:
+    """A network for a test: message m of rank m goes through the links that are given, after its own delay."""
+
+    def __init__(self, capacities: list[float], routes: dict[tuple[int, int], tuple[list[int], float]]) -> None:
+        self.placement = Placement(1 + max(max(pair) for pair in routes))
+        self._capacities, self._routes = capacities, routes
+
+    def links(self) -> tuple[Link, ...]:
+        return tuple(Link(f"line {number}", rate) for number, rate in enumerate(self._capacities))
+
+    def routes(self, sources: Whole, targets: Whole) -> Routes:
+        found = [self._routes[int(one), int(other)] for one, other in zip(sources, targets, strict=True)]
+        width = max(len(links) for links, _ in found)
+        links = np.array([links + [NOWHERE] * (width - len(links)) for links, _ in found])
+        return Routes(links, np.array([delay for _, delay in found]))
+
+
+def schedule(ranks: int, *rounds: list[Transfer]) -> Traffic:
+    """Blocks of one byte when S is as many bytes as the most slots that a rank has."""
+    slots = ((0,) * 8,) * ranks
+    return Traffic.of(Schedule(ranks, 8, slots, tuple(tuple(one) for one in rounds), slots))
+
+
+def message(source: int, to: int, blocks: int, *, adds: bool = False) -> Transfer:
+    return same(source, to, tuple(range(blocks)), adds=adds)
+
+
+class TestEvents:
+    """Small cases that can be worked out on paper; a block is a byte."""
+
+    def test_a_message_that_comes_later_takes_half_of_what_is_left(self) -> None:
+        network = Lines([1.0], {(0, 2): ([0], 0.0), (1, 2): ([0], 2.0)})
+        done = simulate(schedule(3, [message(0, 2, 4), message(1, 2, 4)]), 8, network)
+        assert done.seconds == pytest.approx(8.0)
+        alone = simulate(schedule(3, [message(0, 2, 4), message(1, 2, 1)]), 8, network)
+        assert alone.seconds == pytest.approx(5.0)  # 2 s alone, 2 s in halves, 1 s alone
+
+    def test_a_round_is_a_barrier_and_free_running_ranks_know_none(self) -> None:
+        network = Lines([1.0, 1.0], {(0, 1): ([0], 0.5), (2, 3): ([1], 0.5)})
+        traffic = schedule(4, [message(0, 1, 6), message(2, 3, 1)], [message(0, 1, 1), message(2, 3, 6)])
+        assert simulate(traffic, 8, network).seconds == pytest.approx(6.5 + 6.5)
+        assert simulate(traffic, 8, network, free_running=True).seconds == pytest.approx(6.5 + 1.5)
+
+    def test_a_message_waits_for_both_its_ranks(self) -> None:
+        network = Lines([1.0, 1.0], {(0, 1): ([0], 0.0), (2, 1): ([1], 0.0)})
+        traffic = schedule(3, [message(0, 1, 5)], [message(2, 1, 3)])
+        assert simulate(traffic, 8, network, free_running=True).seconds == pytest.approx(8.0)
+
+    def test_sums_are_made_after_the_last_message_of_the_round_and_before_the_next_one(self) -> None:
+        network = Lines([1.0, 1.0], {(0, 1): ([0], 0.0), (2, 1): ([1], 0.0), (1, 0): ([0], 0.0)})
+        traffic = schedule(3, [message(0, 1, 2, adds=True), message(2, 1, 4, adds=True)], [message(1, 0, 1)])
+        for free in (False, True):
+            done = simulate(traffic, 8, network, Costs(gamma=0.5), free_running=free)
+            assert done.seconds == pytest.approx(4 + 6 * 0.5 + 1)
+
+    def test_every_message_pays_the_overhead_once_and_those_of_a_round_together(self) -> None:
+        network = Lines([1.0], {(0, 1): ([0], 1.0), (0, 2): ([0], 1.0)})
+        traffic = schedule(3, [message(0, 1, 2), message(0, 2, 2)], [message(0, 1, 2)])
+        assert simulate(traffic, 8, network, Costs(overhead=0.25)).seconds == pytest.approx(1.25 + 4 + 1.25 + 2)
+
+    def test_a_word_without_bytes_takes_its_delay(self) -> None:
+        network = Lines([1.0], {(0, 1): ([0], 3.0)})
+        done = simulate(schedule(2, [message(0, 1, 0)]), 8, network)
+        assert done.seconds == pytest.approx(3.0)
+        assert done.utilisation().tolist() == [0.0]
+
+    def test_rounds_that_are_alike_are_worked_out_once(self) -> None:
+        traffic = traffic_of("all_reduce", "ring", 64)
+        assert (len(traffic.different), len(traffic.order)) == (2, 126)
+        assert len(traffic_of("all_to_all", "pairwise", 16).different) == 15
+
+    def test_a_schedule_of_other_ranks_is_refused(self) -> None:
+        with pytest.raises(AnalysisError, match="a schedule of 4 ranks cannot run on a network of 8"):
+            simulate(traffic_of("all_reduce", "ring", 4), MIB, Flat(Placement(8), 1e9))
+
+
+class TestWhatAFormulaCannotSay:
+    def test_a_slow_link_slows_a_ring_by_its_ratio(self) -> None:
+        network = TwoLevel(Placement(16), 10e9)
+        slow = change_links(network, ("host 3 out=10%",))
+        ring, slowed = run("all_reduce", "ring", network), run("all_reduce", "ring", slow)
+        assert slowed.seconds / ring.seconds == pytest.approx(10)
+        used = slowed.utilisation()
+        assert slowed.links[int(used.argmax())].name == "host 3 out"
+        assert used.max() == pytest.approx(1)
+        assert sorted(used)[-2] == pytest.approx(0.1)
+
+    def test_free_running_does_not_help_a_ring_around_its_slow_link(self) -> None:
+        slow = change_links(Flat(Placement(12), 10e9), ("rank 3 out=10%",))
+        free, barriers = (run("all_reduce", "ring", slow, free=free).seconds for free in (True, False))
+        assert free == pytest.approx(barriers)
+
+    def test_a_slow_link_slows_a_tree_in_the_one_round_that_takes_it(self) -> None:
+        network = Flat(Placement(16), 10e9)
+        slow = change_links(network, ("rank 3 out=10%",))
+        message_time = 64 * MIB / 10e9
+        assert run("all_reduce", "binomial-tree", network).seconds == pytest.approx(8 * message_time)
+        assert run("all_reduce", "binomial-tree", slow).seconds == pytest.approx((7 + 10) * message_time)
+
+    @pytest.mark.parametrize("per_host", [2, 4, 8])
+    def test_a_ring_whose_neighbours_sit_apart_shares_every_card_between_all_ranks(self, per_host: int) -> None:
+        """One message at a time leaves a host whose ranks are neighbours; of others all do."""
+        block = run("all_reduce", "ring", TwoLevel(Placement(32, per_host), 10e9, 1e15))
+        cyclic = run("all_reduce", "ring", TwoLevel(Placement(32, per_host, "cyclic"), 10e9, 1e15))
+        assert block.seconds == pytest.approx(2 * 31 / 32 * 64 * MIB / 10e9, rel=1e-3)
+        assert cyclic.seconds / block.seconds == pytest.approx(per_host, rel=1e-3)
+
+    def test_rails_in_two_levels_carry_what_the_known_rule_says(self) -> None:
+        """The rate of each card is busbw (k−1)/(n−1), for k hosts: busbw is (n−1)/(k−1) cards if inside is free."""
+        ranks, hosts, size = 32, 4, 64 * MIB
+        network = Rails(Placement(ranks, ranks // hosts), nic=10e9, inner=1e15)
+        done = run("all_reduce", "hierarchical", network, size)
+        busbw = 2 * (ranks - 1) / ranks * size / done.seconds
+        cards = [n for n, link in enumerate(done.links) if "rail" in link.name]
+        assert done.carried[cards] / done.seconds == pytest.approx(busbw * (hosts - 1) / (ranks - 1))
+        assert busbw == pytest.approx(10e9 * (ranks - 1) / (hosts - 1), rel=1e-3)
+        shared = run("all_reduce", "hierarchical", TwoLevel(Placement(ranks, ranks // hosts), 10e9, 1e15), size)
+        assert shared.seconds / done.seconds == pytest.approx(ranks // hosts, rel=1e-3)
+
+    @pytest.mark.parametrize("oversubscription", [1.0, 2.0, 3.5])
+    def test_an_oversubscribed_tree_divides_what_goes_from_leaf_to_leaf(self, oversubscription: float) -> None:
+        ranks, leaf, nic, size = 16, 4, 10e9, 64 * MIB
+        network = FatTree(Placement(ranks), nic, leaf, oversubscription=oversubscription)
+        done = run("all_to_all", "spread", network, size)
+        card = (ranks - 1) / ranks * size / nic
+        trunk = (ranks - leaf) / ranks * size / nic * oversubscription
+        assert done.seconds == pytest.approx(max(card, trunk))
+
+        across = [message(rank, (rank + leaf) % ranks, 8) for rank in range(ranks)]
+        within = [message(rank, rank // leaf * leaf + (rank + 1) % leaf, 8) for rank in range(ranks)]
+        assert simulate(schedule(ranks, across), size, network).seconds == pytest.approx(size / nic * oversubscription)
+        assert simulate(schedule(ranks, within), size, network).seconds == pytest.approx(size / nic)
+
+    def test_messages_that_are_hashed_onto_one_spine_wait_for_each_other(self) -> None:
+        nic, size = 10e9, 64 * MIB
+        hashed, straight = (
+            FatTree(Placement(32), nic, 8, spines=8, routing=routing) for routing in ("hash", "destination")
+        )
+        ranks = np.arange(32)
+        traffic = schedule(32, [message(rank, (rank + 8) % 32, 8) for rank in range(32)])
+        routes = hashed.routes(ranks, (ranks + 8) % 32)
+        most = max(np.bincount(routes.links[:, column]).max() for column in (2, 3))
+        assert most > 1
+        assert simulate(traffic, size, hashed).seconds == pytest.approx(most * size / nic)
+        assert simulate(traffic, size, straight).seconds == pytest.approx(size / nic)
+
+    def test_a_spine_between_rails_is_what_limits_other_rails(self) -> None:
+        place = Placement(16, 4)
+        other_rail = [message(rank, (rank + 5) % 16, 8) for rank in range(16) if rank % 4 != 3]
+        size, nic = 64 * MIB, 10e9
+        times = {
+            spine: simulate(schedule(16, other_rail), size, Rails(place, nic, 1e15, spine=spine)).seconds
+            for spine in (1.0, 4.0)
+        }
+        assert times == {1.0: pytest.approx(size / nic), 4.0: pytest.approx(4 * size / nic)}
+        through_hosts = simulate(schedule(16, other_rail), size, Rails(place, nic, 1e15))
+        assert through_hosts.seconds == pytest.approx(size / nic, rel=1e-3)
+
+
+def busbw(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["simulate", *arguments])
+
+
+TWO_LEVEL = ("--ranks", "16", "--ranks-per-host", "4", "--network", "two-level:nic=10GB/s,inner=100GB/s,delay=5us")
+
+
+class TestCommand:
+    def test_it_says_time_rates_formula_and_the_link_that_all_wait_for(self) -> None:
+        done = busbw(
+            "--op", "all_reduce", "--algorithm", "ring", "--size", "64MiB", *TWO_LEVEL, "--link", "host 3 out=10%"
+        )
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("# all_reduce, two-level: nic 10 GB/s")
+        assert done.stdout.splitlines()[0].endswith("16 ranks on 4 hosts (block); changed: host 3 out at 1 GB/s")
+        row = next(line for line in done.stdout.splitlines() if line.startswith("  ring"))
+        seconds = 30 * (64 * MIB / 16 / 1e9 + 5e-6)
+        assert row.split()[1:3] == ["64", "MiB"]
+        assert f"{seconds * 1e3:.3g} ms" in row
+        assert row.endswith("host 3 out")
+        assert any(line.startswith("  host # out") and "1 GB/s" in line for line in done.stdout.splitlines())
+
+    def test_json_has_the_same_in_base_units(self) -> None:
+        done = busbw("--op", "all_reduce", "--size", "8,1MiB", *TWO_LEVEL, "--overhead", "1us", "--json")
+        document = json.loads(done.stdout)
+        cases = {(row["algorithm"], row["size_bytes"]): row for row in document["cases"]}
+        assert {name for name, _ in cases} == set(ALGORITHMS["all_reduce"])
+        ring = cases["ring", MIB]
+        assert ring["seconds"] == pytest.approx(30 * (MIB / 16 / 10e9 + 6e-6))
+        assert ring["formula_seconds"] == pytest.approx(ring["seconds"])
+        assert ring["ratio"] == pytest.approx(1)
+        assert ring["busbw"] == pytest.approx(MIB / ring["seconds"] * 30 / 16)
+        assert ring["links"][0]["busiest"] == "host 0 out"
+        assert ring["links"][0]["as_busy"] == 4
+        assert ring["links"][0]["busiest_bytes"] == pytest.approx(30 * MIB / 16)
+
+    def test_a_rank_that_adds_up_slowly_takes_longer(self) -> None:
+        arguments = ("--op", "reduce", "--size", "1MiB", "--ranks", "2", "--network", "flat:rate=1GB/s", "--json")
+        quick, slow = (json.loads(busbw(*arguments, *more).stdout)["cases"][0] for more in ((), ("--sums", "2GB/s")))
+        assert slow["seconds"] - quick["seconds"] == pytest.approx(MIB / 2e9)
+
+    def test_what_cannot_be_is_left_out_of_all_and_refused_by_name(self) -> None:
+        arguments = ("--op", "all_gather", "--size", "1MiB", "--ranks", "6", "--network", "flat:rate=1GB/s")
+        done = busbw(*arguments)
+        assert done.exit_code == 0
+        assert "left out: recursive-doubling: it takes a power of two of ranks" in done.stderr
+        assert "recursive-doubling" not in done.stdout
+        named = busbw(*arguments, "--algorithm", "ring,recursive-doubling")
+        assert named.exit_code == 2
+        assert "recursive-doubling: it takes a power of two of ranks; the group has 6" in named.stderr
+
+    def test_a_shared_host_has_all_ranks(self) -> None:
+        done = busbw(
+            *("--op", "all_reduce", "--size", "1MiB", "--ranks", "4", "--network", "shared:rate=8GB/s,memory=9GB/s")
+        )
+        assert "4 ranks on one host" in done.stdout
+        assert "left out: hierarchical: it takes several hosts" in done.stderr
+
+    def test_free_running_is_what_a_tree_gains_from(self) -> None:
+        arguments = ("--op", "all_reduce", "--algorithm", "binary-tree", "--size", "1MiB", "--ranks", "8", "--json")
+        network = ("--network", "flat:rate=1GB/s")
+        barriers, free = (
+            json.loads(busbw(*arguments, *network, *more).stdout)["cases"][0]["seconds"]
+            for more in ((), ("--free-running",))
+        )
+        assert free < barriers
+
+    def test_a_run_gives_its_own_parameters(self) -> None:
+        sample = str(next((ROOT / "results" / "samples" / "vm").iterdir()))
+        done = busbw("--op", "all_reduce", "--size", "1MiB", "--from", sample)
+        assert done.exit_code == 0, done.output
+        assert done.stdout.startswith("# all_reduce, shared: ")
+        assert "ping_pong of this run" in done.stderr
+        lacking = busbw("--op", "scatter", "--size", "1MiB", "--from", sample)
+        assert lacking.exit_code == 1
+        assert "it has no scatter whose α and β could be taken" in lacking.stderr
+
+    @pytest.mark.parametrize(
+        ("arguments", "said"),
+        [
+            (("--op", "send_recv"), "op 'send_recv' has no algorithm that could be simulated; want one of all_reduce"),
+            (("--algorithm", "rnig"), "all_reduce has no algorithm 'rnig'; want all or some of ring"),
+            (("--size", "64M"), "did you mean 64MiB?"),
+            (("--ranks", "1"), "a collective of fewer than 2 moves nothing"),
+            (("--ranks", "5000"), "--ranks 5000: want at most 2048"),
+            (("--ranks-per-host", "3"), "16 ranks with 3 on a host"),
+            (("--network", "ring"), "network 'ring' is unknown; want one of flat"),
+            (("--network", "shared:rate=1GB/s,memory=1GB/s"), "a shared host has all 16 ranks"),
+            (("--link", "host 7 out=5%"), "no link is called 'host 7 out'"),
+            (("--overhead", "-1us"), "time '-1us' is none"),
+            (("--sums", "20"), "rate '20' is none"),
+            (("--from", "latest"), "want a network: either --network"),
+        ],
+    )
+    def test_bad_input_is_refused_in_words(self, arguments: tuple[str, ...], said: str) -> None:
+        done = busbw("--op", "all_reduce", "--size", "1MiB", *TWO_LEVEL, *arguments)
+        assert done.exit_code == 2, done.output
+        assert said in done.stderr
+
+    def test_ranks_are_asked_for(self) -> None:
+        done = busbw("--op", "barrier", "--size", "0", "--network", "flat:rate=1GB/s")
+        assert (done.exit_code, "give --ranks" in done.stderr) == (2, True)
+
+    def test_the_factors_of_busbw_are_those_of_the_operations(self) -> None:
+        for op, factor in simulate_tables._FACTORS.items():
+            for ranks in (2, 3, 8, 64):
+                known = OPS[op].bus_factor
+                assert known is not None
+                assert factor(ranks) == pytest.approx(known(ranks))
+        assert OPS["barrier"].bus_factor is None
+        assert set(ALGORITHMS) - set(simulate_tables._FACTORS) == {"barrier"}
