@@ -3,7 +3,6 @@
 import importlib
 import json
 import os
-import re
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
@@ -24,6 +23,8 @@ _LAZY = {
     "report": "busbw_analysis.commands",
     "compare": "busbw_analysis.commands",
     "simulate": "busbw_analysis.simulate_command",
+    "draw": "busbw_analysis.draw_command",
+    "published": "busbw_analysis.published_command",
     "submit": "busbw.slurm.commands",
     "status": "busbw.slurm.commands",
     "launches": "busbw.slurm.commands",
@@ -39,6 +40,8 @@ _LAZY_HELP = {
     "report": "Write report.html, its Markdown twin and a JSON summary.",
     "compare": "Hold one run against another: faster, slower, equal, or cannot tell.",
     "simulate": "Say how long algorithms take on a network that is described, and which link they wait for.",
+    "draw": "Draw the rounds of an algorithm: who sends which blocks to whom.",
+    "published": "Fit the curves that others have published, and say how well that holds.",
     "submit": "Submit a job to Slurm that measures a plan, or what a run lacks.",
     "status": "List jobs and runs together: how each stands, and which belongs to which.",
     "launches": "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
@@ -189,7 +192,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     """Measure: start ranks here, or join the world that torchrun, mpirun or srun has started."""
     from busbw import launch  # noqa: PLC0415 - numpy comes with it
     from busbw.launch.base import Settings  # noqa: PLC0415
-    from busbw.plan import Timing  # noqa: PLC0415
+    from busbw.plan import Timing, given_path  # noqa: PLC0415
 
     def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
         if resume is not None:
@@ -197,8 +200,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
         asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
         if path is not None:
-            # An empty text is a variable that was not set, and not the folder that one happens to be in.
-            asked["path"] = str(Path(path).absolute()) if path else ""
+            asked["path"] = given_path(path)
         if traffic is not None:
             from busbw.ops.traffic import read_weights  # noqa: PLC0415
 
@@ -294,21 +296,13 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
         raise UsageError(message)
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
-    try:
+    with plan.told_as_options():
         if base is None:
             wanted = plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
         else:
             wanted = plan.override(base, ops=ops or (), **asked)
         wanted.require_path()
-    except UsageError as error:
-        # The plan knows its keys; who typed options has never seen them.
-        raise UsageError(_KEY.sub(lambda key: f"{_OPTIONS.get(key[1], f'--{key[1]}')}: ", str(error))) from error
     return wanted
-
-
-_KEY = re.compile(r"^key '(\w+)': ")
-_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode", "algorithms": "--algorithm"}
-"""Keys of a plan → the options that have another name."""
 
 
 def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401

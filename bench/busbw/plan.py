@@ -3,7 +3,8 @@
 import math
 import re
 import tomllib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_args, get_type_hints
@@ -344,6 +345,27 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
     changed = msgspec.structs.replace(plan, sweep=tuple(sweeps), timing=timing, **own)
     _refuse_what_changes_nothing(changed, given)
     return changed
+
+
+@contextmanager
+def told_as_options() -> Iterator[None]:
+    """The plan knows its keys; who typed options has never seen them: what is refused within names the option."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(_KEY.sub(lambda key: f"{_OPTIONS.get(key[1], f'--{key[1]}')}: ", str(error))) from error
+
+
+_KEY = re.compile(r"^key '(\w+)': ")
+_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode", "algorithms": "--algorithm"}
+"""Keys of a plan → the options that have another name."""
+
+
+def given_path(path: str) -> str:
+    """The ``path`` of a plan as an option gives it: whole. An empty text stays one: it is a variable that was not set,
+    and not the folder that one happens to be in.
+    """
+    return str(Path(path).absolute()) if path else ""
 
 
 _TAKEN_BY: dict[str, Callable[[Op], bool]] = {

@@ -90,6 +90,30 @@ def test_a_plan_of_ones_own_is_handed_over_by_its_whole_path(slurm: Path) -> Non
     assert "#SBATCH --job-name=busbw-mine\n" in text
 
 
+def test_a_path_is_handed_over_whole_and_is_not_looked_for_where_the_job_is_submitted(slurm: Path) -> None:
+    text = busbw("submit", "storage", *WORLD, "--path", "my scratch", "--dry-run").stdout
+    assert f" run --suite storage --path '{slurm}/my scratch' --ranks 8\n" in text
+    assert not Path("my scratch").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("storage", *WORLD),
+            "--path: storage_write, storage_read, checkpoint_save make files and need to be told where",
+        ),
+        (("storage", *WORLD, "--path", ""), "--path: storage_write, storage_read, checkpoint_save make files"),
+        (("quick", *WORLD, "--path", "/x"), "--path: it would change nothing for all_reduce"),
+        (("--resume", "latest", "--path", "/x"), "give --resume without a plan, --backend and --path"),
+    ],
+)
+def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submitted(
+    arguments: tuple[str, ...], said: str
+) -> None:
+    assert said in refused("submit", *arguments)
+
+
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
     options = ("--exclude", "n9", "--exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
     lines = ("--before", "module load a", "--before", "module load b", "--srun=--cpu-bind=cores", "--busbw", "bb")

@@ -35,6 +35,11 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option(
     "--launches", type=click.IntRange(min=1), help="Fresh sets of processes, a step each.  [default: the plan's]"
 )
+@click.option(
+    "--path",
+    type=click.Path(),
+    help="storage_*, checkpoint_save: folder on the measured storage, on every node.  [default: the plan's]",
+)
 @click.option("--mpi", help="What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]")
 @click.option("--partition", help="As of sbatch.")
 @click.option("--account", help="As of sbatch.")
@@ -70,6 +75,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     resume: str | None,
     backend: str | None,
     launches: int | None,
+    path: str | None,
     mpi: str | None,
     nodelist: str | None,
     before: tuple[str, ...],
@@ -85,7 +91,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
 
     Prints the number of the job. Exit status 0: submitted, or with --wait: the job ended well.
     """
-    order = _order(plan, nodes, ranks_per_node, resume, backend, launches, results_dir)
+    order = _order(plan, nodes, ranks_per_node, resume, results_dir, backend=backend, launches=launches, path=path)
     job = Job(
         run=order.options,
         nodes=order.shape.nodes,
@@ -133,20 +139,20 @@ def _order(
     nodes: str | None,
     ranks_per_node: int | None,
     resume: str | None,
-    backend: str | None,
-    launches: int | None,
     results_dir: Path,
+    **changes: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
 ) -> Order:
     if resume is not None:
-        if plan is not None or backend is not None:
-            message = "a run that is resumed keeps its plan: give --resume without a plan and without --backend"
+        if plan is not None or changes["backend"] is not None or changes["path"] is not None:
+            message = "a run that is resumed keeps its plan: give --resume without a plan, --backend and --path"
             raise UsageError(message)
         folder = store.find(results_dir, resume)
+        launches = changes["launches"]
         return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, launches=launches)
     if plan is None or nodes is None or ranks_per_node is None:
         message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
         raise UsageError(message)
-    return planned.new_order(plan, planned.shape_of(nodes, ranks_per_node), backend=backend, launches=launches)
+    return planned.new_order(plan, planned.shape_of(nodes, ranks_per_node), **changes)
 
 
 def _about(order: Order) -> str:

@@ -54,19 +54,26 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
     return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
 
 
-def new_order(selector: str, shape: Shape, *, backend: str | None, launches: int | None) -> Order:
-    """A run of the shipped suite or the TOML file ``selector``. Raises UsageError when it does not fit ``shape``."""
+def new_order(
+    selector: str, shape: Shape, *, backend: str | None, launches: int | None, path: str | None = None
+) -> Order:
+    """A run of the shipped suite or the TOML file ``selector``, with what is given instead of what it has. Raises
+    UsageError when it does not fit ``shape``. Whether ``path`` takes files is found out on the nodes: it may be theirs.
+    """
     known = plan.suites()
-    path = Path(selector)
+    file = Path(selector)
     if selector in known:
         base, options = plan.read_suite(selector), ["--suite", selector]
-    elif path.is_file():
-        base, options = plan.read_plan(path), ["--plan", str(path.absolute())]
+    elif file.is_file():
+        base, options = plan.read_plan(file), ["--plan", str(file.absolute())]
     else:
         message = f"plan {selector!r} is neither a file nor a shipped suite ({', '.join(known)})"
         raise UsageError(message)
-    wanted = plan.override(base, backend=backend, launches=launches)
-    wanted.require_path()
+    if path is not None:
+        path = plan.given_path(path)
+    with plan.told_as_options():
+        wanted = plan.override(base, backend=backend, launches=launches, path=path)
+        wanted.require_path()
     device = backend_named(wanted.backend).device
     for nodes, ranks in shape.worlds:
         if wanted.ranks not in {None, ranks}:
@@ -80,6 +87,8 @@ def new_order(selector: str, shape: Shape, *, backend: str | None, launches: int
         options += ["--backend", backend]
     if launches is not None:
         options += ["--launches", str(launches)]
+    if path is not None:
+        options += ["--path", path]
     if not shape.node_counts:
         # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
         options += ["--ranks", str(shape.worlds[0][1])]
