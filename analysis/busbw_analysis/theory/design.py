@@ -4,7 +4,6 @@ T = c0 + rounds · α + sent · β + moved / R + added · γ. Rows are divided b
 for what is not negative (Lawson and Hanson 1974).
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, get_args
@@ -42,7 +41,7 @@ class Regime:
 class Observation:
     """One op at one size on ``ranks`` ranks over ``hosts`` hosts. ``launches`` are the medians of the single launches
     in their order (seconds), ``seconds`` the median of those. ``algorithm`` names the one that was run by hand; None
-    means the library's own.
+    means the library's own. Launch i of all observations of one ``launch_set`` is the same launch.
     """
 
     op: str
@@ -54,6 +53,7 @@ class Observation:
     launches: tuple[float, ...]
     algorithm: str | None = None
     oversubscribed: bool = False
+    launch_set: str = ""
 
     @property
     def regime(self) -> Regime:
@@ -110,6 +110,17 @@ def relative_errors(rows: Floats, times: Floats, coefficients: Floats) -> Floats
     return errors
 
 
-def finite_and_positive(value: float) -> bool:
-    """Whether ``value`` can be a time."""
-    return math.isfinite(value) and value > 0
+def resampled_times(observations: Sequence[Observation], count: int, seed: int) -> Floats:
+    """Times (``count`` × observations) from whole launches drawn with replacement, each launch set by itself: what a
+    launch has in common stays together.
+    """
+    generator = np.random.default_rng(seed)
+    draws: dict[tuple[object, ...], npt.NDArray[np.int64]] = {}
+    times = np.empty((count, len(observations)))
+    for column, one in enumerate(observations):
+        launches = len(one.launches)
+        cluster = (one.launch_set or (one.ranks, one.hosts), launches)
+        if cluster not in draws:
+            draws[cluster] = generator.integers(0, launches, size=(count, launches))
+        times[:, column] = np.median(np.asarray(one.launches)[draws[cluster]], axis=1)
+    return times

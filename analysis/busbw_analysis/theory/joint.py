@@ -5,28 +5,70 @@ T = c0 + rounds · α + sent · β + added · γ, or with moved / R in place of 
 Relative errors and non-negative coefficients, as in ``fit``; what the data cannot separate is not told apart.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final, Literal
 
 import numpy as np
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.design import PARAMETERS, Observation, Parameter, Regime, amounts
-from busbw_analysis.theory.terms import Term
+from busbw_analysis.theory.design import (
+    PARAMETERS,
+    Floats,
+    Observation,
+    Parameter,
+    Regime,
+    Terms,
+    amounts,
+    relative_errors,
+    resampled_times,
+    rows_of,
+    solve,
+    times_of,
+)
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.theory.identify import Remedy, columns_of, identify, needs, told_by
+from busbw_analysis.theory.refusals import LEAST_SIZES, refuse, usable
+from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Rival, chosen_terms, compete
+from busbw_analysis.theory.terms import Term, candidates
 
 __all__ = [
+    "LEAST_SIZES",
     "PARAMETERS",
     "Estimate",
     "Joint",
     "Observation",
+    "OneRegime",
     "Parameter",
     "Regime",
     "Rival",
     "Term",
     "Together",
     "Validation",
+    "fit_jointly",
+    "fit_regimes",
+    "regimes",
 ]
+
+
+HeldOut = Literal["every second size", "the largest number of ranks", "each launch in turn"]
+
+_VALID: Final[Mapping[HeldOut, float]] = {
+    "every second size": 0.10,
+    "the largest number of ranks": 0.20,
+    "each launch in turn": 0.10,
+}
+"""Median relative errors up to which a fit counts as validated."""
+
+_LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
+_SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
+"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host."""
+
+_ALIKE: Final = 0.8
+"""A smaller error than this share of the other is worth something."""
+
+_RESAMPLES: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +86,16 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Together:
     """Parameters that the data do not tell apart. ``weights`` says what of them is known, their weighted sum: alpha 1
-    and per_call 0.5 for α + c0/2; ``estimate`` is that sum, None where nothing is known. ``needs``: what to measure.
+    and per_call 0.5 for α + 0.5 c0 (``sum``); ``estimate`` is its value, None where nothing is known. ``needs`` says
+    what to measure.
     """
 
     parameters: tuple[Parameter, ...]
     weights: tuple[float, ...]
+    sum: str
     estimate: Estimate | None
     reason: str
     needs: str
-
-
-@dataclass(frozen=True, slots=True)
-class Rival:
-    """One algorithm that could be behind an op, and its median relative error on the largest number of ranks, of which
-    the fit knew nothing.
-    """
-
-    algorithm: str
-    error: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +104,7 @@ class Validation:
     ``note`` says why, or what the numbers mean.
     """
 
-    held_out: Literal["every second size", "the largest number of ranks", "each launch in turn"]
+    held_out: HeldOut
     median_error: float | None
     worst_error: float | None
     count: int
@@ -110,17 +144,11 @@ class Joint:
         cannot separate.
         """
         row = np.asarray(amounts(term, ranks, hosts, size_bytes))
-        parts = row * np.asarray(self.coefficients)
-        for direction in self.unknown:
-            # How much the prediction would move where the observations stay: it has to be nothing.
-            change = row * np.asarray(direction)
-            if abs(change.sum()) > 1e-6 * np.abs(change).max():
-                reasons = "; ".join(one.reason + ": " + one.needs for one in self.together)
-                message = (
-                    f"{term.op} by {term.algorithm} on {ranks} ranks cannot be predicted from these data: {reasons}"
-                )
-                raise AnalysisError(message)
-        return float(parts.sum())
+        if not told_by(row, self.unknown):
+            reasons = "; ".join(f"{one.reason}: {one.needs}" for one in self.together)
+            message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
+            raise AnalysisError(message)
+        return float(row @ np.asarray(self.coefficients))
 
     def interval(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
         """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""
@@ -129,3 +157,244 @@ class Joint:
         times = np.asarray(self.draws) @ np.asarray(amounts(term, ranks, hosts, size_bytes))
         low, high = np.quantile(times, (0.025, 0.975))
         return float(low), float(high)
+
+
+@dataclass(frozen=True, slots=True)
+class OneRegime:
+    """What became of the observations of one regime: ``joint``, or in ``refused`` why there is none. ``left_out`` are
+    curves that could not take part, and why.
+    """
+
+    regime: Regime
+    joint: Joint | None
+    refused: str | None
+    left_out: tuple[str, ...]
+
+
+def regimes(observations: Sequence[Observation]) -> dict[Regime, list[Observation]]:
+    """``observations`` apart by what no common parameters can be expected of."""
+    apart: dict[Regime, list[Observation]] = {}
+    for one in observations:
+        apart.setdefault(one.regime, []).append(one)
+    return apart
+
+
+def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[OneRegime, ...]:
+    """A joint fit for each regime of ``observations``, of all curves that can take part in it; never raises."""
+    found: list[OneRegime] = []
+    for regime, members in regimes(observations).items():
+        kept, left_out = usable(members)
+        try:
+            found.append(OneRegime(regime, fit_jointly(kept, seed=seed), None, left_out))
+        except AnalysisError as error:
+            found.append(OneRegime(regime, None, str(error), left_out))
+    return tuple(found)
+
+
+def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
+    """One set of parameters for all of ``observations``, which are of one regime and one backend.
+
+    Algorithms of the library's ops are chosen by ``rivals.compete``; where all ranks share a host, it is tried whether
+    the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
+    launches. Raises AnalysisError for data that cannot carry a fit, with what is needed.
+    """
+    observations = tuple(observations)
+    refuse(observations)
+    wanted, notes = _carrier(observations)
+    outcome = compete(observations, wanted, seed)
+    rows, times = rows_of(observations, outcome.terms), times_of(observations)
+    separation = identify(rows, times, wanted)
+    kept = columns_of(separation.kept)
+    coefficients = solve(rows, times, kept)
+    draws, interval_note = _draws(observations, rows, kept, seed)
+    remedies = _remedies(observations, outcome.terms, coefficients)
+    return Joint(
+        regime=observations[0].regime,
+        backend=observations[0].backend,
+        parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
+        together=tuple(
+            Together(
+                parameters=mixed.parameters,
+                weights=mixed.weights,
+                sum=mixed.sum,
+                estimate=_estimate(mixed.parameters[0], coefficients, draws) if mixed.weights else None,
+                reason=mixed.reason,
+                needs=needs(rows, times, wanted, mixed, remedies),
+            )
+            for mixed in separation.mixed
+        ),
+        algorithms={op: term.algorithm for (op, name), term in outcome.terms.items() if name is None},
+        ties=outcome.ties,
+        rivals=outcome.rivals,
+        terms={op: term for (op, name), term in outcome.terms.items() if name is None},
+        validations=_validations(observations, outcome.terms, wanted),
+        notes=(*notes, *outcome.notes),
+        interval_note=interval_note,
+        observations=observations,
+        coefficients=tuple(float(value) for value in coefficients),
+        draws=tuple(tuple(float(value) for value in draw) for draw in draws),
+        unknown=separation.unknown,
+    )
+
+
+def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
+    column = PARAMETERS.index(name)
+    value = float(coefficients[column])
+    if not len(draws):
+        return Estimate(value, None, None, at_bound=value == 0)
+    low, high = np.quantile(draws[:, column], (0.025, 0.975))
+    return Estimate(value, float(low), float(high), at_bound=value == 0)
+
+
+def _draws(observations: Sequence[Observation], rows: Floats, kept: Sequence[int], seed: int) -> tuple[Floats, str]:
+    """Coefficients of every resample of launches, and what is to be said of the intervals."""
+    fewest = min(len(one.launches) for one in observations)
+    if fewest < LAUNCHES_FOR_A_BOOTSTRAP:
+        counted = "1 launch" if fewest == 1 else f"{fewest} launches"
+        return np.empty((0, len(PARAMETERS))), f"no interval: {counted}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
+    times = resampled_times(observations, _RESAMPLES, seed)
+    draws = np.asarray([solve(rows, drawn, kept) for drawn in times])
+    return draws, f"95 % from resampling {fewest} launches"
+
+
+def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
+    if observations[0].regime.placement != "one host":
+        return _LINKS, []
+    largest = max(one.ranks for one in observations)
+    seen = [one for one in observations if one.ranks < largest]
+    errors: dict[tuple[Parameter, ...], float] = {}
+    for wanted in (_LINKS, _SHARED):
+        terms = chosen_terms(observations, wanted)
+        known = seen if {one.curve for one in seen} >= set(terms) else observations
+        errors[wanted] = float(_fitted(known, observations, terms, wanted).mean())
+    links, shared = errors[_LINKS], errors[_SHARED]
+    told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
+    if min(links, shared) > _ALIKE * max(links, shared):
+        return _LINKS, [f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"]
+    if shared < links:
+        return _SHARED, [f"the ranks share one path, whose rate is R: {told}"]
+    return _LINKS, [f"each rank has a path of its own: {told}"]
+
+
+def _held_out_ranks(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+    """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
+    largest = max(one.ranks for one in observations)
+    seen = [one for one in observations if one.ranks < largest]
+    tested = [one for one in observations if one.ranks == largest]
+    if not seen or any(one.curve not in {other.curve for other in seen} for one in tested):
+        return None
+    return _errors(seen, tested, terms, wanted)
+
+
+def _held_out_sizes(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats:
+    """Errors on every second size of each curve, never its first or last, of a fit to the others."""
+    curves: dict[tuple[object, ...], list[Observation]] = {}
+    for one in observations:
+        curves.setdefault((one.curve, one.ranks, one.hosts), []).append(one)
+    tested: list[Observation] = []
+    for members in curves.values():
+        tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
+    seen = [one for one in observations if one not in tested]
+    found = _errors(seen, tested, terms, wanted)
+    return np.empty(0) if found is None else found
+
+
+def _errors(
+    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> Floats | None:
+    """As ``_fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
+    unknown = identify(rows_of(seen, terms), times_of(seen), wanted).unknown
+    told = all(told_by(row, unknown) for row in rows_of(tested, terms))
+    return _fitted(seen, tested, terms, wanted) if told else None
+
+
+def _fitted(
+    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> Floats:
+    """Errors on ``tested`` of a fit to ``seen``."""
+    rows, times = rows_of(seen, terms), times_of(seen)
+    coefficients = solve(rows, times, columns_of(identify(rows, times, wanted).kept))
+    return relative_errors(rows_of(tested, terms), times_of(tested), coefficients)
+
+
+def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+    """Errors on each launch of a fit to the medians of the others; None where there is but one."""
+    fewest = min(len(one.launches) for one in observations)
+    if fewest < 2:
+        return None
+    found: list[Floats] = []
+    for left in range(fewest):
+        others = [_median_of(one, [*one.launches[:left], *one.launches[left + 1 :]]) for one in observations]
+        alone = [_median_of(one, [one.launches[left]]) for one in observations]
+        errors = _errors(others, alone, terms, wanted)
+        found += [] if errors is None else [errors]
+    return np.concatenate(found) if found else None
+
+
+def _median_of(one: Observation, launches: Sequence[float]) -> Observation:
+    return replace(one, seconds=median(launches), launches=tuple(launches))
+
+
+def _validations(
+    observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> tuple[Validation, ...]:
+    largest = max(one.ranks for one in observations)
+    smaller = [one for one in observations if one.ranks < largest]
+    counts = len({one.ranks for one in observations})
+    note = f"{largest} ranks, from fewer"
+    known = terms
+    if any(name is None for _, name in terms) and counts > LEAST_RANK_COUNTS:
+        # The algorithms were chosen by this very n; where there are more, it can be kept from the choice as well.
+        earlier = chosen_terms(smaller, wanted)
+        known = {curve: earlier.get(curve, term) for curve, term in terms.items()}
+    elif counts == LEAST_RANK_COUNTS:
+        note += ", which also chose the algorithms"
+    return (
+        _validation("every second size", _held_out_sizes(observations, terms, wanted), "", ""),
+        _validation(
+            "the largest number of ranks",
+            _held_out_ranks(observations, known, wanted),
+            note,
+            f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
+        ),
+        _validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
+    )
+
+
+def _validation(held_out: HeldOut, errors: Floats | None, note: str, why_not: str) -> Validation:
+    if errors is None or not len(errors):
+        return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
+    middle = float(np.median(errors))
+    passed = middle <= _VALID[held_out]
+    words = "validated" if passed else "not validated"
+    return Validation(held_out, middle, float(errors.max()), len(errors), passed, f"{words}{': ' * bool(note)}{note}")
+
+
+def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: Floats) -> tuple[Remedy, ...]:
+    """What could be measured besides: other ops on the same ranks, and the same ops on other ranks."""
+    first = observations[0]
+    sizes = sorted({one.size_bytes for one in observations if one.size_bytes})
+    where = sorted({(one.ranks, one.hosts) for one in observations})
+    largest, hosts = where[-1]
+    more = 2 * largest if largest * 2 not in {ranks for ranks, _ in where} else 3 * largest
+    there = (more, hosts * more // largest if hosts > 1 else 1)
+    found = []
+    for op in ("all_gather", "all_reduce", "ping_pong"):
+        if op not in {measured for measured, _ in terms}:
+            term = next(iter(candidates(op, first.backend)))
+            places = [(2, min(hosts, 2))] if op == "ping_pong" else where
+            found.append((op, [amounts(term, *place, size) for place in places for size in sizes]))
+    again = [term for term in terms.values() if term.possible(*there) and term.op not in _OF_TWO_RANKS]
+    if again:
+        words = f"another number of ranks, such as {more}"
+        found.append((words, [amounts(term, *there, size) for term in again for size in sizes]))
+    return tuple(_remedy(words, np.asarray(extra), coefficients, times_of(observations)) for words, extra in found)
+
+
+_OF_TWO_RANKS: Final = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
+
+
+def _remedy(words: str, rows: Floats, coefficients: Floats, times: Floats) -> Remedy:
+    expected = rows @ coefficients
+    return Remedy(words, rows, np.where(expected > 0, expected, np.median(times)))

@@ -14,10 +14,12 @@ Amount = Callable[[int, int, float], float]
 @dataclass(frozen=True, slots=True)
 class Term:
     """One op by one algorithm: how many rounds it takes, the bytes that its busiest rank sends and adds up, and those
-    that all ranks send together. ``possible(n, k)``: whether there is such a thing on n ranks and k hosts.
+    that all ranks send together. ``possible(n, k)``: whether there is such a thing on n ranks and k hosts. ``backend``
+    is one that is known to run it, or ``textbook``.
     """
 
     op: str
+    backend: str
     algorithm: str
     rounds: Amount
     sent_bytes: Amount
@@ -63,6 +65,7 @@ _MESSAGES = frozenset({"ping_pong", "pair_uni", "pair_bidir", "send_recv"})
 def _counted(row: Textbook) -> Term:
     return Term(
         op=row.op,
+        backend="textbook",
         algorithm=row.algorithm,
         rounds=lambda n, k, _s: row.rounds(n, k),
         sent_bytes=lambda n, k, s: row.sent(n, k) * s,
@@ -77,6 +80,7 @@ def _counted(row: Textbook) -> Term:
 def _modelled(row: CostModel, algorithm: str) -> Term:
     return Term(
         op=row.op,
+        backend=row.backend,
         algorithm=algorithm,
         rounds=lambda n, _k, s: row.messages(n, s),
         sent_bytes=lambda n, _k, s: row.rank_bytes(n, s),

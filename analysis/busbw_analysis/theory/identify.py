@@ -1,0 +1,180 @@
+"""Which parameters a design can separate, which it sees only together, and which further measurement would help.
+
+Whether a fit is possible is decided before it: by the rank and the condition of its columns, not by what came out.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Final
+
+import numpy as np
+
+from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter
+
+LARGEST_CONDITION: Final = 100.0
+"""Beyond it the weakest direction of the columns shows with less than 1 % of the strength of the best one, which the
+noise of any measured time drowns.
+"""
+
+SYMBOLS: Final[Mapping[Parameter, str]] = {"alpha": "α", "beta": "β", "shared": "1/R", "per_call": "c0", "gamma": "γ"}
+
+_NOTHING = 1e-6
+"""A column that is so much smaller than another in scaled units takes no part in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mixed:
+    """Parameters of which the design knows one weighted sum and no more: 1 · beta + 0.5 · gamma. A single one with
+    ``weights`` () has nothing to say in any row.
+    """
+
+    parameters: tuple[Parameter, ...]
+    weights: tuple[float, ...]
+
+    @property
+    def sum(self) -> str:
+        """The sum in symbols: β + 0.5 γ; the symbol alone where there is none."""
+        if not self.weights:
+            return SYMBOLS[self.parameters[0]]
+        words = ""
+        for parameter, weight in zip(self.parameters, self.weights, strict=True):
+            sign = "−" if weight < 0 else "+"
+            factor = "" if abs(abs(weight) - 1) < 1e-9 else f"{abs(weight):.3g} "
+            words += f"{f' {sign} ' if words else ''}{factor}{SYMBOLS[parameter]}"
+        return words
+
+    @property
+    def reason(self) -> str:
+        """What is wrong with these data, in words."""
+        if not self.weights:
+            return f"nothing in these data has a part in {self.sum}"
+        names = [SYMBOLS[parameter] for parameter in self.parameters]
+        told = f"{', '.join(names[:-1])} and {names[-1]}"
+        return f"{told} cannot be told apart by these data, which know {self.sum} alone"
+
+
+@dataclass(frozen=True, slots=True)
+class Separation:
+    """What a design can tell. ``kept`` are columns that are independent enough to be fitted, ``separable`` those of
+    them that have taken nothing over from a column that was not kept. ``rank`` is the number of ``kept`` columns, and
+    ``condition`` theirs, each divided by its largest entry. ``all_columns`` is the condition of all wanted ones,
+    infinite where they depend on each other. ``unknown`` are the directions (in the order of PARAMETERS) that no row
+    notices.
+    """
+
+    rank: int
+    condition: float
+    all_columns: float
+    kept: tuple[Parameter, ...]
+    separable: tuple[Parameter, ...]
+    mixed: tuple[Mixed, ...]
+    unknown: tuple[tuple[float, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Remedy:
+    """What could be added to a measurement, in words, with its rows (rows × PARAMETERS) and times (seconds)."""
+
+    words: str
+    rows: Floats
+    times: Floats
+
+
+def columns_of(parameters: Sequence[Parameter]) -> list[int]:
+    """Where ``parameters`` stand in PARAMETERS."""
+    return [PARAMETERS.index(parameter) for parameter in parameters]
+
+
+def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separation:
+    """What ``rows`` (observations × PARAMETERS) with ``times`` (seconds) can tell of ``wanted``, the most wanted first.
+
+    A column joins those that are kept while their condition stays below LARGEST_CONDITION; of two that are alike the
+    one that is wanted more is kept, and stands for both.
+    """
+    places = columns_of(wanted)
+    system = rows[:, places] / times[:, None]
+    scale = np.abs(system).max(axis=0)
+    present = [column for column in range(len(wanted)) if scale[column] > 0]
+    scaled = np.where(scale > 0, system / np.where(scale > 0, scale, 1.0), 0.0)
+    kept: list[int] = []
+    for column in present:
+        if _condition(scaled[:, [*kept, column]]) <= LARGEST_CONDITION:
+            kept.append(column)
+    absent = [column for column in range(len(wanted)) if column not in present]
+    dropped = [column for column in present if column not in kept]
+    shares = {column: _shares(scaled, scale, kept, column) for column in dropped}
+    mixed = [
+        Mixed(
+            (wanted[one], *(wanted[column] for column in dropped if shares[column][number])),
+            (1.0, *(shares[column][number] for column in dropped if shares[column][number])),
+        )
+        for number, one in enumerate(kept)
+        if any(shares[column][number] for column in dropped)
+    ]
+    taken = {parameter for one in mixed for parameter in one.parameters}
+    return Separation(
+        rank=len(kept),
+        condition=_condition(scaled[:, kept]),
+        all_columns=_condition(scaled) if not absent else np.inf,
+        kept=tuple(wanted[column] for column in kept),
+        separable=tuple(wanted[column] for column in kept if wanted[column] not in taken),
+        mixed=(*mixed, *(Mixed((wanted[column],), ()) for column in absent)),
+        unknown=(
+            *(_direction(places, {column: 1.0}) for column in absent),
+            *(
+                _direction(places, {column: 1.0, **dict(zip(kept, (-share for share in shares[column]), strict=True))})
+                for column in dropped
+            ),
+        ),
+    )
+
+
+def _condition(columns: Floats) -> float:
+    """Largest over smallest singular value; infinite for columns that depend on each other."""
+    if columns.shape[1] == 0 or columns.shape[0] < columns.shape[1]:
+        return np.inf
+    values = np.linalg.svd(columns, compute_uv=False)
+    return float(values[0] / values[-1]) if values[-1] > values[0] * 1e-12 else np.inf
+
+
+def _shares(scaled: Floats, scale: Floats, kept: Sequence[int], column: int) -> tuple[float, ...]:
+    """How much of every kept column is in ``column``: what its coefficient adds to theirs."""
+    found = np.linalg.lstsq(scaled[:, kept], scaled[:, column], rcond=None)[0]
+    found[np.abs(found) < max(1 / LARGEST_CONDITION * np.abs(found).max(), _NOTHING)] = 0.0
+    return tuple(float(share) for share in found * scale[column] / scale[list(kept)])
+
+
+def _direction(places: Sequence[int], parts: Mapping[int, float]) -> tuple[float, ...]:
+    direction = np.zeros(len(PARAMETERS))
+    for column, part in parts.items():
+        direction[places[column]] = part
+    return tuple(float(part) for part in direction)
+
+
+def told_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
+    """Whether ``row`` (PARAMETERS) stays where it is when coefficients move in the ``unknown`` directions, as every
+    observation does; else its time depends on what is not known.
+    """
+    for direction in unknown:
+        change = row * np.asarray(direction)
+        if abs(change.sum()) > 2 / LARGEST_CONDITION * np.abs(change).max():
+            return False
+    return True
+
+
+def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, remedies: Sequence[Remedy]) -> str:
+    """Which of ``remedies`` would separate the parameters of ``one``, tried out one by one and then in pairs."""
+
+    def helps(parts: Sequence[Remedy]) -> bool:
+        more = np.vstack([rows, *(part.rows for part in parts)])
+        longer = np.concatenate([times, *(part.times for part in parts)])
+        return set(one.parameters) <= set(identify(more, longer, wanted).separable)
+
+    single = [remedy.words for remedy in remedies if helps([remedy])]
+    if single:
+        return f"add {' or '.join(single)}"
+    for first, second in combinations(remedies, 2):
+        if helps([first, second]):
+            return f"add {first.words} and {second.words}"
+    return "add ops whose rounds and bytes are in other proportions, and other numbers of ranks"

@@ -1,0 +1,261 @@
+"""Which algorithm is behind an op of the library: candidates compete on a number of ranks that the fit has not seen.
+
+At one number of ranks every algorithm is a straight line in S, and any line can be fitted; only how rounds and bytes
+grow with n tells them apart. So all are fitted on fewer ranks and held against the most.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.errors import AnalysisError
+from busbw_analysis.theory.design import (
+    Floats,
+    Observation,
+    Parameter,
+    Terms,
+    relative_errors,
+    resampled_times,
+    rows_of,
+    solve,
+    times_of,
+)
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.theory.identify import columns_of, identify
+from busbw_analysis.theory.terms import Term, candidates
+
+LEAST_RANK_COUNTS: Final = 3
+"""Two to fit how a cost grows with n, and one to see whether it goes on like that."""
+
+_UNSURE: Final = 0.10
+"""With too few launches to tell how sure a score is, differences below this are taken for noise."""
+
+_UNEXPLAINED: Final = 0.20
+"""A median error on the largest n above which the best candidate explains nothing either."""
+
+_KNOWN: Final = 0
+"""Where the algorithm that a backend is known to run stands among the options, if there is one."""
+
+_RESAMPLES: Final = 100
+_SWEEPS: Final = 5
+
+Curve = tuple[str, str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Rival:
+    """One algorithm that could be behind an op, fitted to all but the largest number of ranks: its mean relative error
+    there, of which the fit knew nothing (``held_out``), and on the fewer ranks that it was fitted to (``seen``).
+    """
+
+    algorithm: str
+    held_out: float
+    seen: float
+
+    @property
+    def error(self) -> float:
+        """What candidates are compared by. Both count: one that misses the ranks it was fitted to has no claim."""
+        return (self.held_out + self.seen) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a competition came to: ``terms`` of all curves, by op who competed how well, the best first, which others
+    are as good as it, and in words what could not be decided.
+    """
+
+    terms: Terms
+    rivals: Mapping[str, tuple[Rival, ...]]
+    ties: Mapping[str, tuple[str, ...]]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """Algorithms that cost the same in every observation of their curve, and what they cost."""
+
+    terms: tuple[Term, ...]
+    rows: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class _Field:
+    """All that competes: times, where each curve stands in them, and its options."""
+
+    times: Floats
+    ranks: npt.NDArray[np.int64]
+    places: Mapping[Curve, npt.NDArray[np.int64]]
+    options: Mapping[Curve, tuple[_Option, ...]]
+    wanted: tuple[Parameter, ...]
+
+    def contested(self) -> list[Curve]:
+        """Curves with a choice and with rank counts enough to make it."""
+        return [
+            curve
+            for curve, options in self.options.items()
+            if len(options) > 1 and len(set(self.ranks[self.places[curve]].tolist())) >= LEAST_RANK_COUNTS
+        ]
+
+    def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, Floats]:
+        """Relative errors of ``curve`` at its largest n and at its others, when the curves of ``choice`` are fitted to
+        fewer ranks than that.
+        """
+        rows = np.vstack([self.options[one][option].rows for one, option in choice.items()])
+        places = np.concatenate([self.places[one] for one in choice])
+        own = np.concatenate([np.full(len(self.places[one]), one == curve) for one in choice])
+        largest = self.ranks[self.places[curve]].max()
+        known = self.ranks[places] < largest
+        seen = times[places[known]]
+        coefficients = solve(rows[known], seen, columns_of(identify(rows[known], seen, self.wanted).kept))
+        errors = relative_errors(rows, times[places], coefficients)
+        return errors[own & (self.ranks[places] == largest)], errors[own & known]
+
+    def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
+        """As ``Rival.error``."""
+        held_out, seen = self.errors(curve, choice, times)
+        return float(held_out.mean() + seen.mean()) / 2
+
+
+def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], seed: int = 0) -> Outcome:
+    """The algorithm behind every curve of ``observations``, chosen with ``wanted`` as the parameters.
+
+    Every contested op is first fitted alone, then all together, one after the other in turns, until nobody changes. An
+    op with fewer than LEAST_RANK_COUNTS rank counts is taken for what its backend is known to run, else for the first
+    of the textbook, and everything else is a tie. Raises AnalysisError where no known algorithm is possible.
+    """
+    field = _field(observations, wanted)
+    choice = _choose(field)
+    rivals: dict[str, tuple[Rival, ...]] = {}
+    ties: dict[str, tuple[str, ...]] = {}
+    notes: list[str] = []
+    contested = field.contested()
+    for curve, options in field.options.items():
+        op, by_hand = curve
+        if by_hand is not None:
+            continue
+        equals = [option for option in range(len(options)) if option != choice[curve]]
+        if curve in contested:
+            rivals[op], equals = _ranked(field, curve, choice, observations, seed)
+            if rivals[op][0].held_out > _UNEXPLAINED:
+                notes.append(_unexplained(op, rivals[op][0]))
+            if _KNOWN in equals and options[_KNOWN].terms[0].backend == observations[0].backend:
+                # Of algorithms that do as well as each other, the one that the library is known to run.
+                equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
+        elif len(options) > 1:
+            notes.append(_undecided(op, options[_KNOWN].terms[0], set(field.ranks[field.places[curve]].tolist())))
+        alike = [term.algorithm for option in (choice[curve], *equals) for term in options[option].terms]
+        if len(alike) > 1:
+            ties[op] = tuple(alike[1:])
+    terms = {curve: field.options[curve][option].terms[0] for curve, option in choice.items()}
+    return Outcome(terms, rivals, ties, tuple(notes))
+
+
+def chosen_terms(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> Terms:
+    """The choice of ``compete`` alone, without scores and ties."""
+    field = _field(observations, wanted)
+    return {curve: field.options[curve][option].terms[0] for curve, option in _choose(field).items()}
+
+
+def _unexplained(op: str, best: Rival) -> str:
+    return (
+        f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by {best.held_out:.0%} at the "
+        "largest number of ranks"
+    )
+
+
+def _undecided(op: str, taken: Term, counts: set[int]) -> str:
+    where = f"{min(counts)} ranks alone" if len(counts) == 1 else f"{len(counts)} numbers of ranks"
+    return (
+        f"which algorithm is behind {op} cannot be told: on {where} ring and tree and all others fit alike, so "
+        f"{taken.algorithm} is taken; measure on at least {LEAST_RANK_COUNTS} numbers of ranks under like conditions"
+    )
+
+
+def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> _Field:
+    curves = dict.fromkeys(one.curve for one in observations)
+    places = {
+        curve: np.asarray([place for place, one in enumerate(observations) if one.curve == curve]) for curve in curves
+    }
+    return _Field(
+        times=times_of(observations),
+        ranks=np.asarray([one.ranks for one in observations]),
+        places=places,
+        options={curve: _options(curve, [observations[place] for place in places[curve]]) for curve in curves},
+        wanted=tuple(wanted),
+    )
+
+
+def _options(curve: Curve, observations: Sequence[Observation]) -> tuple[_Option, ...]:
+    op, algorithm = curve
+    where = {(one.ranks, one.hosts) for one in observations}
+    found: list[_Option] = []
+    for term in candidates(op, observations[0].backend, algorithm):
+        if not all(term.possible(ranks, hosts) for ranks, hosts in where):
+            continue
+        rows = rows_of(observations, {curve: term})
+        same = next((option for option in found if np.allclose(option.rows, rows, rtol=1e-12)), None)
+        if same is None:
+            found.append(_Option((term,), rows))
+        else:
+            found[found.index(same)] = _Option((*same.terms, term), rows)
+    if not found:
+        told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(where))
+        message = f"no known algorithm of {op} is possible on {told}"
+        raise AnalysisError(message)
+    return tuple(found)
+
+
+def _choose(field: _Field) -> dict[Curve, int]:
+    """Which option of each curve is best on its largest n."""
+    choice = dict.fromkeys(field.options, _KNOWN)
+    contested = field.contested()
+
+    def best(curve: Curve, others: Mapping[Curve, int]) -> int:
+        scores = [
+            field.score(curve, {**others, curve: option}, field.times) for option in range(len(field.options[curve]))
+        ]
+        return int(np.argmin(scores))
+
+    for curve in contested:
+        choice[curve] = best(curve, {})
+    for _ in range(_SWEEPS):
+        before = dict(choice)
+        for curve in contested:
+            choice[curve] = best(curve, choice)
+        if choice == before:
+            break
+    return choice
+
+
+def _ranked(
+    field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Sequence[Observation], seed: int
+) -> tuple[tuple[Rival, ...], list[int]]:
+    """All options of ``curve``, the best first, and which of them are as good as the chosen one."""
+    options = field.options[curve]
+    errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
+    enough = min(len(one.launches) for one in observations) >= LAUNCHES_FOR_A_BOOTSTRAP
+    draws = resampled_times(observations, _RESAMPLES, seed) if enough else None
+    best = [field.score(curve, choice, times) for times in draws] if draws is not None else []
+    tied: list[int] = []
+    for option in range(len(options)):
+        if option == choice[curve]:
+            continue
+        held_out, seen = (one - two for one, two in zip(errors[option], errors[choice[curve]], strict=True))
+        behind = float(held_out.mean() + seen.mean()) / 2
+        unsure = np.hypot(held_out.std() / np.sqrt(len(held_out)), seen.std() / np.sqrt(len(seen))) / 2
+        if draws is None:
+            surely = behind > _UNSURE
+        else:
+            scores = [field.score(curve, {**choice, curve: option}, times) for times in draws]
+            surely = float(np.quantile(np.subtract(scores, best), 0.025)) > 0
+        if behind <= 2 * unsure or not surely:
+            tied.append(option)
+    found = [
+        Rival(term.algorithm, float(held_out.mean()), float(seen.mean()))
+        for option, (held_out, seen) in zip(options, errors, strict=True)
+        for term in option.terms
+    ]
+    return tuple(sorted(found, key=lambda rival: rival.error)), tied
