@@ -6,6 +6,7 @@ from collections import Counter
 
 import pytest
 
+from busbw.errors import AnalysisError
 from busbw.schedules import ALGORITHMS, BY_HAND, rings
 from busbw.schedules.all_reduce import double_tree
 from busbw.schedules.base import Contribution, Schedule, Transfer, cost, execute, through_a_link
@@ -280,6 +281,22 @@ class TestCrossover:
             assert self.crossing("ring", "ring", ranks) is None
         # Two ranks: a ring has as many rounds as a tree and half of its bytes.
         assert self.crossing("ring", "binomial-tree", 2) is None
+
+    @pytest.mark.parametrize(
+        ("names", "ranks", "alpha", "told"),
+        [
+            (("ring", "hierarchical"), 8, 1e-6, "no all_reduce by hierarchical of 8 ranks on 1 hosts"),
+            (("ring", "binomial-tree"), 1, 1e-6, "no all_reduce by ring of 1 ranks"),
+            (("ring", "binomial-tree"), 8, float("nan"), "α nan s"),
+            (("ring", "binomial-tree"), 8, -1e-6, "α -1e-06 s"),
+        ],
+    )
+    def test_what_cannot_be_is_refused(self, names: tuple[str, str], ranks: int, alpha: float, told: str) -> None:
+        one, other = (textbook.textbook("all_reduce", name) for name in names)
+        assert one is not None
+        assert other is not None
+        with pytest.raises(AnalysisError, match=told):
+            textbook.crossover_bytes(one, other, ranks, 1, alpha, self.BETA)
 
     def test_sums_move_it(self) -> None:
         ring, tree = textbook.textbook("all_reduce", "ring"), textbook.textbook("all_reduce", "binomial-tree")

@@ -6,6 +6,7 @@ holds these against it. S is the size as in docs/method.md; n ranks, k hosts; �
 
 from typing import Final
 
+from busbw.errors import AnalysisError
 from busbw_analysis.theory.all_reduce import ALL_REDUCE
 from busbw_analysis.theory.counts import (
     BRUCK,
@@ -233,7 +234,17 @@ def crossover_bytes(
 ) -> float | None:
     """S* at which two algorithms take the same time on ``ranks`` ranks of ``hosts`` hosts: below it the one with fewer
     rounds is faster, above it the one with fewer bytes. None where one of them is at least as fast at every size.
+
+    Raises AnalysisError where one of them does not exist for so many ranks and hosts, or a parameter is no time.
     """
+    for row in (one, other):
+        if not row.possible(ranks, hosts):
+            message = f"there is no {row.op} by {row.algorithm} of {ranks} ranks on {hosts} hosts: {row.formula}"
+            raise AnalysisError(message)
+    if not (alpha_seconds >= 0 and beta_seconds_per_byte >= 0 and gamma_seconds_per_byte >= 0):
+        given = f"α {alpha_seconds} s, β {beta_seconds_per_byte} s/B and γ {gamma_seconds_per_byte} s/B"
+        message = f"{given} cannot be: each is a number of seconds, 0 or more"
+        raise AnalysisError(message)
 
     def of_a_byte(row: Textbook) -> float:
         return row.sent(ranks, hosts) * beta_seconds_per_byte + row.added(ranks, hosts) * gamma_seconds_per_byte
