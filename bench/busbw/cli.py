@@ -216,7 +216,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     if result.speaks:
         _conclude(result, as_json=as_json)
     if not result.whole and (result.failed or not result.measured):
-        click.get_current_context().exit(1)
+        click.get_current_context().exit(result.status)
 
 
 _KEPT_WITH_RESUME = {"resume", "launches", "port", "quiet", "as_json", "results_dir", "dry_run"}

@@ -10,6 +10,7 @@ from busbw.catalogue import Catalogue, catalogue
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.launch import LAUNCHERS, launcher_here
+from busbw.launch.promises import lone_step
 from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
 from busbw.progress import progress_of
@@ -208,6 +209,11 @@ def _findings(facts: Row) -> list[str]:
         )
     if environment.load_average() > cores / 2:
         found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+    if lone_step(os.environ):
+        found.append(
+            "this is a step of Slurm with one task, which is no world: ranks are started here (launcher local); "
+            "srun --ntasks 2 or more makes one"
+        )
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
         found.append(
             "no physical network interface is up: runs on this host alone are possible, the roof is memory copy"

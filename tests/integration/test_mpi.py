@@ -313,6 +313,13 @@ def test_ranks_with_different_levels_of_threads_are_refused(commands: Commands) 
     assert commands.nobody_left(within_seconds=15)
 
 
+def test_what_cannot_be_right_ends_below_mpiexec_as_it_does_without(commands: Commands) -> None:
+    """MPICH's mpiexec makes one status of those of all ranks, bit by bit: 2 of rank 0 and 1 of the others were 3."""
+    finished = commands.run("run", "--op", "allreduce", *_MPI, program=commands.mpirun(2))
+    assert finished.code == 2, finished.told
+    assert finished.err.count("op 'allreduce' is unknown") == 1
+
+
 @pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])
 def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
     commands: Commands, number: signal.Signals, rank: int

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw import launch
-from busbw.errors import LaunchError, UsageError
+from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import endings, meeting, promises
 from busbw.launch.base import Result, Settings
 from busbw.launch.endings import Ending, ending_below
@@ -181,7 +181,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
     with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not come .* port {port} within 1 s: 1, 3$"):
         first.tell(Order(plan=PLAN))
     first_comes.join()
-    first.tell(Order(refused=True))  # when nothing is to be measured, nobody is missed
+    first.tell(Order(status=1))  # when nothing is to be measured, nobody is missed
 
 
 def test_a_taken_port_and_a_missing_rank_0_are_said() -> None:
@@ -227,14 +227,17 @@ def below_srun(monkeypatch: pytest.MonkeyPatch) -> FakeMeeting:
     return where
 
 
-def test_when_rank_0_refuses_the_others_are_sent_home(below_srun: FakeMeeting, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("kind", "status"), [(UsageError, 2), (StoreError, 1)])
+def test_when_rank_0_refuses_the_others_are_sent_home(
+    below_srun: FakeMeeting, tmp_path: Path, kind: type[BusbwError], status: int
+) -> None:
     def begin(_settings: Settings) -> Result | None:
         message = "not like this"
-        raise UsageError(message)
+        raise kind(message)
 
-    with pytest.raises(UsageError, match="not like this"):
+    with pytest.raises(kind, match="not like this"):
         launch.take_part(begin, Settings(tmp_path), 1.0)
-    assert below_srun.told == [Order(refused=True)]
+    assert below_srun.told == [Order(status=status)]
     assert below_srun.parted
 
 
@@ -251,10 +254,11 @@ def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
     def begin(_settings: Settings) -> Result | None:
         pytest.fail("only rank 0 begins a run")
 
-    below_srun.told.append(Order(refused=True))
-    result = launch.take_part(begin, Settings(tmp_path), 1.0)
-    assert result is not None
-    assert (result.failed, result.speaks) == (1, False)
+    for status in (1, 2):
+        below_srun.told[:] = [Order(status=status)]
+        result = launch.take_part(begin, Settings(tmp_path), 1.0)
+        assert result is not None
+        assert (result.failed, result.speaks, result.status) == (1, False, status)
     below_srun.told[:] = [Order()]
     assert launch.take_part(begin, Settings(tmp_path), 1.0) is None
     below_srun.told[:] = [Order(plan=Plan(backend="nccl", sweep=PLAN.sweep))]

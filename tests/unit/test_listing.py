@@ -110,6 +110,20 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
     assert json.loads(json.dumps(examined)) == examined
 
 
+@pytest.mark.parametrize(("tasks", "said"), [("1", True), ("2", False), (None, False)])
+def test_a_step_of_one_task_is_called_what_it_is(
+    tasks: str | None,
+    said: bool,  # noqa: FBT001
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    step = {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NODELIST": "n1", "SLURM_STEP_ID": "0"}
+    for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
+    page = listing.in_words(listing.examine())
+    assert ("a step of Slurm with one task, which is no world: ranks are started here (launcher local)" in page) == said
+
+
 def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken() -> None:
         message = "perf_counter is a sundial"

@@ -95,13 +95,17 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
 
         return follow(where, seat, usable_backend, ending)
     told = meeting.Told(where)
-    refused = True
+    status = 1
     try:
         result = begin(dataclasses.replace(settings, meeting=told, ending=ending))
-        refused = False
+        status = 0
+    except UsageError:
+        status = 2  # of all ranks alike: an mpiexec makes one number of those that it gets, and 2 and 1 are 3
+        raise
+    else:
         return result
     finally:
-        told.send_home(refused=refused)
+        told.send_home(status)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:

@@ -39,7 +39,7 @@ class Settings:
 @dataclass(frozen=True, slots=True)
 class Result:
     """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user; ``whole``:
-    it was to be resumed and lacked nothing.
+    it was to be resumed and lacked nothing. ``status`` is the exit status of one in which something failed.
     """
 
     folder: Path
@@ -47,6 +47,7 @@ class Result:
     failed: int
     speaks: bool
     whole: bool = False
+    status: int = 1
 
 
 @dataclass(frozen=True, slots=True)

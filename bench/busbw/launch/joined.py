@@ -112,7 +112,7 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
     order = meeting.hear()
     if order.plan is None:
         meeting.part()
-        return Result(Path(), 0, 1, speaks=False) if order.refused else None
+        return Result(Path(), 0, 1, speaks=False, status=order.status) if order.status else None
     plan = order.plan
     _die_with_launcher(ending)
 

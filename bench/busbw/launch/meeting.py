@@ -36,14 +36,14 @@ _MOST_NAMES = 16
 
 class Order(Record, frozen=True, kw_only=True):
     """What rank 0 tells the others: the ``plan``, which ``launch`` this is of the run called ``run``, and what remains
-    to be measured where that is resumed. ``plan`` None: nothing is measured; ``refused`` says whether that is an error.
+    to be measured where that is resumed. ``plan`` None: nothing is measured, and ``status`` is the exit status then.
     """
 
     plan: Plan | None = None
     run: str = ""
     launch: int = 0
     remaining: Remaining | None = None
-    refused: bool = False
+    status: int = 0
 
 
 class Meeting(Protocol):
@@ -223,10 +223,10 @@ class Told:
         """As the meeting's own."""
         self._meeting.part()
 
-    def send_home(self, *, refused: bool) -> None:
-        """Let the others go that have been told nothing and would wait for it."""
+    def send_home(self, status: int) -> None:
+        """Let the others go, with that exit status, that have been told nothing and would wait for it."""
         if not self._told:
-            self.tell(Order(refused=refused))
+            self.tell(Order(status=status))
             self.part()
 
 

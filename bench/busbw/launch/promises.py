@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from busbw import environment
 from busbw.errors import LaunchError
@@ -77,6 +77,11 @@ SRUN = (
         node="SLURM_NODEID",
     ),
 )
+
+
+def lone_step(variables: Mapping[str, str]) -> bool:
+    """Whether this is a step of Slurm that has a single task, and so is no world."""
+    return any(replace(one, least=1).found(variables) and not one.found(variables) for one in SRUN)
 
 
 def found_in(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise | None:
