@@ -5,6 +5,7 @@ import errno
 import functools
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -12,8 +13,9 @@ import pytest
 
 from busbw import storage_facts, store
 from busbw.backends import backend_named
+from busbw.backends.base import BackendRow
 from busbw.errors import UsageError
-from busbw.launch.base import Settings
+from busbw.launch.base import Result, Settings
 from busbw.launch.joined import lead
 from busbw.launch.local import run_local
 from busbw.launch.opening import opened
@@ -53,7 +55,10 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     wanted = Plan(path=str(tmp_path / path), ranks=2, sweep=sweeps)
     settings = Settings(tmp_path / "results", quiet=True)
     row = backend_named("gloo")
-    starts = {"local": run_local, "torchrun": functools.partial(lead, seat=Seat("torchrun", 0, 2, 0, 2))}
+    starts: dict[str, Callable[[Plan, BackendRow, Settings], Result]] = {
+        "local": run_local,
+        "torchrun": functools.partial(lead, seat=Seat("torchrun", 0, 2, 0, 2)),
+    }
     with pytest.raises(UsageError) as caught:
         starts[launcher](wanted, row, settings)
     assert str(caught.value).startswith(f"--path: no files can be made: {'' if path == 'full' else tmp_path}")
