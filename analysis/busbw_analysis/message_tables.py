@@ -1,0 +1,186 @@
+"""What ``busbw fit`` says of messages between two ranks: which model predicts them, where a handshake begins, and what
+of LogGP and of the max-rate model this run can tell.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from busbw.errors import AnalysisError
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.judge import Judgement
+from busbw_analysis.series import Series
+from busbw_analysis.theory.message_fits import Contest, contest, fit_loggp, fit_max_rate
+from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney
+
+_ONE_MESSAGE: Final = "ping_pong"
+_SPREAD: Final = "by hand: spread"
+_ALONE: Final = "alone"
+
+_COLUMNS: Final = (
+    ("curve", ""),
+    ("model", ""),
+    ("α", ""),
+    ("1/β", ""),
+    ("threshold", ""),
+    ("jump", ""),
+    ("held-out", "median/worst"),
+    ("note", ""),
+)
+
+
+def message_rows(judgement: Judgement) -> list[Row]:
+    """One row for every model of every curve of single messages, one for LogGP, one for the pairs of a host: seconds,
+    bytes, B/s; ``refused`` says why there is none.
+    """
+    curves = [curve.series for curve in judgement.curves if curve.series.key.op == _ONE_MESSAGE]
+    rows: list[Row] = []
+    for series in curves:
+        rows += _contest_rows(series)
+        rows.append(_loggp_row(series, [curve.series for curve in judgement.curves]))
+    rows += _max_rate_rows(judgement)
+    return rows
+
+
+def _contest_rows(series: Series) -> Iterator[Row]:
+    label = series.key.label
+    try:
+        found = contest(*_points(series))
+    except AnalysisError as error:
+        yield {"curve": label, "model": "one message", "refused": str(error)}
+        return
+    yield from _entrant_rows(label, found)
+
+
+def _entrant_rows(label: str, found: Contest) -> Iterator[Row]:
+    for entrant in found.entrants:
+        wins = entrant.name == found.winner
+        row: Row = {"curve": label, "model": entrant.name, "refused": entrant.reason or None, "wins": wins}
+        row |= {"held_out_median_error": entrant.median_error, "held_out_worst_error": entrant.worst_error}
+        row |= {"held_out_sizes": found.held_out, "note": found.words if wins else None}
+        match entrant.model:
+            case Hockney(alpha, beta):
+                row |= {"alpha_seconds": alpha, "beta_seconds_per_byte": beta}
+            case EagerRendezvous() as model:
+                row |= {
+                    "alpha_seconds": model.eager.alpha_seconds,
+                    "beta_seconds_per_byte": model.rendezvous.beta_seconds_per_byte,
+                    "last_eager_bytes": model.last_eager_bytes,
+                    "first_rendezvous_bytes": model.first_rendezvous_bytes,
+                    "jump_seconds": model.jump_seconds,
+                }
+        yield row
+
+
+def _loggp_row(series: Series, everything: Sequence[Series]) -> Row:
+    """From single messages, and from rows of them where an all_to_all by ``spread`` sent one to every other rank."""
+    points = [(1, size, seconds) for size, seconds in zip(*_points(series), strict=True)]
+    key = series.key
+    for other in everything:
+        ranks = len(other.key.ranks)
+        like = (other.key.backend, other.key.dtype, other.key.mode, other.key.hosts) == (
+            *(key.backend, key.dtype, key.mode),
+            key.hosts,
+        )
+        spread = other.key.op == "all_to_all" and (other.key.variant == _SPREAD or other.key.backend == "gloo")
+        if like and spread and ranks > 2 and (other.key.variant is None or other.key.variant == _SPREAD):
+            points += [
+                (ranks - 1, point.size_bytes // ranks, point.time_ns / 1e9)
+                for point in other.points
+                if point.size_bytes >= ranks
+            ]
+    row: Row = {"curve": key.label, "model": "LogGP", "refused": None}
+    try:
+        found = fit_loggp(points)
+    except AnalysisError as error:
+        return {**row, "refused": str(error)}
+    return {
+        **row,
+        "alpha_seconds": found.single_seconds,
+        "gap_seconds": found.between_seconds,
+        "beta_seconds_per_byte": found.per_byte_seconds,
+        "note": found.untold,
+    }
+
+
+def _max_rate_rows(judgement: Judgement) -> Iterator[Row]:
+    """Pairs inside one host that ran alone and that ran together share its memory; what shares a network card in which
+    round of a pair matrix is not recorded.
+    """
+    dataset = judgement.dataset
+    points: list[tuple[int, int, float]] = []
+    for summary in judgement.cases:
+        case = summary.case
+        if case.op != "pair_matrix" or summary.state != "measured" or not case.size_bytes:
+            continue
+        hosts = dataset.hosts_of({rank for group in summary.groups for rank in group.ranks})
+        if len(hosts) != 1:
+            reason = "pairs between hosts: how many of them share a network card in a round is not recorded"
+            yield {"curve": "pair_matrix", "model": "max-rate", "refused": reason}
+            return
+        at_once = 1 if case.variant == _ALONE else len({rank for group in summary.groups for rank in group.ranks}) // 2
+        points.append((at_once, case.size_bytes, median(group.time_ns for group in summary.groups) / 1e9))
+    if not points:
+        return
+    row: Row = {"curve": "pair_matrix", "model": "max-rate", "refused": None}
+    try:
+        found = fit_max_rate(points)
+    except AnalysisError as error:
+        yield {**row, "refused": str(error)}
+        return
+    reached = found.at_least is None
+    yield {
+        **row,
+        "alpha_seconds": found.model.alpha_seconds,
+        "beta_seconds_per_byte": 1 / found.model.pair_rate,
+        "shared_rate": found.model.shared_rate if math.isfinite(found.model.shared_rate) else None,
+        "shared_rate_at_least": found.at_least,
+        "mean_error": found.mean_error,
+        "note": f"R_N {format_rate(found.model.shared_rate)} for all pairs of the host"
+        if reached
+        else f"R_N was not reached: at least {format_rate(found.at_least)}",
+    }
+
+
+def _points(series: Series) -> tuple[list[int], list[float]]:
+    points = [point for point in series.points if point.size_bytes]
+    return [point.size_bytes for point in points], [point.time_ns / 1e9 for point in points]
+
+
+def message_text(rows: Sequence[Row]) -> str:
+    """``rows`` as aligned columns; "" where there are none."""
+    if not rows:
+        return ""
+    body = [_cells(row) for row in rows]
+    notes = (
+        "one message, T = α + m β; * predicts held-out sizes best, or is simpler and no worse; α of LogGP: L + 2o",
+        "threshold: a handshake begins between these sizes, and time jumps up; α is that of short messages, β of long",
+    )
+    return aligned(_COLUMNS, body, notes)
+
+
+def _cells(row: Row) -> list[str]:
+    def shown(key: str, word: str) -> str:
+        return MISSING if row.get(key) is None else word
+
+    alpha, beta = row.get("alpha_seconds"), row.get("beta_seconds_per_byte")
+    error, worst = row.get("held_out_median_error"), row.get("held_out_worst_error")
+    gap = row.get("gap_seconds")
+    note = f"none: {row['refused']}" if row["refused"] else row.get("note") or ""
+    if gap is not None:
+        note = f"max(g, o) {format_time(gap * 1e9)}; {note}"
+    return [
+        row["curve"],
+        f"{row['model']}{' *' if row.get('wins') else ''}",
+        shown("alpha_seconds", format_time((alpha or 0) * 1e9)),
+        format_rate(1 / beta) if beta else MISSING,
+        shown(
+            "last_eager_bytes",
+            f"{format_size(row.get('last_eager_bytes') or 0)} … {format_size(row.get('first_rendezvous_bytes') or 0)}",
+        ),
+        shown("jump_seconds", format_time((row.get("jump_seconds") or 0) * 1e9)),
+        shown("held_out_median_error", f"{error or 0:.1%}/{worst or 0:.1%}"),
+        note,
+    ]
