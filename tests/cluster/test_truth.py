@@ -6,6 +6,7 @@ machine is has no part in it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from busbw import store
 from busbw_analysis.judge import Curve, judge
 from busbw_analysis.load import load
 from busbw_analysis.theory.fit import Fit
+from busbw_analysis.theory.textbook import crossover_bytes, textbook
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -77,6 +79,29 @@ warmup_calls = 2
 ops = ["all_reduce", "all_gather", "reduce_scatter"]
 sizes = "{small}"
 algorithms = ["library", "ring"]
+"""
+
+
+_CROSSING = """\
+name = "crossing"
+
+[timing]
+blocks = 1
+min_samples = 8
+least_samples = 5
+min_seconds = 0.0
+max_seconds = 0.6
+launch_warmup_seconds = 0.2
+warmup_calls = 2
+
+[[sweep]]
+ops = ["ping_pong"]
+sizes = "1KiB..{largest}*4"
+
+[[sweep]]
+ops = ["all_reduce"]
+sizes = "32KiB..2MiB*2"
+algorithms = ["ring", "binomial-tree", "recursive-doubling"]
 """
 
 
@@ -177,6 +202,7 @@ def test_what_is_found_is_what_was_set(networks: Networks, rate: int, hosts: int
         "all_to_all": pytest.approx(2, rel=0.1),
     }
     for delay, found in zip(DELAYS_MS, (one, five), strict=True):
+        assert found.pair_fit.alpha_seconds * 1e3 == pytest.approx(delay, abs=0.1 * delay + 0.2)
         assert least_share_of_link(rate, delay) < found.large_mbit / rate < 1
     if rate == RATES_MBIT[1]:
         assert five.large_mbit / rate < 0.8, "what docs/method.md says of a fast link with a long delay is not so"
@@ -196,3 +222,37 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
         "all_gather by hand: ring": pytest.approx(4, rel=0.1),
         "reduce_scatter by hand: ring": pytest.approx(4, rel=0.1),
     }
+
+
+def measured_crossing(small: Curve, large: Curve) -> float:
+    """The size in bytes at which two curves cross, by a line between sizes on logarithmic paper; ``small`` is the
+    faster one below it.
+    """
+    sizes = [point.size_bytes for point in small.series.points]
+    ratios = [
+        math.log(one.time_ns / two.time_ns) for one, two in zip(small.series.points, large.series.points, strict=True)
+    ]
+    assert ratios[0] < 0 < ratios[-1], "they do not cross among the sizes that were measured"
+    after = next(index for index, ratio in enumerate(ratios) if ratio > 0)
+    share = ratios[after - 1] / (ratios[after - 1] - ratios[after])
+    return float(sizes[after - 1] * (sizes[after] / sizes[after - 1]) ** share)
+
+
+@measured
+def test_a_ring_beats_trees_from_the_size_that_theory_says(tmp_path: Path) -> None:
+    """By α and β of the pair fit, on eight hosts."""
+    with Bed(hosts=8, shared=[tmp_path]) as bed, Ranks(bed, tmp_path) as ranks:
+        found = Networks(bed, ranks, tmp_path).found(100, 5, 8, _CROSSING)
+    fit = found.pair_fit
+    assert fit.algbw is not None
+    by_hand = {name.removeprefix("all_reduce by hand: "): curve for name, curve in found.curves.items()}
+    ring = textbook("all_reduce", "ring")
+    assert ring is not None
+    crossings = {}
+    for name in ("binomial-tree", "recursive-doubling"):
+        other = textbook("all_reduce", name)
+        assert other is not None
+        predicted = crossover_bytes(other, ring, 8, 1, fit.alpha_seconds, 1 / fit.algbw)
+        assert predicted is not None
+        crossings[name] = measured_crossing(by_hand[name], by_hand["ring"]) / predicted
+    assert all(1 / 1.5 < ratio < 1.5 for ratio in crossings.values()), crossings
