@@ -36,19 +36,20 @@ from busbw_analysis.verdicts import MODEL_TOLERANCE
 _OPEN: Final = 6
 """So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""
 _MOST_DRAWN: Final = 30
-"""A curve's three pictures take a fifth of a second and 30 kB; the others have their tables."""
+"""Drawing is most of the work of a report; beyond so many curves there are the tables alone."""
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4
+_NAMED: Final = 3
 
 _HOW: Final = (
     "A model is a formula whose α and β come from messages between two ranks of the same run, and never from the curve "
     "that it is held against. Predicted / measured − 1 is 0 where it is right, below 0 where the call takes longer "
     "than it says. The columns show what share of the measured time the model gives to messages (α) and to bytes "
     "under way (β, or R where all ranks of a host share less); what is left is unexplained. Columns above the line of "
-    "100 %: the model says more than was measured. The lower bound is what no algorithm can do without (Chan et al. "
-    "2007), with the same α, β and R; the bound over the measured time is the efficiency. ⌈lg n⌉ α in it is for "
-    "messages one at a time: algorithms that send to several ranks at once (direct, spread, linear, a server) may need "
-    "less."
+    "100 %: the model says more than was measured.",
+    "The lower bound is what no algorithm can do without (Chan et al. 2007), with the same α, β and R; the bound over "
+    "the measured time is the efficiency. ⌈lg n⌉ α in it is for messages one at a time: algorithms that send to "
+    "several ranks at once (direct, spread, linear, a server) may need less.",
 )
 _KNOWN: Final[dict[Flag, str]] = {
     "bimodal": "its samples have two modes",
@@ -90,7 +91,7 @@ def theory(judgement: Judgement) -> Section | None:
     if not by_op:
         return None
     count = sum(len(members) for members in by_op.values())
-    blocks: list[Block] = [Paragraph(_HOW)]
+    blocks: list[Block] = [Paragraph(text) for text in _HOW]
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
@@ -254,7 +255,7 @@ def _efficiency(one: _Modelled) -> str:
     if best > 1:
         return (
             f"It takes less than the lower bound {one.explanation.bound}{at}, which would be {percent(best)} % of its "
-            "time: α and β, as messages of this run have them, are too high for it."
+            "time: what messages of this run cost does not hold for it."
         )
     return f"It comes nearest to the lower bound {one.explanation.bound}{at}, with an efficiency of {percent(best)} %."
 
@@ -279,7 +280,10 @@ def _fastest(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> It
 
 def _tied(found: Fastest) -> str:
     names = found.algorithms
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]} (a tie)"
+    if len(names) == 1:
+        return names[0]
+    last = names[-1] if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} more"
+    return f"{', '.join(names[: _NAMED - 1 if len(names) > _NAMED else -1])} or {last} (a tie)"
 
 
 def _figure(identity: str, one: _Modelled, words: str, *, draw: bool) -> Figure:

@@ -10,7 +10,7 @@ from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.summary import Interval
 from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
 from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, alternatives
-from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
+from busbw_analysis.theory.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook
 
 ALPHA, BETA = 1e-4, 1e-9
 LINK = Parameters(ALPHA, BETA, None, "the test")
@@ -52,7 +52,7 @@ def hosts_of(row: Textbook, ranks: int) -> list[int]:
     return [hosts for hosts in (1, 2, 4, 8) if row.possible(ranks, hosts)]
 
 
-@pytest.mark.parametrize("row", TEXTBOOK, ids=lambda row: f"{row.op}-{row.algorithm}")
+@pytest.mark.parametrize("row", [*TEXTBOOK, *LIMITS], ids=lambda row: f"{row.op}-{row.algorithm}")
 def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
     bound = lower_bound(row.op)
     assert bound is not None
@@ -69,6 +69,30 @@ def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
             assert row.moved(ranks, hosts) >= bound.moved(ranks) - 1e-12
             counted += 1
     assert counted > 4
+
+
+@pytest.mark.parametrize("row", SWITCHED, ids=lambda row: f"{row.op}-{row.algorithm}")
+def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: Textbook) -> None:
+    """Nothing else may: so it is known of which rows and of which terms."""
+    bound = lower_bound(row.op)
+    assert bound is not None
+    below: set[str] = set()
+    for ranks in range(2, 65):
+        for hosts in hosts_of(row, ranks):
+            terms = {
+                "rounds": row.rounds(ranks, hosts) - bound.rounds(ranks),
+                "sent": row.sent(ranks, hosts) - bound.sent(ranks),
+                "added": row.added(ranks, hosts) - bound.added(ranks),
+                "moved": row.moved(ranks, hosts) - bound.moved(ranks),
+            }
+            below |= {name for name, margin in terms.items() if margin < -1e-12}
+    # Handing out: fewer rounds and fewer bytes sent. Adding up: fewer sums. Both: fewer bytes at every rank, too.
+    expected = {
+        "all_reduce": {"rounds", "sent", "added", "moved"},
+        "all_gather": {"rounds", "moved"},
+        "reduce_scatter": {"rounds", "added"},
+    }
+    assert below == expected[row.op]
 
 
 @pytest.mark.parametrize("op", [bound.op for bound in LOWER_BOUNDS])

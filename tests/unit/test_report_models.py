@@ -140,6 +140,23 @@ def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     assert [one.heading for one in part.parts] == ["plain", "by hand: ring"]
 
 
+def test_a_tie_is_called_one() -> None:
+    """On 2 ranks a ring, Bruck's way and all others send the same."""
+    cases = [*sweep("all_gather", ranks=2), *sweep("ping_pong", ranks=2)]
+    section = section_of(judge(pool((synthetic_run(cases, launches=1),))))
+    (text,) = [
+        block.text for block in section.parts[0].blocks if isinstance(block, Paragraph) and "fastest" in block.text
+    ]
+    assert re.search(r"is ring, Bruck or \d more \(a tie\) at every size that was measured\.", text)
+
+
+def test_less_than_the_bound_is_told_without_a_cause() -> None:
+    (figure,) = figures(section_of(judged(*sweep("all_reduce"), times=0.1)))
+    assert re.search(
+        r"It takes less than the lower bound .* at 2 MiB, which would be 6\d\d % of its time", figure.caption
+    )
+
+
 def test_a_barrier_has_its_numbers_and_no_picture() -> None:
     judgement = judged(case("barrier", 0))
     (figure,) = figures(section_of(judgement))

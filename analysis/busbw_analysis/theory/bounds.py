@@ -2,7 +2,8 @@
 any algorithm could need.
 
 A bound has the form of every other cost here, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ, and no
-term can be smaller in any algorithm (Chan et al. 2007), whatever the others are.
+term can be smaller in any algorithm (Chan et al. 2007), whatever the others are. They hold for ranks that do all by
+themselves: a switch that adds up and hands out (NVLS, SHARP) takes rounds, bytes and sums from them.
 """
 
 import math
