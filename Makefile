@@ -8,7 +8,7 @@ venv := .venv
 installed := $(venv)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch bench bench-gpu bench-metrology clean
+.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +50,9 @@ lint: $(installed) ## style, types and import layers
 sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.shipped
 	$(venv)/bin/python -m busbw.slurm.shipped slurm
 
+drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
+	$(venv)/bin/python -m busbw_analysis.draw_command docs/drawings
+
 format: $(installed) ## rewrite the sources in the project's style
 	$(venv)/bin/ruff check --fix
 	$(venv)/bin/ruff format
@@ -59,6 +62,9 @@ bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/mpi_against_c.py
 	$(venv)/bin/python tests/bench/control_time.py
 	$(venv)/bin/python tests/bench/stream.py
+
+bench-fit: $(installed) ## how often fits find what is there, and how often their intervals hold it: some ten minutes
+	$(venv)/bin/python tests/bench/fits.py
 
 bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the fastest of cudaMemcpyAsync, torch and Triton
 	$(venv)/bin/python tests/bench/hbm.py

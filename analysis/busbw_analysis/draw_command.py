@@ -1,0 +1,56 @@
+"""``busbw draw``: the rounds of an algorithm as a picture; run as a module, it writes those of the documentation."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from busbw.errors import UsageError
+from busbw.schedules import ALGORITHMS
+from busbw_analysis.drawings import MOST_RANKS
+from busbw_analysis.drawings import draw as drawing
+
+_RANKS, _HOSTS = 4, 2
+"""What the documentation shows; the hosts of those algorithms alone that take several."""
+
+
+@click.command()
+@click.argument("algorithm", metavar="OP/ALGORITHM")
+@click.option("--ranks", type=int, default=_RANKS, show_default=True, help=f"How many, up to {MOST_RANKS}.")
+@click.option("--hosts", type=int, help="On how many hosts.  [default: 1; 2 for algorithms of several]")
+def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
+    """Draw the rounds of OP/ALGORITHM, such as all_reduce/ring, as SVG on standard output.
+
+    busbw list algorithms names them all.
+    """
+    op, _, name = algorithm.partition("/")
+    if op not in ALGORITHMS or name not in ALGORITHMS[op]:
+        allowed = ", ".join(f"{op}/{known}" for known in ALGORITHMS[op]) if op in ALGORITHMS else "all_reduce/ring …"
+        message = f"{algorithm!r} is no OP/ALGORITHM that can be drawn; allowed are {allowed} (busbw list algorithms)"
+        raise UsageError(message)
+    usual = _HOSTS if ALGORITHMS[op][name].levels else 1
+    click.echo(drawing(op, name, ranks, usual if hosts is None else hosts), nl=False)
+
+
+def documented() -> Iterator[tuple[str, str]]:
+    """The drawings of the documentation: name of the file and what is in it."""
+    for op, named in ALGORITHMS.items():
+        for name, row in named.items():
+            yield f"{op}-{name}.svg", drawing(op, name, _RANKS, _HOSTS if row.levels else 1)
+    yield "all_reduce-recursive-doubling-5.svg", drawing("all_reduce", "recursive-doubling", 5)
+
+
+def main(folder: Path) -> None:
+    """Write the drawings of the documentation into ``folder``, and remove those that nobody draws any more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    wanted = dict(documented())
+    for stale in folder.glob("*.svg"):
+        if stale.name not in wanted:
+            stale.unlink()
+    for name, text in wanted.items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

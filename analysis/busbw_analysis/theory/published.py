@@ -1,0 +1,130 @@
+"""Curves that others measured and published, with their source: what the fit is proved on where we have no machine.
+
+The numbers are data (``published.toml``), as they stand in the source; nothing of them is ours but the fit.
+"""
+
+import tomllib
+from dataclasses import dataclass
+from importlib import resources
+
+import msgspec
+
+from busbw.errors import AnalysisError
+from busbw.records import Record
+from busbw.units import parse_size, parse_sizes
+from busbw_analysis.theory.fit import Fit, fit_points
+
+IN_SAMPLE = 0.05
+"""What the mean relative error of a fit on its own points should be at most."""
+
+
+class _Curve(Record, frozen=True, kw_only=True):
+    """A row of the file. One of ``times_us`` and ``busbw_gbs``; ``switches`` is what the library said itself."""
+
+    name: str
+    what: str
+    ranks: int
+    hosts: int
+    sizes: str
+    source: str
+    looked_up: str
+    times_us: tuple[float, ...] = ()
+    busbw_gbs: tuple[float, ...] = ()
+    switches: tuple[str, ...] = ()
+    fitted_from: str = "0"
+    left_out_because: str = ""
+
+
+class _File(Record, frozen=True, kw_only=True):
+    curve: tuple[_Curve, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published curve of all_reduce: ``ranks`` ranks on ``hosts`` hosts, ``times_ns`` per call at ``sizes_bytes``.
+
+    The first ``left_out`` sizes are no part of the fit; ``left_out_because`` says why. ``switches``: at which sizes the
+    library changed its algorithm, by its own log, where that was published.
+    """
+
+    name: str
+    what: str
+    ranks: int
+    hosts: int
+    sizes_bytes: tuple[int, ...]
+    times_ns: tuple[float, ...]
+    source: str
+    looked_up: str
+    switches: tuple[str, ...]
+    left_out: int
+    left_out_because: str
+
+    @property
+    def bus_factor(self) -> float:
+        """busbw over algbw: 2(n−1)/n."""
+        return 2 * (self.ranks - 1) / self.ranks
+
+    def busbw(self, position: int) -> float:
+        """B/s at the size at ``position``, as measured."""
+        return self.bus_factor * self.sizes_bytes[position] / self.times_ns[position] * 1e9
+
+    def fit(self) -> Fit:
+        """Our fit of it, by the same function as that of a run."""
+        start = self.left_out
+        return fit_points(self.sizes_bytes[start:], self.times_ns[start:], bus_factor=self.bus_factor)
+
+
+def published_curves() -> tuple[Published, ...]:
+    """All that there are, in the order of the file."""
+    return parse((resources.files("busbw_analysis.theory") / "published.toml").read_text(encoding="utf-8"))
+
+
+def curve_named(name: str) -> Published:
+    """The curve of that name. Raises AnalysisError, with the names that there are, for another one."""
+    curves = published_curves()
+    found = next((curve for curve in curves if curve.name == name), None)
+    if found is None:
+        message = f"{name!r} is no published curve; there are {', '.join(curve.name for curve in curves)}"
+        raise AnalysisError(message)
+    return found
+
+
+def parse(text: str) -> tuple[Published, ...]:
+    """The curves of a file in TOML. Raises AnalysisError for one that is wrong, and says in what."""
+    try:
+        rows = msgspec.convert(tomllib.loads(text), _File).curve
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
+        message = f"published curves: {error}"
+        raise AnalysisError(message) from error
+    return tuple(_read(row) for row in rows)
+
+
+def _read(row: _Curve) -> Published:
+    sizes = parse_sizes(row.sizes)
+    factor = 2 * (row.ranks - 1) / row.ranks
+    if bool(row.times_us) == bool(row.busbw_gbs):
+        message = f"published curve {row.name}: it needs times_us or busbw_gbs, and not both"
+        raise AnalysisError(message)
+    values = row.times_us or row.busbw_gbs
+    if len(values) != len(sizes) or min(values) <= 0:
+        message = f"published curve {row.name}: {len(sizes)} sizes need as many positive values, not {values}"
+        raise AnalysisError(message)
+    rates = zip(sizes, row.busbw_gbs, strict=bool(row.busbw_gbs))
+    times = tuple(value * 1e3 for value in row.times_us) or tuple(factor * size / rate for size, rate in rates)
+    left_out = sum(size < parse_size(row.fitted_from) for size in sizes)
+    if bool(left_out) != bool(row.left_out_because):
+        message = f"published curve {row.name}: sizes that are left out and a reason belong together"
+        raise AnalysisError(message)
+    return Published(
+        name=row.name,
+        what=row.what,
+        ranks=row.ranks,
+        hosts=row.hosts,
+        sizes_bytes=sizes,
+        times_ns=times,
+        source=row.source,
+        looked_up=row.looked_up,
+        switches=row.switches,
+        left_out=left_out,
+        left_out_because=row.left_out_because,
+    )

@@ -1,0 +1,130 @@
+"""Drawings of schedules: what is on them, and that those of the documentation are what is drawn now."""
+
+import re
+import xml.etree.ElementTree as ET
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.schedules import ALGORITHMS
+from busbw_analysis.draw_command import documented, main
+from busbw_analysis.draw_command import draw as command
+from busbw_analysis.drawings import MOST_ARROWS, draw
+
+FOLDER = Path(__file__).parents[2] / "docs/drawings"
+SVG = "{http://www.w3.org/2000/svg}"
+EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
+
+
+def parsed(text: str) -> ET.Element:
+    return ET.fromstring(text)  # noqa: S314 (our own drawing)
+
+
+def hosts_of(op: str, name: str) -> int:
+    return 2 if ALGORITHMS[op][name].levels else 1
+
+
+def classes(root: ET.Element, tag: str) -> list[str]:
+    return [element.attrib.get("class", "") for element in root.iter(SVG + tag)]
+
+
+def words(root: ET.Element, kind: str) -> list[str]:
+    return [element.text or "" for element in root.iter(SVG + "text") if element.attrib.get("class") == kind]
+
+
+@pytest.mark.parametrize(("op", "name"), EVERY)
+def test_every_message_is_an_arrow_and_every_round_a_row(op: str, name: str) -> None:
+    hosts = hosts_of(op, name)
+    schedule = ALGORITHMS[op][name].on(4, hosts)
+    root = parsed(draw(op, name, 4, hosts))
+    messages = [transfer for one in schedule.rounds for transfer in one]
+    assert classes(root, "path").count("adds") == sum(transfer.adds for transfer in messages)
+    assert classes(root, "path").count("moves") == sum(not transfer.adds for transfer in messages)
+    rounds = [text for text in words(root, "muted") if text.startswith("round ")]
+    assert rounds == [f"round {number}" for number in range(1, len(schedule.rounds) + 1)]
+
+
+@pytest.mark.parametrize(("op", "name"), EVERY)
+def test_no_two_arrows_lie_on_each_other_and_nothing_leaves_the_picture(op: str, name: str) -> None:
+    root = parsed(draw(op, name, 4, hosts_of(op, name)))
+    spans: dict[float, list[tuple[float, float]]] = {}
+    for line in root.iter(SVG + "line"):
+        if line.attrib["class"] in {"adds", "moves"}:
+            ends = sorted((float(line.attrib["x1"]), float(line.attrib["x2"])))
+            spans.setdefault(float(line.attrib["y1"]), []).append((ends[0], ends[1]))
+    for row in spans.values():
+        row.sort()
+        assert all(one[1] <= two[0] for one, two in pairwise(row))
+    width, height = float(root.attrib["width"]), float(root.attrib["height"])
+    for element in root.iter():
+        assert all(0 <= float(element.attrib.get(key, 0)) <= width for key in ("x", "x1", "x2"))
+        assert all(0 <= float(element.attrib.get(key, 0)) <= height for key in ("y", "y1", "y2"))
+
+
+def test_a_ring_says_which_sums_go_round() -> None:
+    root = parsed(draw("all_reduce", "ring", 4))
+    assert words(root, "label")[:8] == ["a0", "b1", "c2", "d3", "ad3", "ab0", "bc1", "cd2"]
+    assert sorted(words(root, "label")[-4:]) == ["Σ0", "Σ1", "Σ2", "Σ3"]
+    assert words(root, "rank") == ["a", "b", "c", "d"]
+
+
+def test_blocks_that_are_not_added_up_are_told_from_sums() -> None:
+    gathered = parsed(draw("all_gather", "bruck", 4))
+    assert words(gathered, "label") == ["b", "c", "d", "a", "a–b", "c–d", "b–c", "a,d"]
+
+
+def test_ranks_of_several_hosts_say_on_which_they_are() -> None:
+    root = parsed(draw("all_reduce", "hierarchical", 4, 2))
+    assert words(root, "rank") == ["a · host 0", "b · host 0", "c · host 1", "d · host 1"]
+
+
+def test_it_can_be_read_on_a_dark_page_too() -> None:
+    text = draw("all_reduce", "ring", 4)
+    light, dark = text.split("@media (prefers-color-scheme: dark)")
+    for name in ("text", ".muted", ".label", ".page", ".adds", ".moves"):
+        pattern = re.compile(rf"^{re.escape(name)} {{.*#[0-9a-f]{{6}}", re.MULTILINE)
+        assert pattern.search(light), name
+        assert pattern.search(dark), name
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "ranks", "hosts", "says"),
+    [
+        ("all_reduce", "ring", 1, 1, "1 ranks cannot be drawn; a drawing has 2 to 16"),
+        ("all_reduce", "ring", 17, 1, "17 ranks cannot be drawn"),
+        ("all_reduce", "ring", 16, 1, f"has 480 messages for 16 ranks; a drawing has {MOST_ARROWS} at most"),
+        ("all_reduce", "ring", 4, 3, "4 ranks cannot be on 3 hosts"),
+        ("all_reduce", "hierarchical", 4, 1, "takes several hosts"),
+        ("all_gather", "recursive-doubling", 6, 1, "a power of two of ranks; the group has 6"),
+        ("all_reduce", "rings", 4, 1, "has no algorithm 'rings'; it has ring"),
+        ("ping_pong", "ring", 4, 1, "is no operation with algorithms; there are all_reduce"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_words(op: str, name: str, ranks: int, hosts: int, says: str) -> None:
+    with pytest.raises(AnalysisError, match=says):
+        draw(op, name, ranks, hosts)
+
+
+def test_the_command_draws_to_standard_output() -> None:
+    shown = CliRunner().invoke(command, ["all_reduce/ring", "--ranks", "5"])
+    assert shown.exit_code == 0
+    assert shown.output == draw("all_reduce", "ring", 5)
+    refused = CliRunner().invoke(command, ["all_reduce/star"])
+    assert isinstance(refused.exception, UsageError)
+    assert "all_reduce/rabenseifner" in str(refused.exception)
+
+
+def test_the_drawings_of_the_documentation_are_what_is_drawn_now() -> None:
+    wanted = dict(documented())
+    there = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.svg")}
+    different = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
+    assert different == [], "run `make drawings`"
+
+
+def test_stale_drawings_are_removed(tmp_path: Path) -> None:
+    (tmp_path / "all_reduce-star.svg").write_text("<svg/>")
+    main(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(name for name, _ in documented())
