@@ -24,6 +24,9 @@ LIBRARY = "library"
 PAIRS = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
 """Ops between two ranks, however many there are."""
 
+MESSAGES = PAIRS | {"send_recv"}
+"""Ops of single messages, whose cost is known on every backend."""
+
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """What may differ between runs of different numbers of ranks."""
 
@@ -95,11 +98,16 @@ class Evidence:
                 launches=tuple(median / 1e9 for median in point.launch_medians_ns),
                 algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
                 oversubscribed=self.crowded(*shape_of(one)),
+                launch_set=self._launch_set(one),
             )
             for one in self.everything
             if algorithm_of(one.key) is not None
             for point in one.points
         )
+
+    def _launch_set(self, series: Series) -> str:
+        """The runs whose launches these are: what they had in common, all curves of them have."""
+        return next((f"{place}" for place, group in enumerate(self._groups) if series in group.series), "")
 
 
 def shape_of(series: Series) -> tuple[int, int]:

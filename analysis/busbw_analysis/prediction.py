@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busbw.errors import AnalysisError, UsageError
-from busbw_analysis.evidence import LIBRARY, PAIRS, Evidence, shape_of
+from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
 from busbw_analysis.series import Point
-from busbw_analysis.theory.forecast import Forecast, by_curve, by_law, curve_of
-from busbw_analysis.theory.laws import Law, Value, from_messages
+from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
+from busbw_analysis.theory.joint import Regime, fit_jointly, regimes
+from busbw_analysis.theory.laws import Law, Value, from_joint, from_messages
 from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel, model_for
 from busbw_analysis.theory.terms import candidates
 
@@ -212,9 +213,39 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
     notes: list[str] = []
     if evidence.op in UNMODELLED:
         return (), (f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks",)
-    joint: tuple[Law, ...] = ()
+    joint = _by_joint_fit(evidence, asked, notes)
     messages = _by_messages(evidence, asked, notes)
     return _better(joint, messages), tuple(notes)
+
+
+def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
+    """From the op's own curves and messages; where those do not tell all parameters apart, from all ops."""
+    by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
+    apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
+    crowded = evidence.crowded(asked.ranks, asked.hosts)
+    alone = asked.hosts == asked.ranks
+
+    def unlike(regime: Regime) -> tuple[bool, bool]:
+        return regime.oversubscribed != crowded, (regime.placement == "one rank on each host") != alone
+
+    measured_by_hand = any(evidence.curves) and by_hand is not None
+    why = f"{evidence.op} was not measured on several numbers of ranks of one kind"
+    for regime in sorted(apart, key=unlike):
+        members = apart[regime]
+        own = [one for one in members if one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)]
+        if len({one.ranks for one in own}) < 2:
+            continue
+        with_messages = [*own, *(one for one in members if one.op in MESSAGES and one.op != evidence.op)]
+        for chosen in (with_messages, members):
+            try:
+                laws = from_joint(fit_jointly(chosen), evidence.op, by_hand)
+                next(law for law in laws if law.chosen).at(asked.ranks, asked.hosts, asked.sizes_bytes[-1])
+            except AnalysisError as error:
+                why = str(error)
+                continue
+            return laws
+    notes.append(f"no joint fit: {why}")
+    return ()
 
 
 def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
@@ -265,9 +296,9 @@ def _reaches(evidence: Evidence, asked: Question) -> tuple[str, ...]:
     crowded = [shape for shape in shapes if evidence.crowded(*shape)]
     of = f"{each} ranks on a host of {evidence.cores} usable cores"
     if evidence.crowded(asked.ranks, asked.hosts) and not crowded:
-        said.append(f"cores: {of} share cores, a new regime: none of the measured ranks did")
+        said.append(f"cores: {of} share cores, {NEW_REGIME}: none of the measured ranks did")
     elif crowded and len(crowded) == len(shapes) and not evidence.crowded(asked.ranks, asked.hosts):
-        said.append(f"cores: {of} have a core each, a new regime: none of the measured ranks had")
+        said.append(f"cores: {of} have a core each, {NEW_REGIME}: none of the measured ranks had")
     elif crowded and each > measured:
         said.append(f"cores: {of} share cores more than the most measured, {measured}")
     elif each > measured:

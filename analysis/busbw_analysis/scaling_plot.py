@@ -65,7 +65,7 @@ def draw(shown: Scaling, what: str) -> Figure:
             axes = figure.add_subplot(len(panels), 1, place + 1)
             _panel(axes, shown, scale, name)
             axes.set_title(heading, loc="left", color=_INK, fontsize=10, fontweight="bold")
-        figure.supxlabel("ranks", color=_MUTED, fontsize=10)
+        figure.axes[-1].set_xlabel("ranks", color=_MUTED)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
         return figure

@@ -19,7 +19,7 @@ from busbw.errors import BusbwError, Interrupted, UsageError
 _LAZY = {
     "show": "busbw_analysis.commands",
     "fit": "busbw_analysis.commands",
-    "predict": "busbw_analysis.commands",
+    "predict": "busbw_analysis.predict_command",
     "report": "busbw_analysis.commands",
     "compare": "busbw_analysis.commands",
     "simulate": "busbw_analysis.simulate_command",

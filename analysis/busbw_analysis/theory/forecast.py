@@ -8,7 +8,7 @@ same way of predicting was where the truth was kept from it stands beside every 
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
@@ -21,6 +21,9 @@ from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit
 from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 from busbw_analysis.theory.textbook import share
+
+NEW_REGIME = "a new regime"
+"""What is said of a question for which another set of parameters may hold than for all that was measured."""
 
 _RESAMPLES = 400
 
@@ -183,8 +186,8 @@ def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
     far = tried >= min(reach, sizes[-1] / sizes[-2]) and tried * 1.001 >= reach
     largest = f"the largest sizes ({len(errors)})"
     how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g})"
-    how += "," if far else f", which is no test of × {reach:.3g},"
-    return HeldOut(how, median(errors), max(errors), far and median(errors) <= VALID_SIZES)
+    found = HeldOut(f"{how},", median(errors), max(errors), median(errors) <= VALID_SIZES)
+    return found if far else found.asked_for(f"× {reach:.3g}")
 
 
 def by_law(
@@ -203,9 +206,9 @@ def by_law(
         raise AnalysisError(message)
     seconds = law.at(ranks, hosts, size_bytes)
     sizes = sorted({point.size_bytes for series in curves for point in series.points if point.size_bytes})
-    held_out = law.held_out
-    if sizes and size_bytes > sizes[-1]:
-        held_out = replace(held_out, how=f"{held_out.how} of no larger size than measured,", passed=False)
+    beyond = [f"sizes beyond {format_size(sizes[-1])}"] if sizes and size_bytes > sizes[-1] else []
+    beyond += [f"{ranks} ranks"] if ranks > law.tested_ranks else []
+    beyond += [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
     same = (one for one in curves if (len(one.key.ranks), one.key.hosts) == (ranks, hosts))
     points = [_point(one, size_bytes) for one in same]
     return Forecast(
@@ -220,7 +223,7 @@ def by_law(
         parameters=law.parameters,
         interval_note=law.interval_note,
         extrapolated=(*(_size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else ()), *reaches),
-        held_out=held_out,
+        held_out=law.held_out.asked_for(*beyond),
         measured=points[0] if points else None,
         ties=tuple(
             (other.term.algorithm, other.at(ranks, hosts, size_bytes).value)

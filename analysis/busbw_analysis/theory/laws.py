@@ -3,7 +3,7 @@ same data, with what is known of how wrong that is.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
@@ -20,13 +20,15 @@ VALID_SIZES, VALID_RANKS = 0.10, 0.20
 @dataclass(frozen=True, slots=True)
 class HeldOut:
     """How wrong the same way of predicting was on measurements that were kept from it. ``how`` says on which; errors
-    are relative, and None where nothing could be held out.
+    are relative, and None where nothing could be held out. ``no_test_of`` is what it was asked for and that says
+    nothing of: then it has not ``passed``, however small the errors.
     """
 
     how: str
     median_error: float | None
     worst_error: float | None
     passed: bool
+    no_test_of: tuple[str, ...] = ()
 
     @property
     def words(self) -> str:
@@ -34,7 +36,13 @@ class HeldOut:
         verdict = "validated" if self.passed else "not validated"
         if self.median_error is None or self.worst_error is None:
             return f"{verdict}: {self.how}"
-        return f"{verdict}: {self.how} were off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
+        errors = f"were off by {self.median_error:.1%} (median) and {self.worst_error:.1%} (worst)"
+        beyond = f"; that is no test of {', nor of '.join(self.no_test_of)}" if self.no_test_of else ""
+        return f"{verdict}: {self.how} {errors}{beyond}"
+
+    def asked_for(self, *beyond: str) -> "HeldOut":
+        """The same for a question that goes ``beyond`` what was tested."""
+        return replace(self, no_test_of=(*self.no_test_of, *beyond), passed=self.passed and not beyond)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +57,8 @@ class Value:
 @dataclass(frozen=True, slots=True)
 class Law:
     """The time of one call for any number of ranks and hosts and any size, by one algorithm: ``at(n, k, S)``, which
-    raises AnalysisError where its parameters do not tell. ``parameters`` says in words what they are and where from.
+    raises AnalysisError where its parameters do not tell. ``parameters`` says in words what they are and where from,
+    ``tested_ranks`` up to how many ranks ``held_out`` reached as far as the question.
 
     ``chosen``: it is the one that answers, and no other candidate of the same data. ``tied``: the data cannot tell it
     from the chosen one.
@@ -61,6 +70,7 @@ class Law:
     parameters: str
     interval_note: str
     held_out: HeldOut
+    tested_ranks: float
     chosen: bool = True
     tied: bool = False
 
@@ -101,38 +111,40 @@ def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], 
         parameters=f"{parameters.origin}; sums (γ) and what a call costs by itself (c0) are left out",
         interval_note="no interval: α and β of messages have none",
         held_out=_scored(term, at, curves),
+        # Two ranks said what so many take: as far as that, once more.
+        tested_ranks=max((len(one.key.ranks) for one in curves), default=2) ** 2 / 2,
         chosen=chosen,
     )
 
 
 def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law, ...]:
-    """The laws of ``op`` with the parameters of a joint fit, the chosen one first: ``algorithm`` where it is named,
-    else the one that explains the library best; then those that explain it as well, and all others.
+    """The laws of ``op`` with the parameters of a joint fit: the one of ``algorithm`` where it is named, else of every
+    algorithm, of which the one is chosen that explains the library best.
     """
-    held_out = _of_ranks(joint)
-    names = (algorithm or joint.algorithms[op], *(joint.ties.get(op, ()) if algorithm is None else ()))
-    terms = {term.algorithm: term for term in candidates(op, joint.backend, algorithm)}
-    parameters = _in_words(joint)
+    chosen = algorithm or joint.algorithms[op]
+    tied = joint.ties.get(op, ()) if algorithm is None else ()
+    held_out, parameters = _of_ranks(joint), _in_words(joint)
 
-    def law(term: Term, *, first: bool) -> Law:
+    def law(term: Term) -> Law:
         def at(ranks: int, hosts: int, size_bytes: float) -> Value:
             value = joint.seconds(term, ranks, hosts, size_bytes)
             ends = joint.interval(term, ranks, hosts, size_bytes)
-            # Resamples that choose otherwise may leave what was found outside.
+            # Where resamples choose otherwise, what all launches say may lie outside.
             return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
 
         return Law(
             term=term,
             at=at,
-            basis="joint fit over ranks and ops",
+            basis="a joint fit over numbers of ranks",
             parameters=parameters,
             interval_note=joint.interval_note,
             held_out=held_out,
-            chosen=first,
-            tied=not first,
+            tested_ranks=_tested_ranks(joint),
+            chosen=term.algorithm == chosen,
+            tied=term.algorithm in tied and term.algorithm != chosen,
         )
 
-    return tuple(law(terms[name], first=place == 0) for place, name in enumerate(names) if name in terms)
+    return tuple(law(term) for term in candidates(op, joint.backend, algorithm))
 
 
 def _of_ranks(joint: Joint) -> HeldOut:
@@ -140,8 +152,15 @@ def _of_ranks(joint: Joint) -> HeldOut:
     if found is None or found.passed is None:
         why = "no number of ranks was held out" if found is None else found.note
         return HeldOut(why, None, None, passed=False)
-    how = f"times on {found.held_out} ({found.count}), which were held out,"
+    largest = max(one.ranks for one in joint.observations)
+    how = f"times on {largest} ranks ({found.count}), predicted from fewer ranks,"
     return HeldOut(how, found.median_error, found.worst_error, found.passed)
+
+
+def _tested_ranks(joint: Joint) -> float:
+    """As many times the largest number of ranks as that is the one before it."""
+    counts = sorted({one.ranks for one in joint.observations})
+    return counts[-1] ** 2 / counts[-2] if len(counts) > 1 else counts[-1]
 
 
 def _in_words(joint: Joint) -> str:

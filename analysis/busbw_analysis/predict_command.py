@@ -1,0 +1,79 @@
+"""``busbw predict``: from what was measured to what was not."""
+
+import json
+from pathlib import Path
+
+import click
+
+from busbw import store
+from busbw.records import JSON
+from busbw.units import parse_sizes
+from busbw_analysis import predict_tables as tables
+from busbw_analysis.commands import as_json_option, results_dir_option
+from busbw_analysis.evidence import evidence_of, read_groups
+from busbw_analysis.prediction import predict as prediction_for
+from busbw_analysis.prediction import question
+
+
+@click.command("predict")
+@click.option(
+    "--from", "runs", metavar="RUN", multiple=True, required=True, help="What was measured; several for more ranks."
+)
+@click.option("--op", required=True, help="Operation (busbw list ops).")
+@click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
+@click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.")
+@click.option("--hosts", type=int, help="On how many hosts.  [default: as many ranks on each as were measured]")
+@click.option("--ranks-per-host", type=int, help="The same the other way round.")
+@click.option(
+    "--algorithm",
+    help="library (the backend's own), or ring, rabenseifner … (busbw list algorithms).  [default: library]",
+)
+@click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
+@click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")
+@click.option(
+    "--plot",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg or .png.",
+)
+@results_dir_option
+@click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
+@as_json_option
+def predict(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    runs: tuple[str, ...],
+    op: str,
+    ranks: int,
+    sizes: str | None,
+    hosts: int | None,
+    ranks_per_host: int | None,
+    algorithm: str | None,
+    dtype: str | None,
+    mode: str | None,
+    plot: Path | None,
+    results_dir: Path,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Say how long a call would take that was not measured: at another size, on more ranks, and how sure that is.
+
+    RUN is a run folder, the start or end of a run's name, or "latest". Runs of different numbers of ranks stand
+    beside each other; runs of the same are pooled.
+    """
+    wanted = () if sizes is None else parse_sizes(sizes)
+    stored = [store.read(store.find(results_dir, run)) for run in runs]
+    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode)
+    asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
+    prediction = prediction_for(evidence, asked)
+    if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
+        # matplotlib takes as long to load as all the rest.
+        from busbw_analysis.scaling_plot import write  # noqa: PLC0415
+
+        write(evidence, asked, plot)
+        click.echo(f"drawn: {plot}", err=True)
+    for notice in prediction.notes:
+        click.echo(f"note: {notice}", err=True)
+    if as_json:
+        document: dict[str, JSON] = {"runs": [one.run.id for one in stored], **tables.document(prediction)}
+        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+    else:
+        click.echo(tables.text(prediction))

@@ -1,0 +1,429 @@
+"""Predictions of what was not measured, held against a truth that is known."""
+
+import json
+import math
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw.cli import main
+from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
+from busbw.ops import OPS
+from busbw.records import Case
+from busbw.store import StoredRun
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis.evidence import Evidence, evidence_of, read_groups
+from busbw_analysis.prediction import Prediction, laws_for, predict, question, scaling
+from busbw_analysis.theory.design import amounts
+from busbw_analysis.theory.forecast import MeasuredCurve, bus_factor, by_curve, curve_of
+from busbw_analysis.theory.laws import Law
+from busbw_analysis.theory.terms import candidates
+
+ALPHA, BETA, GAMMA, CALL = 20e-6, 1e-9, 2e-10, 30e-6
+SIZES = tuple(8 * 4**step for step in range(12))
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+
+def truth(op: str, ranks: int, size_bytes: int, hosts: int = 1, algorithm: str | None = None) -> float:
+    """Seconds of one call where Gloo does what is known of it."""
+    term = candidates(op, "gloo", algorithm)[0]
+    rounds, sent, _, call, added = amounts(term, ranks, hosts, size_bytes)
+    return rounds * ALPHA + sent * BETA + call * CALL + added * GAMMA
+
+
+@dataclass(frozen=True, slots=True)
+class Obeying(World):
+    """All ops of Gloo take what their models say, on ``hosts`` hosts."""
+
+    hosts: int = 1
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
+        return truth(op, len(ranks), size_bytes, self.hosts)
+
+
+OBEYING = Obeying(sample_noise=0.01, launch_noise=0.01)
+
+
+def cases(ranks: int, ops: Sequence[str] = ("all_reduce", "ping_pong"), **changes: Any) -> list[Case]:  # noqa: ANN401
+    sizes = {op: SIZES if OPS[op].sized else (0,) for op in ops}
+    return [case(op, size, ranks, **changes) for op in ops for size in sizes[op]]
+
+
+def run(ranks: int, world: World = OBEYING, *, hosts: int = 1, launches: int = 6, **more: Any) -> StoredRun:  # noqa: ANN401
+    names = tuple(f"node{number}" for number in range(hosts))
+    own = more.pop("cases", None) or cases(ranks, nodes=hosts, **more)
+    return synthetic_run(own, world, machine=Machine(hosts=names), launches=launches, samples=7, seed=ranks)
+
+
+@cache
+def evidence() -> Evidence:
+    return evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+
+
+def answer(known: Evidence, ranks: int, *sizes: int, **where: int) -> Prediction:
+    return predict(known, question(known, ranks, sizes, **where))
+
+
+@pytest.mark.parametrize("size", [200, 100 * KIB, 3 * MIB])
+def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ranks(size: int) -> None:
+    (found,) = answer(evidence(), 4, size).forecasts
+    assert found.seconds.value == pytest.approx(truth("all_reduce", 4, size), rel=0.05)
+    assert found.seconds.low is not None
+    assert found.seconds.high is not None
+    assert found.seconds.low < found.seconds.value < found.seconds.high
+    assert found.held_out.passed
+    assert not found.extrapolated
+    assert found.measured is None
+    assert found.busbw == pytest.approx(size / found.seconds.value * 1.5)
+
+
+def test_what_was_measured_stands_beside_what_is_predicted() -> None:
+    (found,) = answer(evidence(), 4, SIZES[5]).forecasts
+    assert found.measured is not None
+    assert found.measured.time_ns == pytest.approx(truth("all_reduce", 4, SIZES[5]) * 1e9, rel=0.03)
+    assert found.error is not None
+    assert abs(found.error) < 0.05
+
+
+def test_a_larger_size_follows_from_the_last_piece_and_is_called_extrapolated() -> None:
+    (found,) = answer(evidence(), 2, 4 * SIZES[-1]).forecasts
+    assert found.seconds.value == pytest.approx(truth("all_reduce", 2, 4 * SIZES[-1]), rel=0.1)
+    assert found.extrapolated == ("size: 128 MiB is 4 × the largest measured one, 32 MiB",)
+    assert found.held_out.passed
+    assert "predicted from the others up to 8 MiB (× 4)" in found.held_out.how
+
+
+def test_a_reach_that_was_not_tried_on_held_out_sizes_is_not_validated() -> None:
+    (found,) = answer(evidence(), 2, SIZES[-1] << 20).forecasts
+    assert not found.held_out.passed
+    assert "that is no test of × 1.05e+06" in found.held_out.words
+
+
+@pytest.mark.parametrize("ranks", [6, 16, 256])
+@pytest.mark.parametrize("size", [8, 64 * KIB, 32 * MIB])
+def test_other_numbers_of_ranks_are_predicted_by_one_set_of_parameters(ranks: int, size: int) -> None:
+    (found,) = answer(evidence(), ranks, size).forecasts
+    assert found.basis == "a joint fit over numbers of ranks"
+    assert found.algorithm == "segmented ring (gloo)"
+    assert found.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
+    assert found.seconds.low is not None
+    assert found.seconds.high is not None
+    assert found.seconds.low * 0.99 <= truth("all_reduce", ranks, size) <= found.seconds.high * 1.01
+    assert found.held_out.passed == (ranks <= 16)
+    assert found.held_out.median_error is not None
+    assert found.held_out.median_error < 0.05
+    assert any("ranks: " in said for said in found.extrapolated) == (ranks > 8)
+
+
+@cache
+def law() -> Law:
+    laws, _ = laws_for(evidence(), question(evidence(), 256, [MIB]))
+    return next(one for one in laws if one.chosen)
+
+
+@settings(deadline=None)
+@given(ranks=st.integers(2, 4096), size=st.integers(1, GIB), more=st.integers(0, GIB))
+def test_the_time_of_a_law_never_falls_with_size(ranks: int, size: int, more: int) -> None:
+    one, two = law().at(ranks, 1, size), law().at(ranks, 1, size + more)
+    assert 0 < one.value <= two.value * (1 + 1e-9)
+    assert one.low is not None
+    assert one.high is not None
+    assert one.low <= one.value <= one.high
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, GIB), more=st.integers(0, GIB))
+def test_the_time_of_a_curve_in_one_piece_never_falls_with_size(size: int, more: int) -> None:
+    one, two = by_curve(curve(), size), by_curve(curve(), size + more)
+    assert 0 < one.seconds.value <= two.seconds.value
+
+
+@cache
+def curve() -> MeasuredCurve:
+    found = evidence().curve(2, 1)
+    assert found is not None
+    return curve_of(found)
+
+
+@given(
+    op=st.sampled_from([name for name, op in OPS.items() if op.sized and op.members == "all"]),
+    ranks=st.integers(2, 999),
+)
+def test_busbw_is_what_the_instrument_calls_so(op: str, ranks: int) -> None:
+    if OPS[op].factor(ranks) is not None and op != "all_to_all_v":
+        assert bus_factor(op, ranks) == pytest.approx(OPS[op].factor(ranks))
+
+
+def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
+    (found,) = answer(evidence(), 128, MIB).forecasts
+    assert "cores: 128 ranks on a host of 64 usable cores share cores, a new regime" in found.extrapolated[1]
+    assert not found.held_out.passed
+    assert "a new regime" in found.held_out.words
+    (inside,) = answer(evidence(), 16, MIB).forecasts
+    assert "new regime" not in " ".join(inside.extrapolated)
+    assert inside.held_out.passed
+
+
+def test_few_launches_give_no_interval_and_say_so() -> None:
+    few = evidence_of(read_groups([run(ranks, launches=2) for ranks in (2, 3, 4)]), "all_reduce")
+    for ranks in (3, 16):
+        (found,) = answer(few, ranks, MIB).forecasts
+        assert (found.seconds.low, found.seconds.high) == (None, None)
+        assert "no interval: 2 launches" in found.interval_note
+
+
+def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_are() -> None:
+    only = evidence_of(read_groups([run(4)]), "all_reduce")
+    (found,) = answer(only, 16, MIB).forecasts
+    assert found.basis == "messages between two ranks"
+
+    # Messages know nothing of sums, and what a call costs by itself is in each of theirs.
+    def by_messages(ranks: int, size: int) -> float:
+        rounds, sent, *_ = amounts(candidates("all_reduce", "gloo")[0], ranks, 1, size)
+        return rounds * (ALPHA + CALL) + sent * BETA
+
+    assert found.seconds.value == pytest.approx(by_messages(16, MIB), rel=0.05)
+    assert not found.held_out.passed
+    wrong = median(abs(by_messages(4, size) / truth("all_reduce", 4, size) - 1) for size in SIZES)
+    assert found.held_out.median_error == pytest.approx(wrong, rel=0.1)
+    assert "measured times on 4 ranks (12)" in found.held_out.how
+    assert any("no joint fit" in note for note in answer(only, 16, MIB).notes)
+
+
+def test_a_barrier_is_predicted_without_a_size() -> None:
+    known = evidence_of(read_groups([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
+    (found,) = answer(known, 64).forecasts
+    assert found.seconds.value == pytest.approx(truth("barrier", 64, 0), rel=0.05)
+    assert (found.algbw, found.busbw) == (None, None)
+
+
+def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> None:
+    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    (found,) = answer(known, 8, MIB).forecasts
+    assert found.algorithm == "rabenseifner"
+    assert found.measured is None
+    assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, algorithm="rabenseifner"), rel=0.05)
+
+
+def test_a_host_says_nothing_of_a_network() -> None:
+    with pytest.raises(
+        AnalysisError, match="cross a node boundary, and nothing in these runs was measured between hosts"
+    ):
+        question(evidence(), 8, [MIB], hosts=2)
+    with pytest.raises(AnalysisError, match="cross a node boundary"):
+        question(evidence(), 8, [MIB], ranks_per_host=4)
+
+
+def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
+    runs = [run(ranks, Obeying(sample_noise=0.01, hosts=ranks), hosts=ranks) for ranks in (2, 3, 4)]
+    known = evidence_of(read_groups(runs), "all_reduce")
+    asked = question(known, 8, [MIB])
+    assert asked.hosts == 8
+    (found,) = predict(known, asked).forecasts
+    assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
+    assert "hosts: 8 are 2 × the most measured, 4" in found.extrapolated
+    with pytest.raises(AnalysisError, match="on 1 host: these runs have only measurements over 2 hosts or more"):
+        question(known, 8, [MIB], hosts=1)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "sizes", "where", "words"),
+    [
+        (1, [MIB], {}, "--ranks 1: one rank sends nothing; want at least 2"),
+        (-4, [MIB], {}, "--ranks -4"),
+        (8, [0], {}, "size 0: all_reduce needs a size above 0"),
+        (8, [], {}, "no size was given: all_reduce needs a size above 0"),
+        (8, [MIB], {"hosts": 9}, "--hosts 9: want 1 to 8"),
+        (8, [MIB], {"hosts": 0}, "--hosts 0: want 1 to 8"),
+        (8, [MIB], {"ranks_per_host": 0}, "--ranks-per-host 0: want at least 1"),
+        (8, [MIB], {"hosts": 1, "ranks_per_host": 8}, "say the same twice"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused_in_words(
+    ranks: int, sizes: list[int], where: dict[str, int], words: str
+) -> None:
+    with pytest.raises(UsageError, match=words):
+        question(evidence(), ranks, sizes, **where)
+
+
+def test_a_pair_is_two_ranks() -> None:
+    known = evidence_of(read_groups([run(4)]), "ping_pong")
+    assert answer(known, 2, 100 * KIB).forecasts[0].seconds.value == pytest.approx(
+        truth("ping_pong", 2, 100 * KIB), rel=0.05
+    )
+    with pytest.raises(UsageError, match="ping_pong is between 2 ranks"):
+        question(known, 3, [MIB])
+
+
+@pytest.mark.parametrize(
+    ("op", "options", "error", "words"),
+    [
+        ("all_reduced", {}, UsageError, "--op 'all_reduced' is unknown; known: all_gather, all_reduce"),
+        ("broadcast", {}, AnalysisError, "broadcast was not measured in these runs; they have all_reduce, ping_pong"),
+        ("all_reduce", {"algorithm": "rings"}, UsageError, "'rings' is unknown for all_reduce; known: library, ring"),
+        (
+            "all_reduce",
+            {"dtype": "int8"},
+            AnalysisError,
+            "not measured with dtype int8; these runs have dtype: float32",
+        ),
+        (
+            "all_reduce",
+            {"mode": "graph"},
+            AnalysisError,
+            "not measured with mode graph; these runs have mode: isolated",
+        ),
+    ],
+)
+def test_what_the_runs_do_not_have_is_said_with_what_they_have(
+    op: str, options: dict[str, str], error: type[BusbwError], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        evidence_of(read_groups([run(4)]), op, **options)
+
+
+def test_runs_of_other_machines_or_backends_are_not_taken_together() -> None:
+    other = synthetic_run(cases(8), OBEYING, machine=Machine(name="another"), seed=9)
+    with pytest.raises(UnlikeRuns, match="'machine' is 'synthetic' in run synthetic-4 and 'another'"):
+        read_groups([run(4), other])
+    mpi = synthetic_run(cases(8, backend="mpi"), OBEYING, seed=9)
+    with pytest.raises(UnlikeRuns, match="'backend' is 'gloo' in run synthetic-4 and 'mpi'"):
+        read_groups([run(4), mpi])
+    assert len(read_groups([run(4), mpi], force=True)) == 2
+
+
+def test_a_run_given_twice_is_refused() -> None:
+    with pytest.raises(AnalysisError, match="given more than once"):
+        read_groups([run(4), run(2), run(4)])
+
+
+def test_one_size_carries_no_curve_and_no_model() -> None:
+    known = evidence_of(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
+    with pytest.raises(AnalysisError, match="1 size is too few for a fit; it needs at least 4") as caught:
+        answer(known, 4, GIB)
+    assert "add ping_pong to the plan" in str(caught.value)
+    with pytest.raises(AnalysisError, match="add ping_pong to the plan"):
+        answer(known, 8, MIB)
+
+
+def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
+    level = World(pieces=(Piece(20e-6, -1e-12),))
+    flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
+    known = evidence_of(read_groups([flat]), "all_reduce")
+    assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
+    with pytest.raises(AnalysisError, match="time does not grow with size, so no rate follows for larger ones"):
+        answer(known, 4, GIB)
+
+
+def test_groups_that_ran_at_once_are_no_evidence_for_one_that_runs_alone() -> None:
+    split = synthetic_run([case("all_reduce", size, 4, group="div:2") for size in SIZES], OBEYING)
+    with pytest.raises(AnalysisError, match="all_reduce has no curve to predict from"):
+        evidence_of(read_groups([split]), "all_reduce")
+
+
+def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
+    mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
+    known = evidence_of(read_groups([mixed]), "all_reduce")
+    assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
+    assert known.notes == (
+        "all_reduce was measured in 3 ways; this is gloo, float32, sum, isolated, barrier, warm, in place",
+    )
+    asked = evidence_of(read_groups([mixed]), "all_reduce", dtype="bfloat16")
+    assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
+
+
+def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
+    found = scaling(evidence(), question(evidence(), 256, [MIB]))
+    chosen = found.lines[0]
+    assert chosen.chosen
+    assert chosen.points[-1][0] == 65536
+    for ranks, time in chosen.points:
+        assert time.value == pytest.approx(truth("all_reduce", ranks, MIB), rel=0.05)
+    assert {"ring", "rabenseifner", "recursive-doubling"} <= {line.algorithm for line in found.lines}
+    assert not found.measured
+    assert [ranks for ranks, _ in found.fitted] == [2, 3, 4, 8]
+    measured = scaling(evidence(), question(evidence(), 256, [SIZES[4]]))
+    assert [ranks for ranks, _ in measured.measured] == [2, 3, 4, 8]
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    place = tmp_path_factory.mktemp("runs")
+    return tuple(write_synthetic(place, run(ranks)) for ranks in (2, 3, 4))
+
+
+def busbw(kept: tuple[Path, ...], *options: str) -> Result:
+    chosen = [word for folder in kept for word in ("--from", str(folder))]
+    return CliRunner().invoke(main, ["predict", *chosen, "--op", "all_reduce", *options])
+
+
+def test_the_command_prints_a_table_and_what_is_extrapolated(kept: tuple[Path, ...]) -> None:
+    said = busbw(kept, "--ranks", "256", "--size", "1KiB..1GiB*1024")
+    assert said.exit_code == 0
+    assert "# all_reduce over gloo, 256 ranks on 1 host; measured on 2, 3, 4 ranks" in said.stdout
+    assert "# EXTRAPOLATED: ranks: 256 are 64 × the most measured, 4" in said.stdout
+    assert "# EXTRAPOLATED (1 GiB): size: 1 GiB is 32 × the largest measured one, 32 MiB" in said.stdout
+    assert "# held out" in said.stdout
+
+
+def test_the_command_as_json_has_everything_in_base_units(kept: tuple[Path, ...]) -> None:
+    said = busbw(kept, "--ranks", "3", "--size", f"{SIZES[6]},1GiB", "--json")
+    assert said.exit_code == 0
+    found = json.loads(said.stdout)
+    assert (found["op"], found["ranks"], found["hosts"], found["measured_ranks"]) == ("all_reduce", 3, 1, [2, 3, 4])
+    inside, outside = found["predictions"]
+    assert inside["seconds"] == pytest.approx(truth("all_reduce", 3, SIZES[6]), rel=0.05)
+    assert inside["measured_seconds"] == pytest.approx(inside["seconds"], rel=0.05)
+    assert inside["validated"]
+    assert outside["extrapolated"] == ["size: 1 GiB is 32 × the largest measured one, 32 MiB"]
+    assert math.isfinite(outside["busbw"])
+
+
+@pytest.mark.parametrize("ending", ["svg", "png"])
+def test_the_plot_is_a_file_that_says_what_is_extrapolated(kept: tuple[Path, ...], ending: str, tmp_path: Path) -> None:
+    target = tmp_path / f"scaling.{ending}"
+    said = busbw(kept, "--ranks", "256", "--size", "1MiB", "--plot", str(target))
+    assert said.exit_code == 0, said.output
+    if ending == "png":
+        assert target.read_bytes().startswith(b"\x89PNG")
+        return
+    drawing = ET.fromstring(target.read_text())  # noqa: S314 (our own drawing)
+    words = " ".join("".join(text.itertext()) for text in drawing.iter() if text.tag.endswith("text"))
+    for word in ("extrapolated beyond 4 ranks", "segmented ring (gloo), the model that answers", "32,768", "busbw"):
+        assert word in words
+    again = tmp_path / f"again.{ending}"
+    busbw(kept, "--ranks", "256", "--size", "1MiB", "--plot", str(again))
+    assert again.read_bytes() == target.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "status", "words"),
+    [
+        (("--ranks", "1", "--size", "1MiB"), 2, "one rank sends nothing"),
+        (("--ranks", "8", "--size", "0"), 2, "size 0"),
+        (("--ranks", "8", "--size", "1MB"), 2, "unit 'MB' is not allowed"),
+        (("--ranks", "8", "--size", "1MiB", "--from", "nowhere"), 1, "run 'nowhere' not found"),
+        (("--ranks", "8", "--size", "1MiB", "--hosts", "2"), 1, "cross a node boundary"),
+        (("--ranks", "8", "--size", "1MiB", "--plot", "scaling.jpg"), 2, "want a name that ends in .svg or .png"),
+        (("--ranks", "8", "--size", "1KiB,1MiB", "--plot", "scaling.svg"), 2, "draws one size over ranks"),
+        (("--ranks", "8", "--size", "1MiB", "--plot", "/nowhere/scaling.svg"), 1, "cannot write /nowhere/scaling.svg"),
+        (("--size", "1MiB"), 2, "Missing option '--ranks'"),
+    ],
+)
+def test_wrong_turns_end_in_words_and_print_no_table(
+    kept: tuple[Path, ...], options: tuple[str, ...], status: int, words: str
+) -> None:
+    said = busbw(kept, *options)
+    assert said.exit_code == status
+    assert words in said.stderr
+    assert not said.stdout
