@@ -46,10 +46,12 @@ _HOW: Final = (
     "that it is held against. Predicted / measured − 1 is 0 where it is right, below 0 where the call takes longer "
     "than it says. The columns show what share of the measured time the model gives to messages (α) and to bytes "
     "under way (β, or R where all ranks of a host share less); what is left is unexplained. Columns above the line of "
-    "100 %: the model says more than was measured.",
+    "100 %: the model says more than was measured."
+)
+_LEAST: Final = (
     "The lower bound is what no algorithm can do without (Chan et al. 2007), with the same α, β and R; the bound over "
     "the measured time is the efficiency. ⌈lg n⌉ α in it is for messages one at a time: algorithms that send to "
-    "several ranks at once (direct, spread, linear, a server) may need less.",
+    "several ranks at once (direct, spread, linear, a server) may need less."
 )
 _KNOWN: Final[dict[Flag, str]] = {
     "bimodal": "its samples have two modes",
@@ -91,7 +93,7 @@ def theory(judgement: Judgement) -> Section | None:
     if not by_op:
         return None
     count = sum(len(members) for members in by_op.values())
-    blocks: list[Block] = [Paragraph(text) for text in _HOW]
+    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)]
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
