@@ -48,7 +48,8 @@ class Simulation:
 def fair_rates(links: Whole, capacities: Real) -> Real:
     """Bytes per second of every flow; ``links[f]`` are the numbers of its links (``NOWHERE``: none), at least one.
 
-    All flows are raised alike until a link is full; those on it stay as they are, and the others go on.
+    A link is settled when none of its flows is held up more elsewhere: all of them get an equal part of it. Nobody has
+    less for it, since what they leave on their other links is as much as was theirs, or more. Then the next ones.
     """
     flows, columns = np.nonzero(links != NOWHERE)
     on = links[flows, columns]
@@ -57,13 +58,14 @@ def fair_rates(links: Whole, capacities: Real) -> Real:
     while len(flows):
         sharing = np.bincount(on, minlength=len(left))
         share = np.divide(left, sharing, out=np.full(len(left), np.inf), where=sharing > 0)
-        level = share.min()
-        full = share <= level * (1 + _SAME)
-        stopped = np.zeros(len(links), dtype=np.bool_)
-        stopped[flows[full[on]]] = True
-        rates[stopped] = level
-        gone = stopped[flows]
-        left = np.maximum(left - level * np.bincount(on[gone], minlength=len(left)), 0.0)
+        least = np.full(len(links), np.inf)
+        np.minimum.at(least, flows, share[on])
+        held_up = np.bincount(on[least[flows] < share[on] * (1 - _SAME)], minlength=len(left))
+        settled = np.zeros(len(links), dtype=np.bool_)
+        settled[flows[held_up[on] == 0]] = True
+        rates[settled] = least[settled]
+        gone = settled[flows]
+        left = np.maximum(left - np.bincount(on[gone], rates[flows[gone]], len(left)), 0.0)
         flows, on = flows[~gone], on[~gone]
     return rates
 
