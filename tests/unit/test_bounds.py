@@ -1,6 +1,7 @@
 """Lower bounds: no algorithm is below its own, none is higher than it must be, and the time of a curve adds up."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,7 @@ from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.summary import Interval
 from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
 from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, alternatives
-from busbw_analysis.theory.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook
+from busbw_analysis.theory.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
 
 ALPHA, BETA = 1e-4, 1e-9
 LINK = Parameters(ALPHA, BETA, None, "the test")
@@ -249,3 +250,17 @@ def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
         best = min(row.seconds(ranks, size, LINK) for row in rows)
         for name in winner.algorithms:
             assert by_name[name].seconds(ranks, size, LINK) == pytest.approx(best, rel=1e-6)
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "broadcast"])
+def test_one_ends_where_the_next_begins_by_the_formula_of_their_cross_over(op: str) -> None:
+    compared = 0
+    for ranks in range(3, 65):
+        found = fastest(alternatives(op, ranks), ranks, 8, 1 << 30, LINK)
+        for one, two in pairwise(found):
+            rows = [textbook(op, names.algorithms[0].lower().replace(" ", "-")) for names in (one, two)]
+            if rows[0] is not None and rows[1] is not None:
+                crossing = crossover_bytes(rows[0], rows[1], ranks, 1, ALPHA, BETA)
+                assert crossing == pytest.approx(two.from_bytes, rel=1e-6)
+                compared += 1
+    assert compared > 30
