@@ -15,7 +15,7 @@ from busbw.levels import Level, Peak, picture
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import PairMatrix
-from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve
+from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, shown, who
 from busbw_analysis.peaks import TO_THE_HOST, NoRoof, Roof
 from busbw_analysis.peer_roofs import DIRECT, PairShares
 from busbw_analysis.plateaus import Plateaus
@@ -39,9 +39,6 @@ Kind = Literal[
 
 _WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
 """How ranks reach each other."""
-
-_KERNELS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
-"""Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,17 +92,16 @@ def _memories(
 ) -> Iterator[Rung]:
     """Plateaus of one kernel, then the memory behind them: the most that any kernel gets out of it."""
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
-    chosen = _shown(mine)
-    if chosen is not None and isinstance(chosen.plateaus, Plateaus):
-        inner = chosen.plateaus.plateaus[:-1] if chosen.beyond_caches else chosen.plateaus.plateaus
-        for plateau, name in zip(inner, chosen.plateaus.names, strict=False):
+    chosen = shown(mine)
+    if chosen is not None:
+        for name, plateau in chosen.caches:
             yield Rung(
                 kind=cache,
                 name=name,
                 measured=plateau.rate,
                 low=plateau.low,
                 high=plateau.high,
-                how=f"traffic of {_who(chosen)}, {plateau.sizes} sizes",
+                how=f"traffic of {who(chosen)}, {plateau.sizes} sizes",
                 nominal=None,
                 practical=None,
                 denominator="caches have no row: plateaus are found from the data and have no datasheet",
@@ -126,27 +122,9 @@ def _memories(
         yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
 
 
-def _shown(curves: Sequence[MemoryCurve]) -> MemoryCurve | None:
-    """The kernel whose plateaus are shown, on those threads that show the most of them: where a team has to start for
-    each call, small caches drown in that.
-    """
-    found = [
-        (_KERNELS.index(curve.key.op), -len(curve.plateaus.plateaus), number, curve)
-        for number, curve in enumerate(curves)
-        if isinstance(curve.plateaus, Plateaus) and curve.key.op in _KERNELS
-    ]
-    return min(found)[-1] if found else None
-
-
 def _best(curves: Iterable[MemoryCurve], rate: Callable[[MemoryCurve], float | None]) -> MemoryCurve | None:
     rated = [(value, number, curve) for number, curve in enumerate(curves) if (value := rate(curve)) is not None]
     return max(rated)[2] if rated else None
-
-
-def _who(curve: MemoryCurve) -> str:
-    threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
-    ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
-    return f"{curve.key.op}{threads}{ranks}"
 
 
 def _memory(
@@ -159,7 +137,7 @@ def _memory(
         measured=rate,
         low=ends[0],
         high=ends[1],
-        how=f"traffic of {_who(curve)}, {where}",
+        how=f"traffic of {who(curve)}, {where}",
         nominal=curve.nominal,
         practical=curve.practical,
         denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
@@ -236,9 +214,9 @@ def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -
         ("links of GPUs", "NVLink", "NVLink"),
         ("network", "NIC", "network"),
     )
-    for kind, name, shown in unused:
+    for kind, name, as_kind in unused:
         if kind not in best:
-            yield from (_unmeasured(level, shown, host) for level in known if level.name == name and level.peak)
+            yield from (_unmeasured(level, as_kind, host) for level in known if level.name == name and level.peak)
 
 
 def _way(curve: Curve) -> Kind:

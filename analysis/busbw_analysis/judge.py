@@ -71,7 +71,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     copies = host_copies(dataset, summaries)
     curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
     memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
-    rooflines = rooflines_of(dataset, summaries, rows)
+    rooflines = rooflines_of(dataset, summaries, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
     remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(

@@ -10,13 +10,16 @@ from dataclasses import dataclass, replace
 
 from busbw_analysis.load import Dataset
 from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof, at_once
-from busbw_analysis.plateaus import NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.summary import CaseSummary, IntervalKind
 from busbw_analysis.verdicts import Curve
 
 FIRST_TOUCH = "memory_touch"
 """Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
+
+_SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
+"""Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
 
 _THREADS = re.compile(r"threads:(\d+)")
 
@@ -74,6 +77,14 @@ class MemoryCurve:
         if isinstance(self.plateaus, NoPlateaus) or self.plateaus.end != "flat":
             return None
         return self.plateaus.plateaus[-1].rate
+
+    @property
+    def caches(self) -> tuple[tuple[str, Plateau], ...]:
+        """The plateaus that are no memory behind all caches, with their names."""
+        if isinstance(self.plateaus, NoPlateaus):
+            return ()
+        found = tuple(zip(self.plateaus.names, self.plateaus.plateaus, strict=True))
+        return found[:-1] if self.beyond_caches else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +158,25 @@ def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint]) -> Plateaus | NoPla
         [point.rate for point in points],
         [point.launch_rates for point in points],
     )
+
+
+def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
+    """The kernel whose plateaus stand for the caches wherever they are shown, on those threads that show the most of
+    them: where a team has to start for each call, small caches drown in that.
+    """
+    found = [
+        (_SHOWN.index(curve.key.op), -len(curve.plateaus.plateaus), number, curve)
+        for number, curve in enumerate(curves)
+        if isinstance(curve.plateaus, Plateaus) and curve.key.op in _SHOWN
+    ]
+    return min(found)[-1] if found else None
+
+
+def who(curve: MemoryCurve) -> str:
+    """The kernel of a curve in words, on how many threads and ranks."""
+    threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
+    ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
+    return f"{curve.key.op}{threads}{ranks}"
 
 
 def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:

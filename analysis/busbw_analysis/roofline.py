@@ -16,16 +16,16 @@ from busbw.levels import Peak, dram_of
 from busbw.records import DTYPE_BYTES, Case
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
+from busbw_analysis.memory import MemoryCurve, shown, who
 from busbw_analysis.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks import LEAST_COPY_BYTES, TRAFFIC
-from busbw_analysis.plateaus import NoPlateaus, find_plateaus
 from busbw_analysis.summary import CaseSummary, GroupSummary
 
 TOKEN_ELEMENTS = 1024
 """Elements of a token in the queries of attention: 8 heads of 128."""
 
 _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy")
-"""What a memory roof is made of; the first that was measured over enough sizes shows the caches."""
+"""What a memory roof is made of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +126,15 @@ class Roofline:
     unknown: tuple[str, ...]
 
 
-def rooflines_of(dataset: Dataset, summaries: Sequence[CaseSummary], rows: Catalogue) -> tuple[Roofline, ...]:
+def rooflines_of(
+    dataset: Dataset, summaries: Sequence[CaseSummary], curves: Sequence[MemoryCurve], rows: Catalogue
+) -> tuple[Roofline, ...]:
     """One for every kind of device and every number of ranks that hosts have; none where arithmetic played no part."""
     return tuple(
         made
         for device in dict.fromkeys(summary.case.device for summary in summaries)
         for hosts, workers in _holders(dataset, device)
-        if (made := _roofline(dataset, summaries, rows, device, hosts, workers)) is not None
+        if (made := _roofline(dataset, summaries, curves, rows, device, hosts, workers)) is not None
     )
 
 
@@ -159,6 +161,7 @@ class _Done:
 def _roofline(
     dataset: Dataset,
     summaries: Iterable[CaseSummary],
+    curves: Sequence[MemoryCurve],
     rows: Catalogue,
     device: str,
     hosts: Sequence[str],
@@ -180,7 +183,8 @@ def _roofline(
     compute = (*_compute_roofs(done), *nominal_compute)
     if not compute and all(one.summary.case.op in TRAFFIC for one in done):
         return None  # memory alone is no roofline: nothing is known of arithmetic, and nothing was asked of it
-    memory = (*_memory_roofs(done, workers), *nominal_memory)
+    mine = [curve for curve in curves if curve.key.device == device]
+    memory = (*_memory_roofs(done, mine, workers), *nominal_memory)
     return Roofline(
         holder=_holder(dataset, device, hosts),
         device=device,
@@ -230,7 +234,7 @@ def _dtypes(done: Iterable[_Done]) -> tuple[str, ...]:
 # --- the roofs ---------------------------------------------------------------------------------------------------
 
 
-def _memory_roofs(done: Sequence[_Done], workers: int) -> Iterator[MemoryRoof]:
+def _memory_roofs(done: Sequence[_Done], curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
     """Caches where a sweep shows them as plateaus, then the memory by the fastest kernel at the largest size of all: a
     kernel that ends at smaller ones may end in a cache.
     """
@@ -244,9 +248,7 @@ def _memory_roofs(done: Sequence[_Done], workers: int) -> Iterator[MemoryRoof]:
     if best is None:
         return
     outer, case = _traffic_rate(best), best.summary.case
-    for name, rate, what in _caches(done):
-        if rate > outer:
-            yield MemoryRoof(name, rate, measured=True, what=what)
+    yield from (cache for cache in _caches(curves, workers) if cache.bytes_per_second > outer)
     what = (
         f"{case.op}{f' ({case.variant})' if case.variant else ''} of {case.dtype}, "
         f"{format_size(round(TRAFFIC[case.op] * case.size_bytes * workers))} of arrays in all, bytes read and written"
@@ -269,24 +271,14 @@ def _largest(done: Iterable[_Done]) -> list[_Done]:
     return [one for one in streams if one.summary.case.size_bytes == largest[one.summary.case.op]]
 
 
-def _caches(done: Sequence[_Done]) -> Iterator[tuple[str, float, str]]:
-    """The inner plateaus of the first kernel whose sweep has any: name, bytes/s, and what it is known by."""
-    for op in _STREAMS:
-        by_setting: dict[tuple[object, ...], dict[int, float]] = {}
-        for one in done:
-            case = one.summary.case
-            if case.op == op:
-                setting = (case.dtype, case.mode, case.variant, case.cache, case.sync, case.held, case.in_place)
-                by_setting.setdefault(setting, {})[round(TRAFFIC[op] * case.size_bytes)] = _traffic_rate(one)
-        # The fastest setting (a whole team of threads, a row of calls) shows what the caches can do.
-        for curve in sorted(by_setting.values(), key=lambda curve: max(curve.values()), reverse=True):
-            sets = sorted(curve)
-            found = find_plateaus(sets, [curve[size] for size in sets])
-            if isinstance(found, NoPlateaus) or len(found.plateaus) < 2:
-                continue
-            for name, plateau in list(zip(found.names, found.plateaus, strict=True))[:-1]:
-                yield name, plateau.rate, f"plateau of {op}, working sets of a rank, bytes read and written"
-            return
+def _caches(curves: Iterable[MemoryCurve], workers: int) -> Iterator[MemoryRoof]:
+    """Those that the hierarchy shows, where all that work here shared them."""
+    chosen = shown(curves)
+    if chosen is None or chosen.together != workers:
+        return
+    for name, plateau in chosen.caches:
+        what = f"plateau of {who(chosen)}, working sets of a rank, bytes read and written"
+        yield MemoryRoof(name, plateau.rate, measured=True, what=what)
 
 
 def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:

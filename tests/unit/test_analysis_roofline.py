@@ -9,6 +9,7 @@ import pytest
 from busbw.catalogue import catalogue
 from busbw.ops import OPS
 from busbw.records import JSON, Case
+from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, judge
@@ -30,11 +31,15 @@ def taking(one: Case, seconds: float) -> tuple[Piece, ...]:
 
 def judged(times: Mapping[Case, float], machine: Machine | None = None, launches: int = 6) -> Judgement:
     """A run in which every case took so many seconds, without any noise."""
+    return judge(pool((run_of(times, machine, launches),)), rows=catalogue())
+
+
+def run_of(times: Mapping[Case, float], machine: Machine | None = None, launches: int = 6, seed: int = 0) -> StoredRun:
     by_op: dict[str, tuple[Piece, ...]] = {}
     for one, seconds in sorted(times.items(), key=lambda item: item[0].size_bytes):
         by_op[one.op] = (*by_op.get(one.op, ()), *taking(one, seconds))
     world = World(by_op=by_op, sample_noise=0.0)
-    return judge(pool((synthetic_run(list(times), world, machine=machine, launches=launches),)), rows=catalogue())
+    return synthetic_run(list(times), world, machine=machine, launches=launches, seed=seed)
 
 
 def one_core(**changes: JSON) -> dict[Case, float]:
@@ -191,6 +196,28 @@ def test_a_sweep_of_working_sets_shows_the_caches() -> None:
     assert [one.size_bytes for one in roofline.kernels if one.op == "stream_triad"] == [sizes[-1]]
     assert kernel(roofline, "stream_triad").bound == "memory"
     assert {one.memory: round(one.flop_per_byte) for one in roofline.balances} == {inner.name: 1, "memory": 5}
+
+
+def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
+    """Two threads are faster and show one cache, one thread shows two: these are two answers to one question."""
+    times = {case("matmul", 4 * MIB, 1): 2 * 1024**3 / PI}
+    pieces: dict[str | None, list[tuple[int, float]]] = {
+        "threads:1": [(96 << 10, 100e9), (3 * MIB, 50e9), (1 << 40, 10e9)],
+        "threads:2": [(3 * MIB, 150e9), (1 << 40, 20e9)],
+    }
+    runs = []
+    for variant, levels in pieces.items():
+        mine = dict(times) if variant == "threads:1" else {}
+        for size in (1 << exponent for exponent in range(12, 28)):
+            rate = next(rate for end, rate in levels if 3 * size <= end)
+            mine[case("stream_triad", size, 1, variant=variant)] = 3 * size / rate
+        runs.append(mine)
+    whole = judge(pool(tuple(run_of(one, seed=seed) for seed, one in enumerate(runs))), rows=catalogue())
+    caches = [(rung.name, rung.measured) for rung in whole.rungs if rung.kind == "cache"]
+    roofs = [(roof.name, roof.bytes_per_second) for roof in only(whole).memory if roof.name != "memory"]
+    assert caches == roofs
+    assert [round(rate / 1e9) for _, rate in caches if rate is not None] == [100, 50]
+    assert "stream_triad on 1 thread" in only(whole).memory[0].what
 
 
 def test_small_copies_are_no_roof_of_memory() -> None:
