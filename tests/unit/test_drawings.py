@@ -128,3 +128,8 @@ def test_stale_drawings_are_removed(tmp_path: Path) -> None:
     (tmp_path / "all_reduce-star.svg").write_text("<svg/>")
     main(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(name for name, _ in documented())
+
+
+def test_every_drawing_has_its_derivation_in_the_documentation() -> None:
+    derived = set(re.findall(r"\]\(drawings/([^)]+)\)", (FOLDER.parent / "models.md").read_text(encoding="utf-8")))
+    assert sorted(derived ^ {name for name, _ in documented()}) == []
