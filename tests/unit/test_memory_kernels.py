@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.backends.base import Operation
-from busbw.backends.local import LOCAL, kernels
+from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
 from busbw.backends.local.team import Team, Words
@@ -148,6 +148,16 @@ def test_the_thread_that_works_on_a_slice_of_an_array_is_the_first_one_to_touch_
             touched = {(int(one[piece]), int(one[piece + 3])) for one in touching}
             assert worked
             assert touched == worked
+
+
+@pytest.mark.parametrize("itemsize", [1, 4, 8])
+def test_slices_of_threads_begin_a_line_apart_as_all_else_that_they_write_does(itemsize: int) -> None:
+    base = 1 << 20
+    divided = memory._Arrays(base, 0, 0, 10_000, itemsize).divided(3)
+    starts = [int(divided[piece]) - base for piece in range(0, len(divided), LINE_BYTES // 8)]
+    assert len(starts) == 3
+    assert [start % LINE_BYTES for start in starts] == [0, 0, 0]
+    assert starts == sorted(set(starts))
 
 
 @pytest.mark.parametrize("op", OF_ARRAYS)

@@ -24,9 +24,6 @@ from busbw.ops.threads import threads_of
 from busbw.records import DTYPE_BYTES, Case
 
 _KERNEL_DTYPES = ("float32", "float64")
-_LINE_OF_CACHE = 64
-"""Bytes; slices of threads begin at multiples of it."""
-
 _SCRIBBLE = -1.0
 
 _madvise = ctypes.CDLL(None, use_errno=True).madvise if hasattr(mmap, "MADV_DONTNEED") else None
@@ -48,7 +45,7 @@ class _Arrays:
     itemsize: int
     found: Words | None = None
 
-    def divided(self, threads: int, unit_bytes: int = _LINE_OF_CACHE) -> Words:
+    def divided(self, threads: int, unit_bytes: int = LINE_BYTES) -> Words:
         """A piece for each of ``threads``, which begin at multiples of ``unit_bytes``."""
         slices = []
         for number, (start, count) in enumerate(shares(self.count, threads, max(1, unit_bytes // self.itemsize))):
@@ -86,7 +83,7 @@ def _bound(
     wrong: Callable[[], int] | None = None,
     keeps: tuple[object, ...] = (),
     before: Call | None = None,
-    unit_bytes: int = _LINE_OF_CACHE,
+    unit_bytes: int = LINE_BYTES,
 ) -> Operation:
     """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
     each sample ``before`` is done.
