@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -319,6 +320,18 @@ class TestWhatAFormulaCannotSay:
         assert through_hosts.seconds == pytest.approx(size / nic, rel=1e-3)
 
 
+def shown_in_the_documentation() -> list[tuple[str, list[str]]]:
+    """The commands of the section, each with the lines that stand below it."""
+    section = (ROOT / "docs" / "models.md").read_text().partition("\n## Simulated\n")[2].partition("\n## ")[0]
+    found: list[tuple[str, list[str]]] = []
+    for line in section.splitlines():
+        if line.startswith("    busbw simulate "):
+            found.append((line.strip(), []))
+        elif line.startswith("    "):
+            found[-1][1].append(line.removeprefix("    "))
+    return found
+
+
 def busbw(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", *arguments])
 
@@ -417,6 +430,12 @@ class TestCommand:
         done = busbw("--op", "all_reduce", "--size", "1MiB", *TWO_LEVEL, *arguments)
         assert done.exit_code == 2, done.output
         assert said in done.stderr
+
+    @pytest.mark.parametrize(("command", "lines"), shown_in_the_documentation())
+    def test_the_documentation_shows_what_it_prints(self, command: str, lines: list[str]) -> None:
+        printed = busbw(*shlex.split(command)[2:]).stdout.splitlines()
+        assert len(lines) >= 4
+        assert [line for line in printed if line in lines] == lines
 
     def test_ranks_are_asked_for(self) -> None:
         done = busbw("--op", "barrier", "--size", "0", "--network", "flat:rate=1GB/s")
