@@ -4,7 +4,7 @@ A level of which nothing was measured still stands with its nominal rate, and a 
 without it; both say why.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,7 +15,7 @@ from busbw.levels import Level, Peak, picture
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import PairMatrix
-from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, shown, who
+from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.peaks import TO_THE_HOST, NoRoof, Roof
 from busbw_analysis.peer_roofs import DIRECT, PairShares
 from busbw_analysis.plateaus import Plateaus
@@ -106,7 +106,7 @@ def _memories(
                 practical=None,
                 denominator="caches have no row: plateaus are found from the data and have no datasheet",
             )
-    best = _best(mine, lambda curve: curve.beyond_caches)
+    best = most_of_memory(mine)
     if best is not None and isinstance(best.plateaus, Plateaus):
         last = best.plateaus.plateaus[-1]
         name = "memory behind the caches"
@@ -120,11 +120,6 @@ def _memories(
         yield _memory(best, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
     else:
         yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
-
-
-def _best(curves: Iterable[MemoryCurve], rate: Callable[[MemoryCurve], float | None]) -> MemoryCurve | None:
-    rated = [(value, number, curve) for number, curve in enumerate(curves) if (value := rate(curve)) is not None]
-    return max(rated)[2] if rated else None
 
 
 def _memory(

@@ -172,6 +172,16 @@ def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
     return min(found)[-1] if found else None
 
 
+def most_of_memory(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
+    """The kernel that gets the most out of the memory behind the caches; None where no sweep shows that memory."""
+    rated = [
+        (curve.beyond_caches, number, curve)
+        for number, curve in enumerate(curves)
+        if curve.beyond_caches is not None and curve.key.op != FIRST_TOUCH
+    ]
+    return max(rated)[-1] if rated else None
+
+
 def who(curve: MemoryCurve) -> str:
     """The kernel of a curve in words, on how many threads and ranks."""
     threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"

@@ -6,7 +6,7 @@ from typing import Final
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis import plots
 from busbw_analysis.judge import Judgement
-from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, scaling
+from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -89,7 +89,7 @@ def _roofs(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
 
 def _denominator(curve: MemoryCurve) -> str:
     if not isinstance(curve.roof, Roof):
-        return f"no percentages: {curve.roof.reason}"
+        return f"no percentages of nominal: {curve.roof.reason}"
     # What is S of an operation is not the same for all of them; the memory itself is.
     whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.roof.denominator.partition('; ')[0]}"
     inside = "a rate above it is one inside the caches"
@@ -104,6 +104,7 @@ _SCALING_COLUMNS: Final = (
     Column("low", "GB/s"),
     Column("high", "GB/s"),
     Column("Times one thread"),
+    Column("Of the best", "%"),
     Column("Of nominal", "%"),
     Column("Of practical", "%"),
 )
@@ -112,6 +113,17 @@ _SCALING_COLUMNS: Final = (
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
     varying = varying_fields(one.curve.key for one in found) - {"variant", "ranks"}
+    most: dict[str, float] = {}
+    told = ""
+    for device in dict.fromkeys(one.curve.key.device for one in found):
+        best = most_of_memory(curve for curve in curves if curve.key.device == device)
+        if best is not None and best.beyond_caches is not None:
+            most[device] = best.beyond_caches
+            told += (
+                f" Of the best: 100 % is {format_rate(best.beyond_caches)}, the traffic of {who(best)} behind the "
+                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: no kernel got more out of "
+                "that memory."
+            )
     rows = tuple(
         (
             Cell(_named(one.curve.key, varying)),
@@ -119,13 +131,14 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
             Cell(format_size(one.point.size_bytes)),
             *map(_giga, (one.point.rate, one.point.low, one.point.high)),
             Cell(MISSING if one.times_one is None else three_digits(one.times_one)),
+            _percent(one.point.rate / most[one.curve.key.device] if one.curve.key.device in most else None),
             _percent(one.point.share),
             _percent(one.point.practical_share),
         )
         for one in found
     )
     if rows:
-        note = f"{_ends(one.point for one in found)} At the largest size that all thread counts of a kernel have."
+        note = f"{_ends(one.point for one in found)} At the largest size that all thread counts of a kernel have.{told}"
         yield Table("More threads", *without_empty(_SCALING_COLUMNS, rows), row_headers=2, note=note)
 
 

@@ -1,6 +1,7 @@
 """Memory, storage and the hierarchy in an analysis: rates that can be checked by hand, and sections that say them."""
 
 import json
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
@@ -148,8 +149,27 @@ def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None
     assert isinstance(curve.roof, NoRoof)
     assert curve.points[-1].share is None
     text = every_text(memory_section(judgement))
-    assert "No percentages: the nominal rate of the memory of node0 is not known: its modules are not recorded" in text
+    assert (
+        "No percentages of nominal: the nominal rate of the memory of node0 is not known: its modules are not recorded"
+        in text
+    )
     assert "Of nominal" not in text, "a column in which nothing stands is left out"
+
+
+def test_kernels_are_held_against_what_memory_gave_at_most_where_nothing_nominal_is_known() -> None:
+    judgement = judged(kernels("stream_copy", "memory_copy"))
+    text = every_text(memory_section(judgement))
+    assert "Times one thread | Of the best" in text
+    assert "stream_copy | 1 | 128 MiB | 20.0 | 20.0 | 20.0 | 1.00 | 66.7" in text
+    assert "memory_copy | 2 | 128 MiB | 30.0 | 30.0 | 30.0 | 1.00 | 100" in text
+    assert re.search(
+        r"Of the best: 100 % is 30 GB/s, the traffic of memory_copy on . threads? behind the caches, measured in this "
+        r"run: no kernel got more out of that memory\.",
+        text,
+    )
+    assert rung(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
+    inside = every_text(memory_section(judged(kernels("stream_copy", sizes=SIZES[:9]))))
+    assert "Of the best" not in inside, "where memory was not reached, nothing is said to be its most"
 
 
 def test_ranks_of_a_host_share_its_memory() -> None:
