@@ -4,23 +4,21 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 import click
 
 from busbw import store
-from busbw.catalogue import VARIABLE, catalogue
+from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
 from busbw.records import JSON
-from busbw.units import parse_sizes
-from busbw_analysis import compare_tables, predict_tables, tables
+from busbw_analysis import compare_tables, joint_tables, message_tables, tables
 from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
-from busbw_analysis.evidence import evidence_of, read_groups
-from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import load
-from busbw_analysis.prediction import predict as prediction_of
-from busbw_analysis.prediction import question
+from busbw_analysis.evidence import read_groups
+from busbw_analysis.joint_fits import joint_fits_of
+from busbw_analysis.judge import Judgement, Severity, judge
+from busbw_analysis.load import Dataset, load
 from busbw_analysis.selftest import selftest_for
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
@@ -61,7 +59,10 @@ as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSO
 def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
     """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
     rows = catalogue(peaks_file)
-    dataset = load([store.find(results_dir, run) for run in runs], force=force)
+    return _judged(load([store.find(results_dir, run) for run in runs], force=force), rows)
+
+
+def _judged(dataset: Dataset, rows: Catalogue) -> Judgement:
     first = dataset.runs[0]
     backend = first.run.cases[0].backend if first.run.cases else ""
     began = max(stored.run.started for stored in dataset.runs)
@@ -78,84 +79,28 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force)
     rows = tables.show_rows(judgement)
-    _print(judgement, {"cases": rows}, tables.show_text(rows), as_json=as_json)
+    _print([judgement], {"cases": rows}, tables.show_text(rows), as_json=as_json)
 
 
 @click.command()
 @run_options
 @as_json_option
 def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
-    """Fit time over size for every curve of RUN... and say how far the fit holds.
+    """Fit time over size for every curve of RUN..., and one set of parameters for all of them together.
 
-    RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
+    RUN is a run folder, the start or end of a run's name, or "latest". Runs of the same number of ranks are pooled;
+    those of different numbers stand beside each other, which tells more of what the parameters are.
     """
-    judgement = judgement_of(runs, results_dir, peaks_file, force=force)
-    rows = tables.fit_rows(judgement)
-    _print(judgement, {"fits": rows}, tables.fit_text(rows), as_json=as_json)
-
-
-@click.command()
-@click.option(
-    "--from", "runs", metavar="RUN", multiple=True, required=True, help="What was measured; several for more ranks."
-)
-@click.option("--op", required=True, help="Operation (busbw list ops).")
-@click.option("--ranks", type=int, required=True, help="How many ranks there would be.")
-@click.option("--size", "sizes", help="Size S, or several: 1GiB, or 8..1GiB*2.")
-@click.option("--hosts", type=int, help="On how many hosts.  [default: as many ranks on each as were measured]")
-@click.option("--ranks-per-host", type=int, help="The same the other way round.")
-@click.option(
-    "--algorithm",
-    help="library (the backend's own), or ring, rabenseifner … (busbw list algorithms).  [default: library]",
-)
-@click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
-@click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")
-@click.option(
-    "--plot",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg or .png.",
-)
-@results_dir_option
-@click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
-@as_json_option
-def predict(  # noqa: PLR0913 - click hands every option over by name
-    *,
-    runs: tuple[str, ...],
-    op: str,
-    ranks: int,
-    sizes: str | None,
-    hosts: int | None,
-    ranks_per_host: int | None,
-    algorithm: str | None,
-    dtype: str | None,
-    mode: str | None,
-    plot: Path | None,
-    results_dir: Path,
-    force: bool,
-    as_json: bool,
-) -> None:
-    """Say how long a call would take that was not measured: at another size, on more ranks, and how sure that is.
-
-    RUN is a run folder, the start or end of a run's name, or "latest". Runs of different numbers of ranks stand
-    beside each other; runs of the same are pooled.
-    """
-    wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [store.read(store.find(results_dir, run)) for run in runs]
-    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode)
-    asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
-    prediction = prediction_of(evidence, asked)
-    for notice in prediction.notes:
-        click.echo(f"note: {notice}", err=True)
-    if as_json:
-        document: dict[str, JSON] = {"runs": [one.run.id for one in stored], **predict_tables.document(prediction)}
-        click.echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
-    else:
-        click.echo(predict_tables.text(prediction))
-    if plot is not None:
-        # matplotlib takes as long to load as all the rest.
-        from busbw_analysis.scaling_plot import write  # noqa: PLC0415
-
-        write(evidence, asked, plot)
-        click.echo(f"drawn: {plot}", err=True)
+    catalogued = catalogue(peaks_file)
+    datasets = read_groups([store.read(store.find(results_dir, run)) for run in runs], force=force)
+    judgements = [_judged(dataset, catalogued) for dataset in datasets]
+    rows = [row for judgement in judgements for row in tables.fit_rows(judgement)]
+    joint = joint_tables.joint_rows(joint_fits_of(datasets))
+    messages = [row for judgement in judgements for row in message_tables.message_rows(judgement)]
+    parts = [tables.fit_text(rows), message_tables.message_text(messages)]
+    text = "\n\n".join(part for part in [*parts, joint_tables.joint_text(joint) if joint else ""] if part)
+    document: dict[str, JSON] = {"fits": rows, "messages": messages, "joint": joint}
+    _print(judgements, document, text, as_json=as_json)
 
 
 @click.command()
@@ -227,12 +172,13 @@ def _share(text: str) -> float:
     return share
 
 
-def _print(judgement: Judgement, document: dict[str, JSON], text: str, *, as_json: bool) -> None:
+def _print(judgements: Sequence[Judgement], document: dict[str, JSON], text: str, *, as_json: bool) -> None:
     """Data to stdout, remarks to stderr; as JSON both are data."""
-    remarks = judgement.remarks
+    every = dict.fromkeys(remark for judgement in judgements for remark in judgement.remarks)
+    remarks = sorted(every, key=lambda remark: get_args(Severity).index(remark.severity))
     if as_json:
         said = [{"severity": one.severity, "subject": one.subject, "text": one.text} for one in remarks]
-        runs = [stored.run.id for stored in judgement.dataset.runs]
+        runs = [stored.run.id for judgement in judgements for stored in judgement.dataset.runs]
         complete = {"runs": runs, "remarks": said, **document}
         click.echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))
         return
