@@ -6,6 +6,7 @@ grow with n tells them apart. So all are fitted on fewer ranks and held against 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations, product
 from typing import Final
 
 import numpy as np
@@ -13,6 +14,7 @@ import numpy.typing as npt
 
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.design import (
+    PARAMETERS,
     Floats,
     Observation,
     Parameter,
@@ -34,7 +36,7 @@ _UNSURE: Final = 0.10
 """With too few launches to tell how sure a score is, differences below this are taken for noise."""
 
 _UNEXPLAINED: Final = 0.20
-"""A median error on the largest n above which the best candidate explains nothing either."""
+"""A mean error above which the best candidate explains nothing either."""
 
 _KNOWN: Final = 0
 """Where the algorithm that a backend is known to run stands among the options, if there is one."""
@@ -99,30 +101,53 @@ class _Field:
             if len(options) > 1 and len(set(self.ranks[self.places[curve]].tolist())) >= LEAST_RANK_COUNTS
         ]
 
+    def fitted(self, choice: Mapping[Curve, int], times: Floats, largest: int) -> tuple[Floats, Floats]:
+        """Rows of all observations by ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
+        rows = np.empty((len(times), len(PARAMETERS)))
+        for curve, option in choice.items():
+            rows[self.places[curve]] = self.options[curve][option].rows
+        known = np.zeros(len(times), dtype=bool)
+        known[np.concatenate([self.places[curve] for curve in choice])] = True
+        known &= self.ranks < largest
+        kept = columns_of(identify(rows[known], times[known], self.wanted).kept)
+        return rows, solve(rows[known], times[known], kept)
+
     def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, Floats]:
         """Relative errors of ``curve`` at its largest n and at its others, when the curves of ``choice`` are fitted to
         fewer ranks than that.
         """
-        rows = np.vstack([self.options[one][option].rows for one, option in choice.items()])
-        places = np.concatenate([self.places[one] for one in choice])
-        own = np.concatenate([np.full(len(self.places[one]), one == curve) for one in choice])
-        largest = self.ranks[self.places[curve]].max()
-        known = self.ranks[places] < largest
-        seen = times[places[known]]
-        coefficients = solve(rows[known], seen, columns_of(identify(rows[known], seen, self.wanted).kept))
-        errors = relative_errors(rows, times[places], coefficients)
-        return errors[own & (self.ranks[places] == largest)], errors[own & known]
+        places = self.places[curve]
+        largest = int(self.ranks[places].max())
+        rows, coefficients = self.fitted(choice, times, largest)
+        errors = relative_errors(rows[places], times[places], coefficients)
+        held_out = self.ranks[places] == largest
+        return errors[held_out], errors[~held_out]
 
     def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
         """As ``Rival.error``."""
         held_out, seen = self.errors(curve, choice, times)
         return float(held_out.mean() + seen.mean()) / 2
 
+    def total(self, choice: Mapping[Curve, int]) -> float:
+        """The scores of all contested curves and the errors of all others, of which no n is held out."""
+        contested = self.contested()
+        total = 0.0
+        for largest in {int(self.ranks[self.places[curve]].max()) for curve in contested}:
+            rows, coefficients = self.fitted(choice, self.times, largest)
+            errors = relative_errors(rows, self.times, coefficients)
+            for curve, places in self.places.items():
+                seen = places[self.ranks[places] < largest]
+                if curve in contested and int(self.ranks[places].max()) == largest:
+                    total += float(errors[places[self.ranks[places] == largest]].mean() + errors[seen].mean()) / 2
+                elif curve not in contested and len(seen):
+                    total += float(errors[seen].mean())
+        return total
+
 
 def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], seed: int = 0) -> Outcome:
     """The algorithm behind every curve of ``observations``, chosen with ``wanted`` as the parameters.
 
-    Every contested op is first fitted alone, then all together, one after the other in turns, until nobody changes. An
+    Every contested op is first fitted alone, then all together, two changing at a time, until nothing gets better. An
     op with fewer than LEAST_RANK_COUNTS rank counts is taken for what its backend is known to run, else for the first
     of the textbook, and everything else is a tie. Raises AnalysisError where no known algorithm is possible.
     """
@@ -139,7 +164,7 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
         equals = [option for option in range(len(options)) if option != choice[curve]]
         if curve in contested:
             rivals[op], equals = _ranked(field, curve, choice, observations, seed)
-            if rivals[op][0].held_out > _UNEXPLAINED:
+            if max(rivals[op][0].held_out, rivals[op][0].seen) > _UNEXPLAINED:
                 notes.append(_unexplained(op, rivals[op][0]))
             if _KNOWN in equals and options[_KNOWN].terms[0].backend == observations[0].backend:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
@@ -162,15 +187,17 @@ def chosen_terms(observations: Sequence[Observation], wanted: Sequence[Parameter
 def _unexplained(op: str, best: Rival) -> str:
     return (
         f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by {best.held_out:.0%} at the "
-        "largest number of ranks"
+        f"largest number of ranks and by {best.seen:.0%} on fewer"
     )
 
 
 def _undecided(op: str, taken: Term, counts: set[int]) -> str:
-    where = f"{min(counts)} ranks alone" if len(counts) == 1 else f"{len(counts)} numbers of ranks"
+    why = "on one number of ranks ring and tree and all others fit alike"
+    if len(counts) > 1:
+        why = "two numbers of ranks are needed to fit a cost, and another one to hold it against"
     return (
-        f"which algorithm is behind {op} cannot be told: on {where} ring and tree and all others fit alike, so "
-        f"{taken.algorithm} is taken; measure on at least {LEAST_RANK_COUNTS} numbers of ranks under like conditions"
+        f"which algorithm is behind {op} cannot be told, for {why}; {taken.algorithm} is taken. Measure on at least "
+        f"{LEAST_RANK_COUNTS} numbers of ranks under like conditions"
     )
 
 
@@ -212,20 +239,22 @@ def _choose(field: _Field) -> dict[Curve, int]:
     """Which option of each curve is best on its largest n."""
     choice = dict.fromkeys(field.options, _KNOWN)
     contested = field.contested()
-
-    def best(curve: Curve, others: Mapping[Curve, int]) -> int:
-        scores = [
-            field.score(curve, {**others, curve: option}, field.times) for option in range(len(field.options[curve]))
-        ]
-        return int(np.argmin(scores))
-
     for curve in contested:
-        choice[curve] = best(curve, {})
+        scores = [field.score(curve, {curve: option}, field.times) for option in range(len(field.options[curve]))]
+        choice[curve] = int(np.argmin(scores))
+    # Two ops at a time: twice the rounds in both is half the α, so that neither could be changed for the better alone.
+    together: list[tuple[Curve, ...]] = [*combinations(contested, 2)]
+    together = together or [(curve,) for curve in contested]
+    lowest = field.total(choice)
     for _ in range(_SWEEPS):
-        before = dict(choice)
-        for curve in contested:
-            choice[curve] = best(curve, choice)
-        if choice == before:
+        before = lowest
+        for curves in together:
+            for options in product(*(range(len(field.options[curve])) for curve in curves)):
+                other = {**choice, **dict(zip(curves, options, strict=True))}
+                total = field.total(other)
+                if total < lowest:
+                    choice, lowest = other, total
+        if lowest == before:
             break
     return choice
 
