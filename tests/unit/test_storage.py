@@ -6,6 +6,7 @@ import dataclasses
 import errno
 import json
 import os
+import re
 import shutil
 import stat
 import subprocess
@@ -192,9 +193,19 @@ def test_memory_that_cannot_be_had_for_a_file_is_a_clear_error(tmp_path: Path, s
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_that_o_direct_does_not_suit_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_direct(monkeypatch)
-    with pytest.raises(BackendError, match="direct = false in the plan does without it"):
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EINVAL, "Invalid argument with O_DIRECT; where O_DIRECT wants other blocks than these, direct = false"),
+        (errno.EPERM, "Operation not permitted with O_DIRECT; direct = false in the plan does without it"),
+        (errno.EACCES, "Permission denied with O_DIRECT; direct = false in the plan does without it"),
+    ],
+)
+def test_a_file_that_o_direct_does_not_suit_or_is_not_allowed_for_leaves_no_name(
+    tmp_path: Path, number: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_direct(monkeypatch, number)
+    with pytest.raises(BackendError, match=f"a file of 8 KiB in {re.escape(str(tmp_path))}: {re.escape(said)}"):
         BlockFile(tmp_path, 8192, Access(4096, 1, "direct"))
     assert list(tmp_path.iterdir()) == []
 
@@ -541,25 +552,26 @@ def test_a_folder_of_somebody_else_is_told(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-def refuse_direct(monkeypatch: pytest.MonkeyPatch) -> None:
+def refuse_direct(monkeypatch: pytest.MonkeyPatch, number: int = errno.EINVAL) -> None:
     real = os.open
 
     def opened(name: Any, flags: int, *more: Any, **others: Any) -> int:  # noqa: ANN401 - those of os.open
         if flags & files.O_DIRECT:
-            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+            raise OSError(number, os.strerror(number))
         return real(name, flags, *more, **others)
 
     monkeypatch.setattr(os, "open", opened)
 
 
+@pytest.mark.parametrize("number", [errno.EINVAL, errno.EPERM, errno.EACCES])
 def test_where_o_direct_is_not_possible_files_are_dropped_and_that_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    refuse_direct(monkeypatch)
+    refuse_direct(monkeypatch, number)
     monkeypatch.setattr(storage_facts, "_mount", lambda _folder: {"type": "ext4", "device": "/dev/sda"})
     facts = storage_facts.storage_facts(str(tmp_path))
     assert facts["storage"]["way"] == "dropped"
-    assert facts["storage"]["no_direct"] == "O_DIRECT is not possible there: Invalid argument"
+    assert facts["storage"]["no_direct"] == f"O_DIRECT is not possible there: {os.strerror(number)}"
     (caution,) = storage_facts.cautions({"n0": facts})
     assert "O_DIRECT is not possible there" in caution
     assert "dropped from the page cache before they are read" in caution

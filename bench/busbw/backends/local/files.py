@@ -23,6 +23,8 @@ Bytes = npt.NDArray[np.uint8]
 O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 """0 where the system has none."""
 
+_WITH_DIRECT = " with O_DIRECT"
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -117,9 +119,9 @@ def opened_nameless(folder: Path, *, direct: bool) -> int:
             again = os.open(name, os.O_RDWR | O_DIRECT)
             os.close(opened)
             opened = again
-    except OSError:
+    except OSError as error:
         os.close(opened)
-        raise
+        raise OSError(error.errno, f"{error.strerror}{_WITH_DIRECT}") from error
     finally:
         Path(name).unlink()
     return opened
@@ -132,4 +134,6 @@ def in_words(error: OSError, folder: Path, size_bytes: int) -> str:
         return f"{said}; free some space there, or ask for smaller sizes, fewer ranks or another path"
     if error.errno == errno.EINVAL:
         return f"{said}; where O_DIRECT wants other blocks than these, direct = false in the plan does without it"
+    if str(error.strerror).endswith(_WITH_DIRECT):
+        return f"{said}; direct = false in the plan does without it"
     return said
