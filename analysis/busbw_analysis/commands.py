@@ -12,7 +12,7 @@ from busbw import store
 from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
 from busbw.records import JSON
-from busbw_analysis import compare_tables, joint_tables, message_tables, tables
+from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, tables
 from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.evidence import read_groups
@@ -97,9 +97,10 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     rows = [row for judgement in judgements for row in tables.fit_rows(judgement)]
     joint = joint_tables.joint_rows(joint_fits_of(datasets))
     messages = [row for judgement in judgements for row in message_tables.message_rows(judgement)]
-    parts = [tables.fit_text(rows), message_tables.message_text(messages)]
+    chosen = [row for judgement in judgements for row in nccl_choices.nccl_rows(judgement, catalogued)]
+    parts = [tables.fit_text(rows), message_tables.message_text(messages), nccl_choices.nccl_text(chosen)]
     text = "\n\n".join(part for part in [*parts, joint_tables.joint_text(joint) if joint else ""] if part)
-    document: dict[str, JSON] = {"fits": rows, "messages": messages, "joint": joint}
+    document: dict[str, JSON] = {"fits": rows, "messages": messages, "nccl": chosen, "joint": joint}
     _print(judgements, document, text, as_json=as_json)
 
 

@@ -6,6 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.errors import AnalysisError
+from busbw.records import Case
+from busbw.testing.synthetic import Machine, World, case, synthetic_run
+from busbw_analysis.columns import Row
+from busbw_analysis.judge import judge
+from busbw_analysis.load import pool
+from busbw_analysis.message_tables import message_rows, message_text
 from busbw_analysis.theory.message_fits import (
     Contest,
     contest,
@@ -224,6 +230,12 @@ def test_a_table_wins_where_no_line_holds() -> None:
     sizes = [round(8 * 1.4**step) for step in range(40)]
     found = contest(sizes, [1e-6 * math.sqrt(size) for size in sizes])
     assert found.winner == "PLogP table"
+    assert "not validated" not in found.words
+
+
+def test_a_winner_that_is_far_off_is_not_validated() -> None:
+    found = contest(SIZES, [1e-6 * (1 if index % 2 else 9) for index in range(len(SIZES))])
+    assert "(not validated)" in found.words
 
 
 def test_a_model_that_cannot_be_had_says_why_and_the_others_go_on() -> None:
@@ -249,3 +261,52 @@ def test_a_model_that_cannot_be_had_says_why_and_the_others_go_on() -> None:
 def test_points_that_carry_no_contest_are_refused(sizes: list[int], times: list[float], words: str) -> None:
     with pytest.raises(AnalysisError, match=words):
         contest(sizes, times)
+
+
+# --- of a run --------------------------------------------------------------------------------------------------
+
+
+def rows_of(cases: list[Case], **more: object) -> list[Row]:
+    run = synthetic_run(cases, World(jitter_seconds=0, launch_noise=0), samples=5, **more)  # type: ignore[arg-type] # keywords
+    return message_rows(judge(pool((run,))))
+
+
+def test_a_run_tells_which_model_predicts_its_messages_and_what_stays_unknown() -> None:
+    rows = rows_of([case("ping_pong", size, 2) for size in SIZES])
+    assert [row["model"] for row in rows] == ["Hockney", "eager/rendezvous", "PLogP table", "LogGP"]
+    assert sum(bool(row.get("wins")) for row in rows) == 1
+    assert rows[3]["gap_seconds"] is None
+    assert "L and o only as L + 2o" in rows[3]["note"]
+    text = message_text(rows)
+    assert "Hockney *" in text or "PLogP table *" in text or "eager/rendezvous *" in text
+    assert "held-out" in text
+
+
+def test_an_all_to_all_by_spread_tells_the_gap_between_messages() -> None:
+    sizes = [size for size in SIZES if size >= 1 << 6]
+    rows = rows_of([case(op, size, 4) for op in ("ping_pong", "all_to_all") for size in sizes])
+    loggp = next(row for row in rows if row["model"] == "LogGP")
+    assert loggp["gap_seconds"] is not None
+    assert "g only as max(g, o)" in loggp["note"]
+    assert "max(g, o)" in message_text(rows)
+
+
+def test_too_few_sizes_are_refused_in_words() -> None:
+    rows = rows_of([case("ping_pong", size, 2) for size in SIZES[:4]])
+    assert "at least 7" in rows[0]["refused"]
+    assert "none: " in message_text(rows)
+    assert rows_of([case("all_reduce", size) for size in SIZES[:4]]) == []
+    assert message_text([]) == ""
+
+
+def test_pairs_that_ran_alone_and_together_tell_what_they_share() -> None:
+    sizes = [8, MIB, 8 * MIB]
+    both = [case("pair_matrix", size, 4, variant=variant) for size in sizes for variant in ("alone", None)]
+    rows = [row for row in rows_of(both) if row["model"] == "max-rate"]
+    assert len(rows) == 1
+    assert rows[0]["refused"] is None
+    assert (rows[0]["shared_rate"] is None) != (rows[0]["shared_rate_at_least"] is None)
+    together = rows_of([case("pair_matrix", size, 4) for size in sizes])
+    assert "needs 2 numbers of pairs" in together[0]["refused"]
+    apart = rows_of([case("pair_matrix", size, 4, nodes=2) for size in sizes], machine=Machine(hosts=("a", "b")))
+    assert "share a network card" in apart[0]["refused"]

@@ -24,6 +24,9 @@ LEAST_OF_A_PIECE = 3
 FEWEST_SIZES = 7
 """So that 4 are left of them to fit and 3 can be held out."""
 
+VALID_MEDIAN_ERROR = 0.10
+"""Above it a winner is still not validated."""
+
 _MARGIN = 1e-3
 _REACHED = 1.05
 
@@ -226,16 +229,17 @@ def _no_worse(error: Floats, best: Floats) -> bool:
 
 def _verdict(entrants: Sequence[Entrant], winner: str, best: str, errors: dict[str, Floats]) -> str:
     off = {one.name: one.median_error for one in entrants if one.median_error is not None}
+    verdict = "" if off[winner] <= VALID_MEDIAN_ERROR else " (not validated)"
+    told = f"{winner}, {off[winner]:.1%} off{verdict}"
     if len(off) == 1:
-        return f"{winner}, {off[winner]:.1%} off: nothing to compare it with"
+        return f"{told}: nothing to compare it with"
     if winner != best:
         return (
-            f"{winner}, {off[winner]:.1%} off: {best} ({off[best]:.1%}) is no better beyond the scatter of the errors, "
-            "and has more parameters"
+            f"{told}: {best} ({off[best]:.1%}) is no better beyond the scatter of the errors, and has more parameters"
         )
     others = {name: float(errors[name].mean() / max(errors[winner].mean(), _MARGIN)) for name in off if name != winner}
     second = min(others, key=lambda name: others[name])
-    return f"{winner}, {off[winner]:.1%} off: the error of {second} is {others[second]:.2g} times as large"
+    return f"{told}: the mean error of {second} is {others[second]:.3g} times as large"
 
 
 def _points(sizes_bytes: Sequence[int], seconds: Sequence[float], least: int) -> tuple[Floats, Floats]:

@@ -1,0 +1,294 @@
+"""NCCL's own tuning model: what it expects of every algorithm by every protocol, and which it would therefore take.
+
+time = latency · steps in flight + S / bandwidth, with latencies, efficiencies and limits from tables. These are NCCL's
+expectations and not laws: it only has to order its choices rightly. Rates are B/s and times seconds; the tables keep
+NCCL's units (µs, GB/s) as they stand in its source.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from busbw.errors import AnalysisError
+from busbw_analysis.theory.nccl_tables import (
+    ARCHITECTURES,
+    BASE_LATENCY,
+    HARDWARE_LATENCY,
+    LL128_RING_MOST,
+    LL128_TREE_MOST,
+    LL_MOST,
+    NVLS_EFFICIENCY,
+    NVLS_TREE_MOST,
+    TREE_CORRECTION,
+    TREE_MOST,
+    Algorithm,
+    Architecture,
+    Medium,
+    Protocol,
+    Three,
+)
+
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
+
+OPS: Final[tuple[Op, ...]] = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce")
+"""Those that NCCL chooses an algorithm for; its other ones are groups of plain sends and receives."""
+
+SOURCE: Final = "NCCL's tuning model, src/graph/tuning.cc of 2.30.7 (5067397)"
+
+_PROTOCOLS: Final[tuple[Protocol, ...]] = ("LL", "LL128", "Simple")
+_LL128_OF_A_LINE: Final = 0.92
+_SMALLEST_CORRECTED: Final = 64
+_PLATEAU_CHUNK: Final = 64
+_NET_OVERHEAD: Final = {"Intel": 1.0, "AMD": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What NCCL's model is fed with. ``bus_rate`` is what all channels of a GPU carry inside a host together, B/s in
+    one direction; ``network_rate`` the same between hosts for each GPU's ring (all channels together), None on one
+    host. ``switched``: whether NVSwitches connect the GPUs, which NVLS takes. ``medium`` is what GPUs of a host talk
+    over. ``in_network``: whether the network's switches add up, which CollNet takes.
+    """
+
+    architecture: Architecture
+    ranks: int
+    hosts: int
+    bus_rate: float
+    channels: int
+    network_rate: float | None = None
+    switched: bool = False
+    medium: Medium = "NVLink"
+    processor: str = "Intel"
+    in_network: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise AnalysisError for a machine that cannot be."""
+        if self.ranks < 2 or not 1 <= self.hosts <= self.ranks or self.ranks % self.hosts:
+            message = f"{self.ranks} ranks on {self.hosts} hosts: want 2 ranks or more, as many on each host"
+            raise AnalysisError(message)
+        if self.channels < 1 or not self.bus_rate > 0:
+            message = f"{self.channels} channels of together {self.bus_rate} B/s: want 1 or more, and a rate above 0"
+            raise AnalysisError(message)
+        if self.hosts > 1 and (self.network_rate is None or not self.network_rate > 0):
+            message = f"{self.hosts} hosts and a network of {self.network_rate} B/s: between hosts its rate is needed"
+            raise AnalysisError(message)
+
+    @property
+    def ranks_per_host(self) -> int:
+        """GPUs of one host."""
+        return self.ranks // self.hosts
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """What NCCL expects of one algorithm by one protocol for an op: a latency and a rate in bytes of S a second."""
+
+    op: Op
+    algorithm: Algorithm
+    protocol: Protocol
+    latency_seconds: float
+    algbw: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """The fastest of all expectations at one size, and its time."""
+
+    expectation: Expectation
+    size_bytes: int
+    seconds: float
+
+
+def ring_peak(architecture: Architecture, links: int) -> float:
+    """The busbw (B/s) that NCCL expects of ``links`` NVLinks at most: links × what one carries in practice."""
+    return links * ARCHITECTURES[architecture].link_rate * 1e9
+
+
+def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
+    """Everything that NCCL would consider for ``op`` on ``machine``."""
+    if op not in OPS:
+        message = f"NCCL's model has no {op}; it has {', '.join(OPS)}"
+        raise AnalysisError(message)
+    found: list[Expectation] = []
+    for algorithm in BASE_LATENCY:
+        for protocol in _PROTOCOLS:
+            rate = _algbw(op, algorithm, protocol, machine)
+            if rate > 0:
+                found.append(
+                    Expectation(op, algorithm, protocol, _latency(op, algorithm, protocol, machine) / 1e6, rate)
+                )
+    return tuple(found)
+
+
+def seconds(expectation: Expectation, size_bytes: int, machine: Machine) -> float:
+    """Time of one call of S = ``size_bytes`` as NCCL expects it."""
+    latency, rate = expectation.latency_seconds, expectation.algbw
+    tree = expectation.algorithm == "Tree" or (
+        expectation.algorithm == "NVLSTree" and machine.architecture == "Blackwell"
+    )
+    if expectation.op == "all_reduce" and tree and size_bytes >= _SMALLEST_CORRECTED:
+        row = TREE_CORRECTION[expectation.protocol]
+        place = (size_bytes // _SMALLEST_CORRECTED).bit_length() - 1
+        rate *= row[place] if place < len(row) - (1 if expectation.algorithm == "Tree" else 0) else 1.0
+    if (
+        (expectation.op, expectation.algorithm, expectation.protocol) == ("all_reduce", "Ring", "Simple")
+        and machine.hosts > 1
+        and size_bytes // (machine.channels * machine.ranks) >= _PLATEAU_CHUNK
+    ):
+        latency *= 1.9 if machine.architecture == "Volta" else 1.4
+    return latency + size_bytes / rate
+
+
+def choose(op: Op, size_bytes: int, machine: Machine) -> Chosen:
+    """What NCCL takes for S = ``size_bytes``: the smallest expected time."""
+    if size_bytes < 1:
+        message = f"a size of {size_bytes} B has no choice; want 1 B or more"
+        raise AnalysisError(message)
+    timed = [(seconds(one, size_bytes, machine), one) for one in expectations(op, machine)]
+    time, best = min(timed, key=lambda pair: pair[0])
+    return Chosen(best, size_bytes, time)
+
+
+def _steps(op: Op, ranks: int) -> int:
+    return {"all_reduce": 2 * (ranks - 1), "all_gather": ranks - 1, "reduce_scatter": ranks - 1}.get(op, ranks)
+
+
+_GATHERING: Final = frozenset({"all_gather", "reduce_scatter"})
+_OF_ALL_REDUCE: Final[frozenset[Algorithm]] = frozenset(
+    {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}
+)
+_OF_GATHERING: Final[frozenset[Algorithm]] = frozenset({"Ring", "NVLS", "PAT"})
+
+
+def _considered(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> bool:
+    """Whether NCCL has ``algorithm`` for ``op`` by ``protocol`` on such a machine."""
+    known = _OF_ALL_REDUCE if op == "all_reduce" else _OF_GATHERING if op in _GATHERING else frozenset({"Ring"})
+    if algorithm not in known:
+        return False
+    if algorithm not in {"Tree", "Ring"} and protocol != "Simple":
+        return False
+    needs = {
+        "NVLS": machine.switched and NVLS_EFFICIENCY[machine.architecture] > 0 and machine.channels > 1,
+        "NVLSTree": machine.switched and NVLS_EFFICIENCY[machine.architecture] > 0 and machine.hosts > 1,
+        "CollNetDirect": machine.in_network and machine.switched and machine.hosts > 1,
+        "CollNetChain": machine.in_network and machine.hosts > 1,
+        "PAT": machine.hosts == machine.ranks,
+    }
+    if algorithm == "NVLS" and machine.hosts > 1 and (op in _GATHERING or not machine.in_network):
+        return False
+    return needs.get(algorithm, True)
+
+
+def _algbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
+    """B/s of S; 0 where NCCL would not consider it."""
+    if not _considered(op, algorithm, protocol, machine):
+        return 0.0
+    bus = _busbw(op, algorithm, protocol, machine)
+    if algorithm != "Ring" and op in _GATHERING:
+        return bus
+    if algorithm in {"Ring", "NVLS", "NVLSTree"}:
+        return bus * machine.ranks / _steps(op, machine.ranks)
+    return bus * 0.5
+
+
+def _busbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
+    intra, inter = machine.bus_rate, machine.network_rate or math.inf
+    match algorithm:
+        case "NVLS" | "NVLSTree":
+            return _switched_busbw(op, algorithm, machine)
+        case "Ring":
+            return _ring_busbw(protocol, machine, min(intra, inter))
+        case "Tree":
+            # Of two hosts, one half of either tree begins on each, so that a link between them has but half of it.
+            return _tree_busbw(protocol, machine, min(intra, inter * (2 if machine.hosts == 2 else 1)))
+        case "PAT":
+            return min(intra, inter) * 0.75
+        case "CollNetChain":
+            return intra
+        case "CollNetDirect":
+            factor = machine.ranks_per_host / machine.channels
+            late = 0.85 if machine.architecture in {"Hopper", "Blackwell"} else 1.0
+            return intra / (factor - (factor - 1) / 2) * late
+
+
+def _ring_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
+    if protocol == "LL":
+        return min(_ll_most(machine), bus * 0.5)
+    if protocol == "LL128":
+        return min(bus * _LL128_OF_A_LINE, _of_all_channels(LL128_RING_MOST, machine))
+    return bus
+
+
+def _tree_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
+    tree = min(bus * 0.92, _of_all_channels(TREE_MOST, machine))
+    if protocol == "LL":
+        return min(tree / 3.8, _ll_most(machine))
+    if protocol == "LL128":
+        share = 7 / 9 if machine.hosts == 1 else 120 / 128
+        return min(tree * share, _of_all_channels(LL128_TREE_MOST, machine))
+    return tree
+
+
+def _place(machine: Machine) -> int:
+    """One host, two hosts, more hosts."""
+    return min(machine.hosts, 3) - 1
+
+
+def _ll_most(machine: Machine) -> float:
+    over_network: Architecture = "Ampere" if machine.processor == "AMD" else "Volta"
+    row = LL_MOST[machine.architecture if machine.hosts == 1 else over_network]
+    return row[_place(machine)] * 1e9
+
+
+def _of_all_channels(most: Mapping[Architecture, Three], machine: Machine) -> float:
+    return machine.channels * most[machine.architecture][_place(machine)] * 1e9
+
+
+def _switched_busbw(op: Op, algorithm: Algorithm, machine: Machine) -> float:
+    """NVLS: a link carries the head's channel twice and every other one once, so n heads have B · n/(n+1) between them;
+    twice that in an all-reduce, where the switch adds up and hands out at the same time.
+    """
+    per_host = machine.ranks_per_host
+    bus = machine.bus_rate * per_host / (per_host + 1)
+    bus *= NVLS_EFFICIENCY[machine.architecture] * (machine.channels - 1) / machine.channels
+    bus *= 2 if op == "all_reduce" else (per_host - 1) / per_host
+    if machine.hosts == 1:
+        return bus
+    inter = (machine.network_rate or 0.0) * (2 if algorithm == "NVLSTree" and machine.hosts == 2 else 1)
+    most = _of_all_channels(NVLS_TREE_MOST, machine) if algorithm == "NVLSTree" else math.inf
+    return min(bus, inter, most)
+
+
+def _latency(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
+    """µs."""
+    place = _PROTOCOLS.index(protocol)
+    base = BASE_LATENCY[algorithm][place]
+    intra = HARDWARE_LATENCY[machine.medium][algorithm][place]
+    inter = HARDWARE_LATENCY["network"]["Tree" if machine.ranks_per_host == 1 else algorithm][place]
+    levels = machine.hosts.bit_length() - 1
+    peers = machine.ranks_per_host - 1
+    if algorithm == "Ring":
+        return base + _ring_latency(op, protocol, machine, intra, inter)
+    added: dict[Algorithm, float] = {
+        "Tree": 2 * (peers * intra + levels * inter),
+        "CollNetDirect": 2 * (min(1, peers) * intra + peers * 0.4) + inter,
+        "CollNetChain": 2 * peers * intra + inter,
+        "NVLS": intra + (inter if machine.hosts > 1 else 0.0),
+        "NVLSTree": intra + 2 * levels * inter,
+        "PAT": levels * inter / 3.5 + machine.ranks * 2.8,
+    }
+    return base + added[algorithm]
+
+
+def _ring_latency(op: Op, protocol: Protocol, machine: Machine, intra: float, inter: float) -> float:
+    steps = _steps(op, machine.ranks)
+    if op in {"broadcast", "reduce"}:
+        place = _PROTOCOLS.index(protocol)
+        slow = HARDWARE_LATENCY["network" if machine.hosts > 1 else machine.medium]
+        return steps * slow["Tree" if protocol == "Simple" else "Ring"][place]
+    if machine.hosts > 1:
+        overhead = _NET_OVERHEAD.get(machine.processor, 1.0) * (3 if protocol == "Simple" else 1)
+        intra = max(intra, overhead)
+    between = 0 if machine.hosts == 1 else (2 if op == "all_reduce" else 1) * (machine.hosts - 1)
+    return (steps - between) * intra + between * inter

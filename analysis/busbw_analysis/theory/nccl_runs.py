@@ -1,0 +1,84 @@
+"""What NCCL's own model expects of a curve that was measured over NCCL, from what the run recorded of its GPUs."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from busbw.catalogue import Catalogue
+from busbw.levels import gpus_of
+from busbw.placement import variables_of
+from busbw_analysis.load import Dataset
+from busbw_analysis.paths import gpu_model
+from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.models import NoModel
+from busbw_analysis.theory.nccl import OPS, Chosen, Machine, choose, ring_peak
+from busbw_analysis.theory.nccl_tables import Architecture
+from busbw_analysis.theory.textbook import BY_HAND
+
+_BY_LINK: Final[dict[str, Architecture]] = {
+    "NVLink 2": "Volta",
+    "NVLink 3": "Ampere",
+    "NVLink 4": "Hopper",
+    "NVLink 5": "Blackwell",
+}
+"""What a GPU's links tell of its architecture: those that NCCL's tables have."""
+
+_OVERRIDES: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
+_CHANNELS: Final = 16
+"""NCCL's search settles on about so many where NVSwitches connect the GPUs; its model hardly depends on it."""
+
+
+def choices_of(
+    dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
+) -> tuple[Machine, tuple[Chosen, ...]] | NoModel:
+    """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that."""
+    op = next((one for one in OPS if one == key.op), None)
+    if op is None:
+        return NoModel(f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row")
+    if (key.variant or "").startswith(BY_HAND):
+        return NoModel("it was run by hand over send and receive, which is not NCCL's choice")
+    machine = machine_of(dataset, key, rows)
+    if isinstance(machine, NoModel):
+        return machine
+    return machine, tuple(choose(op, size, machine) for size in sizes_bytes)
+
+
+def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | NoModel:
+    """What NCCL's model is fed with, as far as the run tells it; or why it does not."""
+    refused = _refusal(dataset, key)
+    if refused is not None:
+        return NoModel(refused)
+    row = gpu_model(dataset, key.ranks, rows)
+    if isinstance(row, str):
+        return NoModel(f"NCCL's model needs the GPU: {row}")
+    architecture = _BY_LINK.get(row.link or "")
+    if architecture is None:
+        return NoModel(f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink")
+    up, switched = _links(dataset, key.ranks)
+    if up is None:
+        return NoModel(f"how many NVLinks of each {row.name} are up was not recorded, so NCCL's bandwidth is not known")
+    if not switched:
+        return NoModel("the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known")
+    return Machine(
+        architecture, len(key.ranks), 1, ring_peak(architecture, up), channels=max(_CHANNELS, up // 2), switched=True
+    )
+
+
+def _refusal(dataset: Dataset, key: SeriesKey) -> str | None:
+    if len(key.ranks) < 2:
+        return "one rank sends nothing"
+    if key.hosts > 1:
+        return "between hosts it needs how many channels go through which network card, which is not recorded"
+    variables = variables_of(dataset.environment(dataset.hosts_of(key.ranks)[0]))
+    set_here = sorted(name for name in variables if name.split()[0] in _OVERRIDES)
+    return f"NCCL's own choice does not hold: {', '.join(set_here)} was set in this run" if set_here else None
+
+
+def _links(dataset: Dataset, ranks: Sequence[int]) -> tuple[int | None, bool]:
+    """The fewest links up of any of the ranks' GPUs, and whether all of them end at switches."""
+    numbers = {dataset.seats[rank].gpu for rank in ranks}
+    gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
+    links = [one for gpu in gpus if gpu.get("index") in numbers and isinstance(one := gpu.get("nvlink"), Mapping)]
+    ups = [up for one in links if isinstance(up := one.get("up"), int) and up > 0]
+    if not ups or len(ups) < len(numbers):
+        return None, False
+    return min(ups), all(one.get("switch") == one.get("up") for one in links)

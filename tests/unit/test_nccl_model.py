@@ -1,0 +1,236 @@
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.catalogue import catalogue
+from busbw.errors import AnalysisError
+from busbw.records import JSON
+from busbw.testing.synthetic import Machine as Host
+from busbw.testing.synthetic import case, synthetic_run
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.nccl_choices import nccl_rows, nccl_text
+from busbw_analysis.theory.nccl import (
+    OPS,
+    Expectation,
+    Machine,
+    Op,
+    choose,
+    expectations,
+    ring_peak,
+    seconds,
+)
+from busbw_analysis.theory.nccl_tables import ARCHITECTURES, TREE_CORRECTION, Architecture
+
+GB = 1e9
+LINKS: dict[Architecture, int] = {"Volta": 6, "Ampere": 12, "Hopper": 18, "Blackwell": 18}
+
+
+def eight(architecture: Architecture, **more: object) -> Machine:
+    machine = Machine(architecture, 8, 1, ring_peak(architecture, LINKS[architecture]), 16, switched=True)
+    return replace(machine, **more)  # type: ignore[arg-type] # what a test changes
+
+
+def expected(op: Op, algorithm: str, protocol: str, machine: Machine) -> Expectation:
+    return next(one for one in expectations(op, machine) if (one.algorithm, one.protocol) == (algorithm, protocol))
+
+
+def busbw(one: Expectation, ranks: int) -> float:
+    factor = 2 * (ranks - 1) / ranks if one.op == "all_reduce" else (ranks - 1) / ranks
+    return one.algbw * factor / GB
+
+
+@pytest.mark.parametrize(
+    ("architecture", "peak", "measured"),
+    [("Ampere", 240.0, 234.9), ("Hopper", 370.8, 367.6), ("Blackwell", 721.8, 682.0)],
+)
+def test_a_ring_is_expected_to_reach_its_links_and_was_measured_close_to_that(
+    architecture: Architecture, peak: float, measured: float
+) -> None:
+    """Measured: all_reduce of 8 GPUs in stas00/ml-engineering (744d01e) and NCCL's own issues: A100, H200, B200."""
+    assert ring_peak(architecture, LINKS[architecture]) / GB == pytest.approx(peak)
+    ring = expected("all_reduce", "Ring", "Simple", eight(architecture))
+    assert busbw(ring, 8) == pytest.approx(peak)
+    assert measured / peak == pytest.approx(1.0, abs=0.06)
+    assert measured < peak
+
+
+@pytest.mark.parametrize(("architecture", "measured"), [("Hopper", 481.0), ("Blackwell", 842.0)])
+def test_what_switches_add_up_is_expected_a_tenth_above_what_was_measured(
+    architecture: Architecture, measured: float
+) -> None:
+    nvls = expected("all_reduce", "NVLS", "Simple", eight(architecture))
+    assert measured < busbw(nvls, 8) < 1.1 * measured
+
+
+@pytest.mark.parametrize("op", ["all_gather", "reduce_scatter"])
+def test_switches_gain_nothing_where_nothing_is_handed_out_and_added_up_at_once(op: Op) -> None:
+    """Measured on H200: all_gather 361 and reduce_scatter 363 GB/s, as much as a ring."""
+    machine = eight("Hopper")
+    assert choose(op, 1 << 34, machine).expectation.algorithm == "Ring"
+    assert busbw(expected(op, "Ring", "Simple", machine), 8) == pytest.approx(362, rel=0.03)
+
+
+def test_latencies_are_those_of_steps() -> None:
+    """On one host: base + 14 steps of a ring, 2·7 of a tree; by hand from the tables."""
+    machine = eight("Ampere")
+    by = {(one.algorithm, one.protocol): one.latency_seconds * 1e6 for one in expectations("all_reduce", machine)}
+    assert by["Ring", "LL"] == pytest.approx(6.6 + 14 * 0.6)
+    assert by["Ring", "Simple"] == pytest.approx(8.4 + 14 * 3.4)
+    assert by["Tree", "LL128"] == pytest.approx(14.0 + 14 * 1.25)
+    assert expected("all_gather", "Ring", "LL", machine).latency_seconds * 1e6 == pytest.approx(6.6 + 7 * 0.6)
+    assert expected("broadcast", "Ring", "Simple", machine).latency_seconds * 1e6 == pytest.approx(8.4 + 8 * 4.0)
+    assert expected("all_reduce", "NVLS", "Simple", eight("Hopper")).latency_seconds * 1e6 == pytest.approx(25)
+
+
+FOUR_HOSTS = eight("Hopper", ranks=32, hosts=4, network_rate=360 * GB)
+
+
+def test_between_hosts_steps_of_the_network_are_counted_apart() -> None:
+    ring = expected("all_reduce", "Ring", "LL", FOUR_HOSTS).latency_seconds * 1e6
+    assert ring == pytest.approx(6.6 + (62 - 6) * 1.0 + 6 * 2.7)  # a step inside costs at least what posting costs
+    amd = expected("all_reduce", "Ring", "LL", replace(FOUR_HOSTS, processor="AMD")).latency_seconds * 1e6
+    assert amd == pytest.approx(6.6 + 56 * 2.0 + 6 * 2.7)
+    tree = expected("all_reduce", "Tree", "Simple", FOUR_HOSTS).latency_seconds * 1e6
+    assert tree == pytest.approx(8.4 + 2 * (7 * 4.0 + 2 * 14))
+    nvls_tree = expected("all_reduce", "NVLSTree", "Simple", FOUR_HOSTS).latency_seconds * 1e6
+    assert nvls_tree == pytest.approx(25 + 2 * 2 * 20.9)
+    names = {one.algorithm for one in expectations("all_reduce", FOUR_HOSTS)}
+    assert "NVLS" not in names  # between hosts it takes a network that adds up
+    assert {"CollNetDirect", "CollNetChain", "NVLS"} <= {
+        one.algorithm for one in expectations("all_reduce", replace(FOUR_HOSTS, in_network=True))
+    }
+
+
+def test_a_long_ring_between_hosts_has_a_plateau() -> None:
+    ring = expected("all_reduce", "Ring", "Simple", FOUR_HOSTS)
+    edge = 64 * FOUR_HOSTS.channels * FOUR_HOSTS.ranks
+    short, long = (seconds(ring, size, FOUR_HOSTS) - size / ring.algbw for size in (edge - 1, edge))
+    assert long == pytest.approx(1.4 * short)
+
+
+def test_pat_is_for_one_gpu_a_host() -> None:
+    one_each = Machine("Hopper", 8, 8, 50 * GB, 4, network_rate=50 * GB)
+    pat = expected("all_gather", "PAT", "Simple", one_each)
+    assert pat.latency_seconds * 1e6 == pytest.approx(8.0 + 3 * 14 / 3.5 + 8 * 2.8)
+    assert pat.algbw == pytest.approx(0.75 * 50 * GB)
+    assert all(one.algorithm != "PAT" for one in expectations("all_gather", eight("Hopper")))
+
+
+def test_short_messages_go_by_ll_and_long_ones_by_simple() -> None:
+    for architecture in ARCHITECTURES:
+        machine = eight(architecture)
+        assert choose("all_reduce", 8, machine).expectation.protocol == "LL"
+        assert choose("all_reduce", 1 << 32, machine).expectation.protocol == "Simple"
+    assert choose("all_reduce", 16 << 20, eight("Ampere")).expectation.protocol == "LL128"
+    assert choose("all_reduce", 1 << 30, eight("Hopper")).expectation.algorithm == "NVLS"
+    assert choose("all_reduce", 1 << 30, eight("Hopper", switched=False)).expectation.algorithm == "Ring"
+
+
+def test_a_tree_has_less_than_its_rate_at_middle_sizes() -> None:
+    machine = eight("Ampere")
+    tree = expected("all_reduce", "Tree", "Simple", machine)
+    for power, share in ((6, 0.9), (6 + 11, 0.5), (6 + 22, 0.9), (6 + 23, 1.0)):
+        size = 1 << power
+        assert (seconds(tree, size, machine) - tree.latency_seconds) * tree.algbw == pytest.approx(size / share)
+    assert {len(row) for row in TREE_CORRECTION.values()} == {24}
+
+
+@given(
+    op=st.sampled_from(OPS),
+    architecture=st.sampled_from(sorted(ARCHITECTURES)),
+    hosts=st.integers(1, 9),
+    per_host=st.integers(1, 8),
+    power=st.integers(0, 36),
+)
+def test_whatever_is_asked_there_is_a_choice_and_it_is_the_fastest(
+    op: Op, architecture: Architecture, hosts: int, per_host: int, power: int
+) -> None:
+    if hosts * per_host < 2:
+        return
+    rate = ring_peak(architecture, LINKS[architecture])
+    machine = Machine(architecture, hosts * per_host, hosts, rate, 16, network_rate=50 * GB, switched=True)
+    chosen = choose(op, 1 << power, machine)
+    assert chosen.seconds > 0
+    assert all(chosen.seconds <= seconds(one, 1 << power, machine) for one in expectations(op, machine))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Machine("Hopper", 1, 1, GB, 1), "want 2 ranks or more"),
+        (lambda: Machine("Hopper", 8, 3, GB, 1), "as many on each host"),
+        (lambda: Machine("Hopper", 8, 1, 0, 1), "a rate above 0"),
+        (lambda: Machine("Hopper", 8, 2, GB, 1), "its rate is needed"),
+        (lambda: choose("all_reduce", 0, eight("Hopper")), "want 1 B or more"),
+        (lambda: expectations("all_to_all", eight("Hopper")), "NCCL's model has no all_to_all"),  # type: ignore[arg-type] # refused
+    ],
+)
+def test_what_the_model_cannot_say_is_refused(make: object, words: str) -> None:
+    assert callable(make)
+    with pytest.raises(AnalysisError, match=words):
+        make()
+
+
+# --- of a run --------------------------------------------------------------------------------------------------
+
+SIZES = [8, 1 << 14, 1 << 20, 1 << 26, 1 << 30]
+
+
+def gpus(count: int, name: str = "NVIDIA H200", **nvlink: JSON) -> list[dict[str, JSON]]:
+    links = {"generation": 4, "up": 18, "down": 0, "switch": 18, "peers": {}, "untold": 0, **nvlink}
+    return [
+        {"index": index, "name": name, "id": None, "address": f"0000:{index}0:00.0", "nvlink": links}
+        for index in range(count)
+    ]
+
+
+def judged(
+    op: str = "all_reduce",
+    cards: list[dict[str, JSON]] | None = None,
+    *,
+    nodes: int = 1,
+    variables: dict[str, JSON] | None = None,
+    variant: str | None = None,
+) -> Judgement:
+    cards = gpus(8) if cards is None else cards
+    seats: list[JSON] = [{"rank": rank, "local_rank": rank, "gpu": rank} for rank in range(8)]
+    found: dict[str, JSON] = {"pci": {"gpus": list(cards), "nics": [], "drives": []}, "ranks": seats}
+    facts = {**found, **({} if variables is None else {"variables": variables})}
+    cases = [case(op, size, 8, nodes=nodes, backend="nccl", device="cuda", variant=variant) for size in SIZES]
+    hosts = tuple(f"node{number}" for number in range(nodes))
+    return judge(pool((synthetic_run(cases, machine=Host(hosts=hosts, facts=facts), samples=5),)))
+
+
+def test_a_run_over_nccl_is_shown_with_what_its_model_chooses() -> None:
+    rows = nccl_rows(judged(), catalogue())
+    assert [(row["algorithm"], row["protocol"]) for row in rows] == [("Ring", "LL"), ("NVLS", "Simple")]
+    assert (rows[0]["first_bytes"], rows[-1]["last_bytes"]) == (8, 1 << 30)
+    assert rows[0]["bus_rate"] == pytest.approx(370.8e9)
+    assert all(row["measured_seconds"] > 0 < row["expected_seconds"] for row in rows)
+    text = nccl_text(rows)
+    assert "NVLS" in text
+    assert "2.30.7" in text
+
+
+@pytest.mark.parametrize(
+    ("judgement", "words"),
+    [
+        (lambda: judged("all_to_all"), "plain sends and receives"),
+        (lambda: judged(nodes=2), "which network card"),
+        (lambda: judged(variables={"NCCL_ALGO": "Ring"}), "NCCL_ALGO was set"),
+        (lambda: judged(cards=gpus(8, name="NVIDIA X1")), "needs the GPU"),
+        (lambda: judged(cards=gpus(8, up=0, switch=0)), "was not recorded"),
+        (lambda: judged(cards=gpus(8, switch=0)), "NVSwitches"),
+        (lambda: judged(cards=gpus(8, name="NVIDIA H100 PCIe")), "not connected by NVLink"),
+        (lambda: judged(variant="by hand: ring"), "run by hand"),
+    ],
+)
+def test_what_a_run_does_not_tell_is_said(judgement: Callable[[], Judgement], words: str) -> None:
+    rows = nccl_rows(judgement(), catalogue())
+    assert len(rows) == 1
+    assert words in rows[0]["refused"]
+    assert "no model of NCCL" in nccl_text(rows)
