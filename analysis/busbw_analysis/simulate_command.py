@@ -39,9 +39,7 @@ MOST_RANKS = 2048
     metavar="KIND:KEY=VALUE,…",
     help=f"One of {', '.join(NETWORKS)} and its rates in one direction: such as rail:nic=50GB/s,inner=450GB/s.",
 )
-@click.option(
-    "--from", "run", metavar="RUN", help="In place of --network: a flat one with the α and β of a run's messages."
-)
+@click.option("--from", "run", metavar="RUN", help="In place of --network: α, β and R of a run's messages.")
 @click.option(
     "--link",
     "changes",
@@ -156,7 +154,11 @@ def _placement(specification: str, ranks: int | None, per_host: int | None, orde
     if shared and per_host not in {None, ranks}:
         message = f"--ranks-per-host {per_host}: a shared host has all {ranks} ranks; leave it out"
         raise UsageError(message)
-    return Placement(ranks, ranks if shared else 1 if per_host is None else per_host, order)
+    on_each = ranks if shared else 1 if per_host is None else per_host
+    if order != "block" and on_each in {1, ranks}:
+        message = f"--order {order} changes nothing for {on_each} of {ranks} ranks on a host; leave it out"
+        raise UsageError(message)
+    return Placement(ranks, on_each, order)
 
 
 def _refusal(op: str, name: str, place: Placement) -> str | None:
@@ -190,6 +192,8 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
         message = f"--from {run}: {found.reason}"
         raise AnalysisError(message)
     count = len(like.key.ranks) if ranks is None else ranks
+    if per_host is None and ranks is None and like.key.hosts > 1 and count % like.key.hosts == 0:
+        per_host = count // like.key.hosts
     rate, memory = 1 / found.beta_seconds_per_byte, found.host_bytes_per_second
     if memory is not None:
         place = _placement("shared", count, per_host, "block")

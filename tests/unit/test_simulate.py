@@ -78,6 +78,7 @@ class TestFairRates:
         assert fair_rates(np.zeros((0, 2), dtype=np.int64), np.array([1.0])).tolist() == []
 
     @given(st.data())
+    @settings(deadline=None)
     def test_every_flow_has_a_full_link_on_which_none_has_more(self, data: st.DataObject) -> None:
         count = data.draw(st.integers(1, 6))
         capacities = data.draw(st.lists(st.floats(0.1, 100), min_size=count, max_size=count))
@@ -405,6 +406,8 @@ class TestCommand:
         assert done.exit_code == 0, done.output
         assert done.stdout.startswith("# all_reduce, shared: ")
         assert "ping_pong of this run" in done.stderr
+        dealt_out = busbw("--op", "all_reduce", "--size", "1MiB", "--from", sample, "--order", "cyclic")
+        assert (dealt_out.exit_code, "--order cyclic changes nothing with --from" in dealt_out.stderr) == (2, True)
         lacking = busbw("--op", "scatter", "--size", "1MiB", "--from", sample)
         assert lacking.exit_code == 1
         assert "it has no scatter whose α and β could be taken" in lacking.stderr
@@ -417,6 +420,10 @@ class TestCommand:
             (("--size", "64M"), "did you mean 64MiB?"),
             (("--ranks", "1"), "a collective of fewer than 2 moves nothing"),
             (("--ranks", "5000"), "--ranks 5000: want at most 2048"),
+            (
+                ("--ranks-per-host", "1", "--order", "cyclic"),
+                "--order cyclic changes nothing for 1 of 16 ranks on a host",
+            ),
             (("--ranks-per-host", "3"), "16 ranks with 3 on a host"),
             (("--network", "ring"), "network 'ring' is unknown; want one of flat"),
             (("--network", "shared:rate=1GB/s,memory=1GB/s"), "a shared host has all 16 ranks"),
