@@ -4,8 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 
 
-def _each(prefix: str, names: str) -> tuple[str, ...]:
-    return tuple(f"{prefix}{name}" for name in names.split())
+def _each(prefix: str, names: str, suffix: str = "") -> tuple[str, ...]:
+    return tuple(f"{prefix}{name}{suffix}" for name in names.split())
 
 
 VARIABLES = (
@@ -16,6 +16,16 @@ VARIABLES = (
     *_each("MPICH_", "ASYNC_PROGRESS GPU_SUPPORT_ENABLED OFI_NIC_POLICY"),
     *_each("MPIR_CVAR_", "ASYNC_PROGRESS CH4_NETMOD CH4_OFI_MAX_NICS ENABLE_GPU NOLOCAL"),
     *_each("OMPI_MCA_", "btl btl_tcp_if_include coll hwloc_base_binding_policy mpi_yield_when_idle mtl pml"),
+    # MPI, by its libraries' own lists: which algorithms collectives are made of
+    *_each("OMPI_MCA_coll_tuned_", "allgather allreduce alltoall barrier bcast gather", "_algorithm"),
+    *_each("OMPI_MCA_coll_tuned_", "reduce reduce_scatter reduce_scatter_block scatter", "_algorithm"),
+    *_each("OMPI_MCA_coll_", "tuned_use_dynamic_rules tuned_dynamic_rules_filename tuned_priority han_priority"),
+    *_each("MPIR_CVAR_", "ALLGATHER ALLREDUCE ALLTOALL BARRIER BCAST GATHER REDUCE", "_INTRA_ALGORITHM"),
+    *_each("MPIR_CVAR_", "REDUCE_SCATTER REDUCE_SCATTER_BLOCK SCATTER", "_INTRA_ALGORITHM"),
+    *_each("MPIR_CVAR_", "ALLREDUCE BARRIER BCAST REDUCE", "_POSIX_INTRA_ALGORITHM"),
+    *_each("MPIR_CVAR_", "ALLGATHER ALLREDUCE ALLTOALL BARRIER BCAST REDUCE", "_COMPOSITION"),
+    *_each("MPIR_CVAR_", "COLL_SELECTION_TUNING_JSON_FILE CH4_COLL_SELECTION_TUNING_JSON_FILE DEVICE_COLLECTIVES"),
+    *_each("MPIR_CVAR_", "CH4_POSIX_COLL_SELECTION_TUNING_JSON_FILE POSIX_NUM_COLLS_THRESHOLD"),
     "KMP_AFFINITY",
     "MALLOC_CONF",
     "MKL_NUM_THREADS",

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.variables import VARIABLES
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
 from busbw_analysis.theory.decisions import MPICH, OPEN_MPI
@@ -123,14 +124,18 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
     ("variable", "counts"),
     [
         ("OMPI_MCA_coll_tuned_use_dynamic_rules", True),
+        ("OMPI_MCA_coll", True),
         ("OMPI_MCA_btl", False),
         ("MPIR_CVAR_ALLREDUCE_INTRA_ALGORITHM", True),
         ("MPIR_CVAR_BCAST_COMPOSITION", True),
         ("MPIR_CVAR_COLL_SELECTION_TUNING_JSON_FILE", True),
+        ("MPIR_CVAR_BCAST_POSIX_INTRA_ALGORITHM", True),
         ("MPIR_CVAR_CH4_NETMOD", False),
     ],
 )
 def test_a_variable_that_overrides_the_table_forbids_a_prediction(variable: str, counts: bool) -> None:  # noqa: FBT001
+    """And it has to be among those that a run records, or nobody would know of it."""
+    assert variable in VARIABLES
     found = library_of({"library": "Open MPI v5.0.8"}, {variable: "1"})
     assert isinstance(found, Library)
     assert (found.overrides == (variable,)) == counts

@@ -119,7 +119,9 @@ def library_of(facts: object, variables: Mapping[str, str]) -> Library | Unknown
 
 
 _KEPT_FROM_IT: Final = "MPIR_CVAR_{}_POSIX_INTRA_ALGORITHM"
-_OVERRIDE: Final = re.compile(r"OMPI_MCA_coll_|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)")
+_OVERRIDE: Final = re.compile(
+    r"OMPI_MCA_coll(_|$)|(MPIR_CVAR|MPIR_PARAM|MPICH)_\w*(ALGORITHM|COLL|COMPOSITION|SELECTION)"
+)
 
 
 def choose(library: Library, call: Call) -> Choice | Unknown:

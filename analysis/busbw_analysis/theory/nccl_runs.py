@@ -22,7 +22,13 @@ _BY_LINK: Final[dict[str, Architecture]] = {
 }
 """What a GPU's links tell of its architecture: those that NCCL's tables have."""
 
-_OVERRIDES: Final = ("NCCL_ALGO", "NCCL_PROTO", "NCCL_TUNER_PLUGIN", "NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
+_OVERRIDES: Final = frozenset(
+    f"NCCL_{name}"
+    for name in (
+        *("ALGO", "PROTO", "TUNER_PLUGIN", "NVLS_ENABLE", "P2P_DISABLE", "P2P_LEVEL"),
+        *("MAX_NCHANNELS", "MIN_NCHANNELS", "MAX_CTAS", "MIN_CTAS"),
+    )
+)
 _CHANNELS: Final = 16
 """NCCL's search settles on about so many where NVSwitches connect the GPUs; its model hardly depends on it."""
 
