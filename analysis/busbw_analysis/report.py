@@ -279,10 +279,12 @@ def _best(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _best_memory(judgement: Judgement) -> list[str]:
-    """Where no message was sent: what memory carries, by the hierarchy."""
+    """Where no message was sent: what memory carries, or else storage, by the hierarchy."""
     found = next((rung for rung in judgement.rungs if rung.kind in {"DRAM", "HBM"} and rung.measured), None)
     if found is None:
-        return []
+        files = [rung for rung in judgement.rungs if rung.kind == "storage" and rung.measured]
+        rates = ", ".join(f"{rung.name} {format_rate(rung.measured)}" for rung in files)
+        return [f"The best rates of all ranks together: {rates}."] if files else []
     share = "" if found.share is None else f", {percent(found.share)} % of nominal"
     return [f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})."]
 

@@ -59,14 +59,17 @@ def rooflines(judgement: Judgement) -> Section | None:
     """Roofs, balance and kernels of every host and GPU, and of the network; None where nothing was computed."""
     if not judgement.rooflines:
         return None
-    blocks: list[Block] = [*map(Paragraph, best_arithmetic(judgement)), Paragraph(_HOW), Paragraph(_COUNTED)]
+    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
     several = len(judgement.rooflines) > 1
     parts = [
         Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
         for number, roofline in enumerate(judgement.rooflines)
     ]
-    if not several:
-        blocks += parts.pop().blocks
+    if several:
+        blocks[:0] = map(Paragraph, best_arithmetic(judgement))
+    else:
+        said, *shown = parts.pop().blocks
+        blocks = [said, *blocks, *shown]
     if judgement.networks:
         parts.append(Section("roofline-network", "Roofline of the network", tuple(_network(judgement.networks))))
     elif len(judgement.dataset.runs[0].run.hosts) < 2:
@@ -106,7 +109,8 @@ def _said(roofline: Roofline) -> Iterator[str]:
 
 def _reached(roofline: Roofline, above: ComputeRoof) -> str:
     """The best of a data type, by what, and beside its nominal peak where that is known."""
-    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what})"
+    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks at once"
+    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
     peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
     if peak is None:
         return text

@@ -357,6 +357,14 @@ def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_oth
     assert [one.nominal for one in files] == pytest.approx([link, link, link / 2, link / 2])
 
 
+def test_the_answer_about_storage_has_a_rate() -> None:
+    variant = "block:1MiB depth:4 direct"
+    cases = [case(op, 64 * MIB, 2, variant=variant, dtype="uint8") for op in ("storage_write", "storage_read")]
+    world = World(by_op={"storage_write": (Piece(0.0, 1e-9),), "storage_read": (Piece(0.0, 5e-10),)}, sample_noise=0.0)
+    answer = report.compose(judged(cases, world)).answer
+    assert "The best rates of all ranks together: storage write 2 GB/s, storage read 4 GB/s." in answer
+
+
 def test_files_in_memory_are_not_shown_as_a_drive() -> None:
     variant = "block:1MiB depth:1 memory"
     assert rung(judged([case("storage_write", MIB, 1, variant=variant)], STORING), "storage").name == (
