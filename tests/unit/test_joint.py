@@ -9,12 +9,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from busbw.cli import main
 from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.joint_tables import joint_rows, joint_text
-from busbw_analysis.theory.design import PARAMETERS, Parameter, Regime, amounts
+from busbw_analysis.theory.design import PARAMETERS, Parameter, Regime, amounts, middle
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.theory.refusals import usable
 from busbw_analysis.theory.terms import Term, candidates
@@ -191,6 +193,20 @@ def test_what_a_launch_has_in_common_is_kept_together_by_its_launch_set() -> Non
         return estimate.high - estimate.low
 
     assert width(split) > width(one_set)
+
+
+@given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30))
+def test_the_middle_of_launches_is_a_median_that_does_not_jump(launches: list[float]) -> None:
+    found = float(middle(np.asarray(launches)))
+    ordered = sorted(launches)
+    quarter = len(launches) // 4
+    assert ordered[quarter] <= found * (1 + 1e-12)
+    assert found <= ordered[-1 - quarter] * (1 + 1e-12)
+    if len(launches) <= 4:
+        assert found == pytest.approx(float(np.median(launches)))
+    else:
+        # One bad launch, however bad, moves it no farther than the good ones reach.
+        assert float(middle(np.asarray([*ordered[:-1], 1e9]))) == pytest.approx(found)
 
 
 def test_a_parameter_that_would_be_negative_stays_at_nothing_and_is_marked() -> None:

@@ -40,8 +40,9 @@ class Regime:
 @dataclass(frozen=True, slots=True)
 class Observation:
     """One op at one size on ``ranks`` ranks over ``hosts`` hosts. ``launches`` are the medians of the single launches
-    in their order (seconds), ``seconds`` the median of those. ``algorithm`` names the one that was run by hand; None
-    means the library's own. Launch i of all observations of one ``launch_set`` is the same launch.
+    in their order (seconds), ``seconds`` the headline, which is the median of those. ``algorithm`` names the one that
+    was run by hand; None means the library's own. Launch i of all observations of one ``launch_set`` is the same
+    launch.
     """
 
     op: str
@@ -87,8 +88,20 @@ def rows_of(observations: Sequence[Observation], terms: Terms) -> Floats:
 
 
 def times_of(observations: Sequence[Observation]) -> Floats:
-    """Seconds."""
-    return np.asarray([one.seconds for one in observations], dtype=np.float64)
+    """Seconds: the middle of each observation's launches."""
+    return np.asarray([middle(np.asarray(one.launches)) for one in observations], dtype=np.float64)
+
+
+def middle(launches: Floats) -> Floats:
+    """The mean of the middle half along the last axis, which up to four launches is their median.
+
+    As little moved by a bad launch as the median, and smooth where the median of a resample jumps from one launch to
+    another: intervals of that covered the truth in 97 to 99 % of trials, of this in 91 to 96 % (`make bench-fit`).
+    """
+    ordered = np.sort(launches, axis=-1)
+    count = ordered.shape[-1]
+    left_out = (count + 1) // 4
+    return np.asarray(ordered[..., left_out : count - left_out].mean(axis=-1))
 
 
 def solve(rows: Floats, times: Floats, columns: Sequence[int]) -> Floats:
@@ -122,5 +135,5 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
         cluster = (one.launch_set or (one.ranks, one.hosts), launches)
         if cluster not in draws:
             draws[cluster] = generator.integers(0, launches, size=(count, launches))
-        times[:, column] = np.median(np.asarray(one.launches)[draws[cluster]], axis=1)
+        times[:, column] = middle(np.asarray(one.launches)[draws[cluster]])
     return times

@@ -7,7 +7,6 @@ Relative errors and non-negative coefficients, as in ``fit``; what the data cann
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final, Literal
 
 import numpy as np
@@ -319,21 +318,17 @@ def _fitted(
 
 
 def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
-    """Errors on each launch of a fit to the medians of the others; None where there is but one."""
+    """Errors on each launch of a fit to the others; None where there is but one."""
     fewest = min(len(one.launches) for one in observations)
     if fewest < 2:
         return None
     found: list[Floats] = []
     for left in range(fewest):
-        others = [_median_of(one, [*one.launches[:left], *one.launches[left + 1 :]]) for one in observations]
-        alone = [_median_of(one, [one.launches[left]]) for one in observations]
+        others = [replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :])) for one in observations]
+        alone = [replace(one, launches=(one.launches[left],)) for one in observations]
         errors = _errors(others, alone, terms, wanted)
         found += [] if errors is None else [errors]
     return np.concatenate(found) if found else None
-
-
-def _median_of(one: Observation, launches: Sequence[float]) -> Observation:
-    return replace(one, seconds=median(launches), launches=tuple(launches))
 
 
 def _validations(
