@@ -196,11 +196,10 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
     notes += why
     reaches = _reaches(evidence, asked)
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == (asked.hosts > 1)]
-    try:
-        forecasts = tuple(by_law(laws, curves, asked.ranks, asked.hosts, size, reaches) for size in asked.sizes_bytes)
-    except AnalysisError as error:
-        said = "; ".join([str(error), *notes])
-        raise AnalysisError(said) from error
+    if not any(law.chosen for law in laws):
+        message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {'; '.join(notes)}"
+        raise AnalysisError(message)
+    forecasts = tuple(by_law(laws, curves, asked.ranks, asked.hosts, size, reaches) for size in asked.sizes_bytes)
     return Prediction(asked, evidence, forecasts, tuple(notes))
 
 
@@ -229,7 +228,9 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
         return regime.oversubscribed != crowded, (regime.placement == "one rank on each host") != alone
 
     measured_by_hand = any(evidence.curves) and by_hand is not None
-    why = f"{evidence.op} was not measured on several numbers of ranks of one kind"
+    has = {regime: sorted({one.ranks for one in members if one.op == evidence.op}) for regime, members in apart.items()}
+    there = "; ".join(f"{regime}: {', '.join(map(str, counts))}" for regime, counts in has.items() if counts)
+    why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
     for regime in sorted(apart, key=unlike):
         members = apart[regime]
         own = [one for one in members if one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)]
@@ -259,7 +260,7 @@ def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple
     known = by_hand is not None or isinstance(model_for(evidence.op, evidence.backend), CostModel)
     if not known:
         names = ", ".join(term.algorithm for term in terms)
-        notes.append(f"which algorithm {evidence.backend} runs for {evidence.op} is not known; of {names} name one")
+        notes.append(f"what {evidence.backend} runs for {evidence.op} is not known; name one with --algorithm: {names}")
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
     return tuple(
         from_messages(term, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)

@@ -316,6 +316,33 @@ def test_one_size_carries_no_curve_and_no_model() -> None:
         answer(known, 8, MIB)
 
 
+def test_what_a_library_runs_is_not_guessed() -> None:
+    own = cases(4, backend="mpi")
+    known = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
+    with pytest.raises(
+        AnalysisError, match="what mpi runs for all_reduce is not known; name one with --algorithm: ring"
+    ):
+        answer(known, 8, MIB)
+    named = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
+    assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
+
+
+def test_a_copy_in_memory_has_no_other_ranks() -> None:
+    copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
+    known = evidence_of(read_groups([copies]), "memory_copy")
+    assert answer(known, 4, 3 * MIB).forecasts[0].basis == "the fit of the curve of these ranks"
+    with pytest.raises(AnalysisError, match=r"nothing follows for memory_copy on 8 ranks: .*no message is sent"):
+        answer(known, 8, MIB)
+
+
+def test_ranks_with_a_core_each_and_ranks_that_share_them_are_not_one_joint_fit() -> None:
+    crowded = Machine(usable_cores=3)
+    runs = [synthetic_run(cases(ranks), OBEYING, machine=crowded, seed=ranks) for ranks in (2, 4)]
+    found = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB)
+    assert found.forecasts[0].basis == "messages between two ranks"
+    assert "one host: 2; one host, more ranks than cores: 4" in found.notes[0]
+
+
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     level = World(pieces=(Piece(20e-6, -1e-12),))
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)

@@ -194,12 +194,9 @@ def by_law(
     laws: Sequence[Law], curves: Sequence[Series], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str] = ()
 ) -> Forecast:
     """The answer of the chosen one of ``laws`` for ``ranks`` on ``hosts``. ``curves`` are what was measured of the op,
-    ``reaches`` what else is extrapolated. Raises AnalysisError where no algorithm was chosen or there is none such.
+    ``reaches`` what else is extrapolated. Raises AnalysisError where the algorithm does not exist for so many ranks.
     """
-    law = next((one for one in laws if one.chosen), None)
-    if law is None:
-        message = "none of the algorithms was chosen; name one"
-        raise AnalysisError(message)
+    law = next(one for one in laws if one.chosen)
     term = law.term
     if not term.possible(ranks, hosts):
         message = f"{term.op} by {term.algorithm} does not exist for {ranks} ranks on {hosts} host(s)"
