@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from busbw.units import format_size, format_time
+from busbw.units import format_size, format_time, parse_size
 from busbw_analysis.judge import Judgement
 from busbw_analysis.load import fact
 from busbw_analysis.page import (
@@ -139,6 +139,9 @@ def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
             f"Other tool: {tool}, one job a rank on the same file after the samples, by its own time, which is in "
             "whole milliseconds and has no interval; over it: busbw's rate over that one."
         )
+    told = [(one.size_bytes, parse_size(one.block)) for one in files if one.beside and one.beside.rate and one.block]
+    if any(size > block and size % block for size, block in told):
+        yield "It goes through whole blocks alone, and leaves out the rest of a file that is no multiple of its block."
     for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):
         yield sentence(f"it had no rate: {reason}")
 

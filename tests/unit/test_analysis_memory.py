@@ -383,6 +383,10 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     text = every_text(storage_section(judgement))
     assert "Other tool: fio 3.33" in text
     assert "1.60 | 1.25" in text
+    left_out = "It goes through whole blocks alone"
+    assert left_out not in text
+    odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, variant=VARIANT)], STORING, samples=8)
+    assert left_out in every_text(storage_section(judge(pool((with_check(odd, told),)), rows=ROWS)))
     split = synthetic_run(
         [case("storage_read", 64 * MIB, 2, variant=VARIANT, group=group) for group in ("0;1", "1;0")], STORING
     )
