@@ -18,6 +18,7 @@ from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney
 _ONE_MESSAGE: Final = "ping_pong"
 _SPREAD: Final = "by hand: spread"
 _ALONE: Final = "alone"
+_AT_MOST: Final = "that is the most it can be, for every rank received as many messages as it sent"
 
 _COLUMNS: Final = (
     ("curve", ""),
@@ -75,23 +76,20 @@ def _entrant_rows(label: str, found: Contest) -> Iterator[Row]:
 
 
 def _loggp_row(series: Series, everything: Sequence[Series]) -> Row:
-    """From single messages, and from rows of them where an all_to_all by ``spread`` sent one to every other rank."""
+    """From single messages, and from rows of them where an all_to_all by hand sent one to every other rank at once: the
+    library's own may do more than that, as Gloo's, which waits for another delay.
+    """
     points = [(1, size, seconds) for size, seconds in zip(*_points(series), strict=True)]
-    key = series.key
     for other in everything:
         ranks = len(other.key.ranks)
-        like = (other.key.backend, other.key.dtype, other.key.mode, other.key.hosts) == (
-            *(key.backend, key.dtype, key.mode),
-            key.hosts,
-        )
-        spread = other.key.op == "all_to_all" and (other.key.variant == _SPREAD or other.key.backend == "gloo")
-        if like and spread and ranks > 2 and (other.key.variant is None or other.key.variant == _SPREAD):
+        rows_of_messages = (other.key.op, other.key.variant) == ("all_to_all", _SPREAD) and ranks > 2
+        if rows_of_messages and _circumstances(other) == _circumstances(series):
             points += [
                 (ranks - 1, point.size_bytes // ranks, point.time_ns / 1e9)
                 for point in other.points
                 if point.size_bytes >= ranks
             ]
-    row: Row = {"curve": key.label, "model": "LogGP", "refused": None}
+    row: Row = {"curve": series.key.label, "model": "LogGP", "refused": None}
     try:
         found = fit_loggp(points)
     except AnalysisError as error:
@@ -101,8 +99,13 @@ def _loggp_row(series: Series, everything: Sequence[Series]) -> Row:
         "alpha_seconds": found.single_seconds,
         "gap_seconds": found.between_seconds,
         "beta_seconds_per_byte": found.per_byte_seconds,
-        "note": found.untold,
+        "note": found.untold if found.between_seconds is None else f"{found.untold}; {_AT_MOST}",
     }
+
+
+def _circumstances(series: Series) -> tuple[object, ...]:
+    key = series.key
+    return key.backend, key.device, key.dtype, key.mode, key.sync, key.cache, key.held, key.hosts
 
 
 def _max_rate_rows(judgement: Judgement) -> Iterator[Row]:

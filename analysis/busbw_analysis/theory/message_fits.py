@@ -235,7 +235,7 @@ def _verdict(entrants: Sequence[Entrant], winner: str, best: str, errors: dict[s
         return f"{told}: nothing to compare it with"
     if winner != best:
         return (
-            f"{told}: {best} ({off[best]:.1%}) is no better beyond the scatter of the errors, and has more parameters"
+            f"{told}: {best} has the smallest mean error, but not beyond the scatter of the errors, and more parameters"
         )
     others = {name: float(errors[name].mean() / max(errors[winner].mean(), _MARGIN)) for name in off if name != winner}
     second = min(others, key=lambda name: others[name])
