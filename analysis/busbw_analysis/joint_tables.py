@@ -112,6 +112,8 @@ def _block(row: Row) -> Iterator[str]:
     yield from (f"  held out, {check['held_out']}: {_verdict(check)}" for check in row["validations"])
     carrier = "moved / R" if "shared" in _fitted(row) else "sent · β"
     yield f"# T = c0 + rounds · α + {carrier} + added · γ, one set for all; {row['interval_note']}"
+    if row["by_hand"]:
+        yield f"# by hand, so that their algorithm is known: {', '.join(row['by_hand'])}"
     yield from (f"# {note}" for note in row["notes"])
     yield from (f"# left out: {reason}" for reason in row["left_out"])
 
