@@ -61,6 +61,9 @@ def _row(curve: Published, fit: Fit) -> Row:
         "left_out_because": curve.left_out_because or None,
         "library_switches": list(curve.switches),
         "breaks_bytes": list(fit.breaks_bytes),
+        "candidates": [
+            {"segments": one.segments, "held_out_error": one.held_out_error, "bic": one.bic} for one in fit.candidates
+        ],
         "alpha_seconds": fit.alpha_seconds,
         "busbw": fit.busbw,
         "mean_residual": fit.mean_residual,

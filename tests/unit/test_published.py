@@ -1,6 +1,7 @@
 """The fit on curves that others measured: what it is wanted to reach, and what it does not."""
 
 import json
+from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -97,6 +98,7 @@ def test_json_has_the_points() -> None:
     (row,) = json.loads(shown.output)["published"]
     assert row["times_ns"][0] == pytest.approx(43830)
     assert row["validated"] is True
+    assert [one["segments"] for one in row["candidates"]] == [1, 2, 3]
 
 
 def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
@@ -119,3 +121,9 @@ def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
 def test_a_row_that_is_wrong_is_refused(more: str, words: str) -> None:
     with pytest.raises(AnalysisError, match=words):
         parse(ROW + more)
+
+
+def test_the_documentation_shows_what_is_printed_now() -> None:
+    text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    missing = [line for line in CliRunner().invoke(command, []).output.splitlines() if f"    {line}\n" not in text]
+    assert missing == []
