@@ -60,6 +60,11 @@ class Call:
     dtype: str | None = None
     mode: str = "isolated"
 
+    @property
+    def elements(self) -> int:
+        """Those of S."""
+        return self.size_bytes // DTYPE_BYTES[self.dtype or "uint8"]
+
 
 @dataclass(frozen=True, slots=True)
 class Choice:
@@ -168,7 +173,7 @@ def _of_open_mpi(library: Library, call: Call) -> str | Unknown:
         return Unknown(
             f"on several hosts {library.called} runs collectives in two levels (han), whose cost is not known"
         )
-    name = of_open_mpi(call.op, call.ranks, call.size_bytes)
+    name = of_open_mpi(call.op, call.ranks, call.size_bytes, call.elements)
     return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
 
 
@@ -196,7 +201,7 @@ def _of_mpich(library: Library, call: Call) -> str | Unknown:
                 f"{library.called} does {call.op} within a host in shared memory (release and gather) and sends no "
                 f"messages; MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them"
             )
-    name = of_mpich(call.op, call.ranks, call.size_bytes, call.size_bytes // DTYPE_BYTES[call.dtype or "uint8"])
+    name = of_mpich(call.op, call.ranks, call.size_bytes, call.elements)
     return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
 
 

@@ -16,15 +16,28 @@ MPICH_SOURCE: Final = "the selection tables (JSON) inside the library of MPICH 5
 _KIB: Final = 1 << 10
 
 
-def of_open_mpi(op: str, ranks: int, size_bytes: int) -> str | None:
-    """What ``tuned`` of Open MPI takes by its fixed rules; None for an op that has no table here."""
+def of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str | None:
+    """What ``tuned`` of Open MPI takes by its fixed rules; None for an op that has no table here. ``elements`` are
+    those of S: what cannot be cut into one piece a rank goes another way, whatever the rule says.
+    """
     rows = OPEN_MPI.get(op)
     if rows is None:
         return None
     size = size_bytes / ranks if op in BY_BLOCK else size_bytes
     words = next(line for below, line in rows if ranks < below).split()
     bounds = zip(words[::2], words[1::2], strict=False)
-    return next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
+    name = next((name for name, bound in bounds if size < _bytes(bound)), words[-1])
+    pieces = ranks if "ring" in name else 1 << (ranks.bit_length() - 1)
+    return _TOO_FEW_ELEMENTS.get((op, name), name) if elements < pieces else name
+
+
+_TOO_FEW_ELEMENTS: Final = {
+    ("all_reduce", "ring"): "recursive_doubling",
+    ("all_reduce", "segmented_ring"): "recursive_doubling",
+    ("all_reduce", "rabenseifner"): "basic_linear",
+    ("reduce", "rabenseifner"): "linear",
+}
+"""ompi/mca/coll/base: a ring needs an element for each rank, halving one for each of its core (a power of two)."""
 
 
 def _bytes(text: str) -> int:
