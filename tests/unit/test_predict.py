@@ -164,6 +164,22 @@ def test_busbw_is_what_the_instrument_calls_so(op: str, ranks: int) -> None:
         assert bus_factor(op, ranks) == pytest.approx(OPS[op].factor(ranks))
 
 
+@pytest.mark.parametrize("size", [1_500_000, 128 * MIB])
+def test_the_interval_holds_the_truth_about_as_often_as_it_says(size: int) -> None:
+    world = World(pieces=(Piece(20e-6, 1e-10), Piece(60e-6, 2e-10, 64 * KIB)), sample_noise=0.03, launch_noise=0.03)
+    held = 0
+    for seed in range(15):
+        stored = synthetic_run(
+            [case("all_reduce", 8 << step) for step in range(20)], world, launches=6, samples=5, seed=seed
+        )
+        (found,) = answer(evidence_of(read_groups([stored]), "all_reduce"), 4, size).forecasts
+        assert found.seconds.low is not None
+        assert found.seconds.high is not None
+        held += found.seconds.low <= world.seconds("all_reduce", size, range(4)) <= found.seconds.high
+    # 155 of 160 such curves did between the sizes and beyond them; fewer than 12 of 15 has a probability below 1 %.
+    assert held >= 12
+
+
 def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
     (found,) = answer(evidence(), 128, MIB).forecasts
     assert "cores: 128 ranks on a host of 64 usable cores share cores, a new regime" in found.extrapolated[1]

@@ -15,7 +15,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_rate, format_size, format_time
-from busbw_analysis.launches import tail_of
+from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, fit_points, fit_series
 from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value
@@ -85,7 +85,7 @@ class MeasuredCurve:
         count = len(self.resampled.starts)
         sizes = np.broadcast_to(np.asarray(self.fit.sizes_bytes, dtype=np.float64), (count, len(self.fit.sizes_bytes)))
         found = self.resampled.predict(sizes, np.full(count, float(size_bytes)))
-        tail = tail_of(self.series.launches)
+        tail = tail_of_medians(self.series.launches)
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # Where resamples cut elsewhere, what all launches say may lie outside.
         return Value(value, min(low, value), max(high, value))
