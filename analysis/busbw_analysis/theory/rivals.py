@@ -156,6 +156,7 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
     rivals: dict[str, tuple[Rival, ...]] = {}
     ties: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
+    undecided: dict[int, list[str]] = {}
     contested = field.contested()
     for curve, options in field.options.items():
         op, by_hand = curve
@@ -170,11 +171,13 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
         elif len(options) > 1:
-            notes.append(_undecided(op, options[_KNOWN].terms[0], set(field.ranks[field.places[curve]].tolist())))
+            counts = len(set(field.ranks[field.places[curve]].tolist()))
+            undecided.setdefault(counts, []).append(f"{op} ({options[_KNOWN].terms[0].algorithm})")
         alike = [term.algorithm for option in (choice[curve], *equals) for term in options[option].terms]
         if len(alike) > 1:
             ties[op] = tuple(alike[1:])
     terms = {curve: field.options[curve][option].terms[0] for curve, option in choice.items()}
+    notes += [_undecided(counts, ops) for counts, ops in undecided.items()]
     return Outcome(terms, rivals, ties, tuple(notes))
 
 
@@ -191,13 +194,13 @@ def _unexplained(op: str, best: Rival) -> str:
     )
 
 
-def _undecided(op: str, taken: Term, counts: set[int]) -> str:
+def _undecided(counts: int, ops: Sequence[str]) -> str:
     why = "on one number of ranks ring and tree and all others fit alike"
-    if len(counts) > 1:
+    if counts > 1:
         why = "two numbers of ranks are needed to fit a cost, and another one to hold it against"
     return (
-        f"which algorithm is behind {op} cannot be told, for {why}; {taken.algorithm} is taken. Measure on at least "
-        f"{LEAST_RANK_COUNTS} numbers of ranks under like conditions"
+        f"which algorithm is behind {', '.join(ops)} cannot be told, so that in brackets is taken: {why}. Measure on "
+        f"at least {LEAST_RANK_COUNTS} numbers of ranks under like conditions"
     )
 
 
