@@ -7,6 +7,7 @@ from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.prediction import Prediction
 from busbw_analysis.theory.forecast import Forecast
+from busbw_analysis.theory.laws import BY_MESSAGES
 
 _COLUMNS: Final = (
     ("size", ""),
@@ -78,8 +79,9 @@ def text(prediction: Prediction) -> str:
         *_each("held out", forecasts, lambda one: [one.held_out.words]),
         *_each("tied", forecasts, _ties),
     ]
-    if any(one.measured is not None for one in forecasts):
-        notes.append("measured: it was among the data that the prediction is from, so its error is that of a fit")
+    for seen in {one.basis != BY_MESSAGES for one in forecasts if one.measured is not None}:
+        among = "it was among the data that the prediction is from, so its error is that of a fit"
+        notes.append(f"measured: {among if seen else 'the prediction has not seen it'}")
     return "\n".join([head, aligned(_COLUMNS, [_line(one) for one in forecasts], notes)])
 
 

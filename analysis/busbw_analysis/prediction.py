@@ -1,7 +1,7 @@
 """From what was measured to what was not: which curve or law answers a question, and what has to be said with it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
@@ -221,17 +221,13 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
     """From the op's own curves and messages; where those do not tell all parameters apart, from all ops."""
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
-    crowded = evidence.crowded(asked.ranks, asked.hosts)
-    alone = asked.hosts == asked.ranks
-
-    def unlike(regime: Regime) -> tuple[bool, bool]:
-        return regime.oversubscribed != crowded, (regime.placement == "one rank on each host") != alone
-
+    crowded, alone = evidence.crowded(asked.ranks, asked.hosts), asked.hosts == asked.ranks
+    unlike = {regime: _unlike(regime, crowded=crowded, alone=alone) for regime in apart}
     measured_by_hand = any(evidence.curves) and by_hand is not None
     has = {regime: sorted({one.ranks for one in members if one.op == evidence.op}) for regime, members in apart.items()}
     there = "; ".join(f"{regime}: {', '.join(map(str, counts))}" for regime, counts in has.items() if counts)
     why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
-    for regime in sorted(apart, key=unlike):
+    for regime in sorted(apart, key=lambda one: len(unlike[one])):
         members = apart[regime]
         own = [one for one in members if one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)]
         if len({one.ranks for one in own}) < 2:
@@ -244,9 +240,19 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
             except AnalysisError as error:
                 why = str(error)
                 continue
-            return laws
+            return tuple(replace(law, held_out=law.held_out.asked_for(*unlike[regime])) for law in laws)
     notes.append(f"no joint fit: {why}")
     return ()
+
+
+def _unlike(regime: Regime, *, crowded: bool, alone: bool) -> list[str]:
+    """What was asked for and ``regime`` is not, in words."""
+    said: list[str] = []
+    if regime.oversubscribed != crowded:
+        said.append("ranks that share cores" if crowded else "ranks with a core each")
+    if regime.placement != "one host" and (regime.placement == "one rank on each host") != alone:
+        said.append("one rank on each host" if alone else "several ranks on a host")
+    return said
 
 
 def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:

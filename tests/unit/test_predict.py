@@ -21,6 +21,7 @@ from busbw.ops import OPS
 from busbw.records import Case
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups
 from busbw_analysis.prediction import Prediction, laws_for, predict, question, scaling
 from busbw_analysis.theory.design import amounts
@@ -357,6 +358,25 @@ def test_ranks_with_a_core_each_and_ranks_that_share_them_are_not_one_joint_fit(
     found = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB)
     assert found.forecasts[0].basis == "messages between two ranks"
     assert "one host: 2; one host, more ranks than cores: 4" in found.notes[0]
+
+
+def test_parameters_of_ranks_with_a_core_each_are_no_test_of_ranks_that_share_them() -> None:
+    runs = [synthetic_run(cases(ranks), OBEYING, machine=Machine(usable_cores=5), seed=ranks) for ranks in (2, 4, 8)]
+    known = evidence_of(read_groups(runs), "all_reduce")
+    (shared,) = answer(known, 6, MIB).forecasts
+    assert "on 2, 4 ranks" in shared.parameters
+    assert shared.held_out.no_test_of == ("ranks that share cores",)
+    assert not shared.held_out.passed
+    (alone,) = answer(known, 3, MIB).forecasts
+    assert alone.held_out.passed
+
+
+def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
+    short = [case("all_reduce", size) for size in (KIB, MIB)] + cases(4, ("ping_pong",))
+    known = evidence_of(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
+    found = answer(known, 4, MIB)
+    assert found.forecasts[0].measured is not None
+    assert "measured: the prediction has not seen it" in predict_tables.text(found)
 
 
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:

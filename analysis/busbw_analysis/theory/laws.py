@@ -13,6 +13,9 @@ from busbw_analysis.theory.joint import Joint, Parameter
 from busbw_analysis.theory.models import Parameters
 from busbw_analysis.theory.terms import Term, candidates
 
+BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
+"""What a law can rest on."""
+
 VALID_SIZES, VALID_RANKS = 0.10, 0.20
 """Median relative error of held-out data up to which a prediction is called validated: sizes, and numbers of ranks."""
 
@@ -76,17 +79,17 @@ class Law:
 
 
 def _scored(term: Term, at: Callable[[int, int, float], Value], curves: Sequence[Series]) -> HeldOut:
-    """How far it is off on curves that its parameters have not seen."""
+    """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
+    largest = max((len(one.key.ranks) for one in curves), default=0)
     errors = [
-        abs(at(len(one.key.ranks), one.key.hosts, point.size_bytes).value / (point.time_ns / 1e9) - 1)
+        abs(at(largest, one.key.hosts, point.size_bytes).value / (point.time_ns / 1e9) - 1)
         for one in curves
+        if len(one.key.ranks) == largest
         for point in one.points
     ]
     if not errors:
         return HeldOut(f"{term.op} by {term.algorithm} was not measured", None, None, passed=False)
-    counts = sorted({len(one.key.ranks) for one in curves})
-    on = f"{', '.join(map(str, counts))} ranks"
-    how = f"measured times on {on} ({len(errors)}), which the parameters have not seen,"
+    how = f"measured times on {largest} ranks ({len(errors)}), which the parameters have not seen,"
     middle = median(errors)
     return HeldOut(how, middle, max(errors), middle <= VALID_RANKS)
 
@@ -107,7 +110,7 @@ def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], 
     return Law(
         term=term,
         at=at,
-        basis="messages between two ranks",
+        basis=BY_MESSAGES,
         parameters=f"{parameters.origin}; sums (γ) and what a call costs by itself (c0) are left out",
         interval_note="no interval: α and β of messages have none",
         held_out=_scored(term, at, curves),
@@ -135,7 +138,7 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
         return Law(
             term=term,
             at=at,
-            basis="a joint fit over numbers of ranks",
+            basis=JOINTLY,
             parameters=parameters,
             interval_note=joint.interval_note,
             held_out=held_out,
