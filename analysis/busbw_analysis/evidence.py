@@ -139,7 +139,7 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
         found = [one for one in differences(first, stored) if one.key not in _OF_A_SHAPE and one.unknown_in is None]
         if found and not force:
             message = (
-                f"these runs may not be used together: {found[0].text}; predict from runs of one machine and setting, "
+                f"these runs may not be used together: {found[0].text}; take runs of one machine and setting, "
                 "or overrule it with --force"
             )
             raise UnlikeRuns(message)
