@@ -93,6 +93,7 @@ def _line(one: Forecast) -> list[str]:
     if held_out.median_error is not None and held_out.worst_error is not None:
         score = f"{held_out.median_error:.1%}/{held_out.worst_error:.1%}"
     marks = [f"extrapolated: {reached}"] if reached else []
+    marks += ["tied"] if one.ties else []
     return [
         format_size(one.size_bytes) if one.size_bytes else MISSING,
         format_time(seconds.value * 1e9),
@@ -111,7 +112,12 @@ def _model(one: Forecast) -> list[str]:
 
 
 def _ties(one: Forecast) -> list[str]:
-    return [f"the data cannot tell it from {name}, which takes {format_time(taken * 1e9)}" for name, taken in one.ties]
+    if not one.ties:
+        return []
+    ends = (min(one.ties, key=lambda tie: tie[1]), max(one.ties, key=lambda tie: tie[1]))
+    named = [f"{format_time(taken * 1e9)} ({name})" for name, taken in dict.fromkeys(ends)]
+    others = "another, which takes" if len(one.ties) == 1 else f"{len(one.ties)} others, which take"
+    return [f"the data cannot tell {one.algorithm} from {others} {' to '.join(named)}"]
 
 
 def _each(label: str, forecasts: Sequence[Forecast], said: Callable[[Forecast], Sequence[str]]) -> list[str]:

@@ -213,8 +213,10 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
     if evidence.op in UNMODELLED:
         return (), (f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks",)
     joint = _by_joint_fit(evidence, asked, notes)
-    messages = _by_messages(evidence, asked, notes)
-    return _better(joint, messages), tuple(notes)
+    about_messages: list[str] = []
+    laws = _better(joint, _by_messages(evidence, asked, about_messages))
+    # Where the joint fit answers, it is no matter what messages could not.
+    return laws, tuple(notes if joint and laws is joint else [*notes, *about_messages])
 
 
 def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:

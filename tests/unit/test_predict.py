@@ -344,6 +344,15 @@ def test_what_a_library_runs_is_not_guessed() -> None:
     assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
 
 
+def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_they_take() -> None:
+    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    (found,) = answer(known, 16, MIB).forecasts
+    assert "segmented-ring" in dict(found.ties)
+    said = predict_tables.text(answer(known, 16, MIB))
+    assert "the data cannot tell segmented ring (gloo) from" in said
+    assert said.count("cannot tell") == 1
+
+
 def test_a_copy_in_memory_has_no_other_ranks() -> None:
     copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
     known = evidence_of(read_groups([copies]), "memory_copy")

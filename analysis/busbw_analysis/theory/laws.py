@@ -9,7 +9,7 @@ from typing import Final
 
 from busbw.units import format_rate, format_time
 from busbw_analysis.series import Series
-from busbw_analysis.theory.joint import Joint, Parameter
+from busbw_analysis.theory.joint import PARAMETERS, Joint, Parameter
 from busbw_analysis.theory.models import Parameters
 from busbw_analysis.theory.terms import Term, candidates
 
@@ -177,6 +177,8 @@ def _in_words(joint: Joint) -> str:
     ops = sorted({one.op for one in joint.observations})
     ranks = sorted({one.ranks for one in joint.observations})
     told = ", ".join(said) or "none that the data tell apart"
+    if joint.coefficients[PARAMETERS.index("shared")] > 0:
+        told += " (in place of S β the bytes that all ranks move, over R)"
     return f"{told}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
 
 
