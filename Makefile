@@ -63,7 +63,7 @@ bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/control_time.py
 	$(venv)/bin/python tests/bench/stream.py
 
-bench-fit: $(installed) ## how often fits find what is there, and how often their intervals hold it: some ten minutes
+bench-fit: $(installed) ## how often fits find what is there, and how often their intervals hold it: 10 to 20 minutes
 	$(venv)/bin/python tests/bench/fits.py
 
 bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the fastest of cudaMemcpyAsync, torch and Triton
