@@ -87,6 +87,7 @@ class MpiBackend:
             everyone = MPI.COMM_WORLD
             for comm in (everyone, MPI.COMM_SELF):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
+            refuse_mixed_levels(everyone)
             self._control = everyone.Dup()
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)
@@ -299,7 +300,6 @@ def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
         _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
     everyone = MPI.COMM_WORLD
     refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
-    refuse_mixed_levels(everyone)
 
 
 def _init(threads: int) -> None:
@@ -313,6 +313,7 @@ def _init(threads: int) -> None:
 
 def broadcast(text: bytes) -> bytes:
     """Rank 0's ``text`` at every rank. Raises LaunchError when MPI cannot."""
+    refuse_mixed_levels(MPI.COMM_WORLD)
     length = np.asarray([len(text)], dtype=np.int64)
     try:
         MPI.COMM_WORLD.Bcast(length)
