@@ -114,10 +114,16 @@ def _model(one: Forecast) -> list[str]:
 def _ties(one: Forecast) -> list[str]:
     if not one.ties:
         return []
-    ends = (min(one.ties, key=lambda tie: tie[1]), max(one.ties, key=lambda tie: tie[1]))
+    told = [(name, taken) for name, taken in one.ties if taken is not None]
+    untold = [name for name, taken in one.ties if taken is None]
+    said = f"the data cannot tell {one.algorithm} from"
+    if not told:
+        return [f"{said} {', '.join(untold)}, nor what those would take"]
+    ends = (min(told, key=lambda tie: tie[1]), max(told, key=lambda tie: tie[1]))
     named = [f"{format_time(taken * 1e9)} ({name})" for name, taken in dict.fromkeys(ends)]
-    others = "another, which takes" if len(one.ties) == 1 else f"{len(one.ties)} others, which take"
-    return [f"the data cannot tell {one.algorithm} from {others} {' to '.join(named)}"]
+    others = "another, which takes" if len(told) == 1 else f"{len(told)} others, which take"
+    rest = f"; nor from {', '.join(untold)}, of which they do not tell the time" if untold else ""
+    return [f"{said} {others} {' to '.join(named)}{rest}"]
 
 
 def _each(label: str, forecasts: Sequence[Forecast], said: Callable[[Forecast], Sequence[str]]) -> list[str]:

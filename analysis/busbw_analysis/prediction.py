@@ -214,7 +214,7 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
         return (), (f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks",)
     joint = _by_joint_fit(evidence, asked, notes)
     about_messages: list[str] = []
-    laws = _better(joint, _by_messages(evidence, asked, about_messages))
+    laws = _better(joint, _by_messages(evidence, asked, about_messages), notes)
     # Where the joint fit answers, it is no matter what messages could not.
     return laws, tuple(notes if joint and laws is joint else [*notes, *about_messages])
 
@@ -276,14 +276,23 @@ def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple
     )
 
 
-def _better(one: tuple[Law, ...], two: tuple[Law, ...]) -> tuple[Law, ...]:
-    """Those of which the chosen one was less wrong; the first where that is not known."""
+def _better(joint: tuple[Law, ...], messages: tuple[Law, ...], notes: list[str]) -> tuple[Law, ...]:
+    """Those of which the chosen one was less wrong on what it had not seen; the other one is named in ``notes``.
 
-    def error(laws: tuple[Law, ...]) -> float:
-        held_out = next((law.held_out for law in laws if law.chosen), None)
-        return float("inf") if held_out is None or held_out.median_error is None else held_out.median_error
-
-    return two if error(two) < error(one) or not one else one
+    Where nothing could be kept from the joint fit, it has seen the op itself on several numbers of ranks, and messages
+    have not: they are taken only where they passed.
+    """
+    known, other = (next((law for law in laws if law.chosen), None) for laws in (joint, messages))
+    if known is None or other is None:
+        return messages if known is None else joint
+    score, against = known.held_out.median_error, other.held_out.median_error
+    if score is None:
+        by_messages = other.held_out.passed
+    else:
+        by_messages = against is not None and against < score
+    left = known if by_messages else other
+    notes.append(f"not used: {left.basis}, {left.held_out.words}")
+    return messages if by_messages else joint
 
 
 def _reaches(evidence: Evidence, asked: Question) -> tuple[str, ...]:

@@ -52,6 +52,15 @@ class Obeying(World):
         return truth(op, len(ranks), size_bytes, self.hosts)
 
 
+@dataclass(frozen=True, slots=True)
+class Hurried(Obeying):
+    """As that, but a collective takes 5 times as long: messages between two ranks say too little of it."""
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
+        return truth(op, len(ranks), size_bytes, self.hosts) * (1 if op == "ping_pong" else 5)
+
+
 OBEYING = Obeying(sample_noise=0.01, launch_noise=0.01)
 
 
@@ -217,6 +226,30 @@ def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_
     assert any("no joint fit" in note for note in answer(only, 16, MIB).notes)
 
 
+@pytest.mark.parametrize(
+    ("shapes", "asked", "cores"), [(((6, 1), (8, 1)), (7, 1), 4), (((8, 2), (16, 4)), (12, 3), 64)]
+)
+def test_messages_known_to_be_wrong_do_not_replace_a_joint_fit_that_could_not_be_tested(
+    shapes: Sequence[tuple[int, int]], asked: tuple[int, int], cores: int
+) -> None:
+    ranks, hosts = asked
+    runs = [
+        synthetic_run(
+            cases(count, nodes=over),
+            Hurried(sample_noise=0.01, hosts=over),
+            machine=Machine(hosts=tuple(f"node{number}" for number in range(over)), usable_cores=cores),
+            samples=7,
+            seed=count,
+        )
+        for count, over in shapes
+    ]
+    found = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts)
+    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
+    assert found.forecasts[0].seconds.value == pytest.approx(5 * truth("all_reduce", ranks, MIB, hosts), rel=0.05)
+    assert not found.forecasts[0].held_out.passed
+    assert any(note.startswith("not used: messages between two ranks, not validated") for note in found.notes)
+
+
 def test_a_barrier_is_predicted_without_a_size() -> None:
     known = evidence_of(read_groups([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
     (found,) = answer(known, 64).forecasts
@@ -351,6 +384,18 @@ def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_t
     said = predict_tables.text(answer(known, 16, MIB))
     assert "the data cannot tell segmented ring (gloo) from" in said
     assert said.count("cannot tell") == 1
+
+
+@pytest.mark.parametrize("shape", [(2, 4), (4, 8)])
+def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Sequence[int]) -> None:
+    known = evidence_of(read_groups([run(ranks, ops=("all_reduce",)) for ranks in shape]), "all_reduce")
+    found = answer(known, 6, MIB)
+    assert found.forecasts[0].seconds.value == pytest.approx(truth("all_reduce", 6, MIB), rel=0.05)
+    untold = [name for name, taken in found.forecasts[0].ties if taken is None]
+    assert untold
+    assert f"nor from {', '.join(untold)}, of which they do not tell the time" in predict_tables.text(found)
+    rows = json.loads(json.dumps(predict_tables.document(found)))["predictions"][0]["ties"]
+    assert {row["algorithm"] for row in rows if row["seconds"] is None} == set(untold)
 
 
 def test_a_copy_in_memory_has_no_other_ranks() -> None:

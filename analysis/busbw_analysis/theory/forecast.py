@@ -33,7 +33,8 @@ class Forecast:
     """What is predicted of one call: ``seconds`` with its interval, what it rests on and what is extrapolated.
 
     ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
-    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one.
+    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where their
+    parameters do not tell.
     """
 
     op: str
@@ -49,7 +50,7 @@ class Forecast:
     extrapolated: tuple[str, ...]
     held_out: HeldOut
     measured: Point | None
-    ties: tuple[tuple[str, float], ...] = ()
+    ties: tuple[tuple[str, float | None], ...] = ()
 
     @property
     def algbw(self) -> float | None:
@@ -223,11 +224,18 @@ def by_law(
         held_out=law.held_out.asked_for(*beyond),
         measured=points[0] if points else None,
         ties=tuple(
-            (other.term.algorithm, other.at(ranks, hosts, size_bytes).value)
+            (other.term.algorithm, _told(other, ranks, hosts, size_bytes))
             for other in laws
             if other.tied and other is not law and other.term.possible(ranks, hosts)
         ),
     )
+
+
+def _told(law: Law, ranks: int, hosts: int, size_bytes: int) -> float | None:
+    try:
+        return law.at(ranks, hosts, size_bytes).value
+    except AnalysisError:
+        return None
 
 
 def _point(series: Series, size_bytes: int) -> Point | None:
