@@ -70,7 +70,7 @@ def nccl_text(rows: Sequence[Row]) -> str:
         return ""
     notes = (
         f"{SOURCE}: it orders NCCL's choices, and its times are no promise; a plugin may choose otherwise",
-        "rates: links up × what NCCL takes one to carry; the channels of its search are not recorded, 16 are assumed",
+        "rates: links up × what NCCL takes one to carry; rings and trees are assumed to have 16 channels",
     )
     return aligned(_COLUMNS, [_cells(row) for row in rows], notes)
 

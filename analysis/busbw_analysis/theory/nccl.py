@@ -19,6 +19,9 @@ from busbw_analysis.theory.nccl_tables import (
     LL128_TREE_MOST,
     LL_MOST,
     NVLS_EFFICIENCY,
+    NVLS_FEWEST_RANKS,
+    NVLS_MOST_HEADS,
+    NVLS_SPEEDS,
     NVLS_TREE_MOST,
     TREE_CORRECTION,
     TREE_MOST,
@@ -47,8 +50,9 @@ _NET_OVERHEAD: Final = {"Intel": 1.0, "AMD": 2.0}
 class Machine:
     """What NCCL's model is fed with. ``bus_rate`` is what all channels of a GPU carry inside a host together, B/s in
     one direction; ``network_rate`` the same between hosts for each GPU's ring (all channels together), None on one
-    host. ``switched``: whether NVSwitches connect the GPUs, which NVLS takes. ``medium`` is what GPUs of a host talk
-    over. ``in_network``: whether the network's switches add up, which CollNet takes.
+    host. ``channels`` are those of rings and trees; NVLS has others (``heads``). ``switched``: whether NVSwitches
+    connect the GPUs, which NVLS takes. ``medium`` is what GPUs of a host talk over. ``in_network``: whether the
+    network's switches add up, which CollNet takes.
     """
 
     architecture: Architecture
@@ -78,6 +82,11 @@ class Machine:
     def ranks_per_host(self) -> int:
         """GPUs of one host."""
         return self.ranks // self.hosts
+
+    @property
+    def heads(self) -> int:
+        """Channels of NVLS: one for each GPU of a host, which is its head."""
+        return min(self.ranks_per_host, NVLS_MOST_HEADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +177,10 @@ def _considered(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machi
         return False
     if algorithm not in {"Tree", "Ring"} and protocol != "Simple":
         return False
+    adding = machine.switched and machine.ranks_per_host >= NVLS_FEWEST_RANKS
     needs = {
-        "NVLS": machine.switched and NVLS_EFFICIENCY[machine.architecture] > 0 and machine.channels > 1,
-        "NVLSTree": machine.switched and NVLS_EFFICIENCY[machine.architecture] > 0 and machine.hosts > 1,
+        "NVLS": adding,
+        "NVLSTree": adding and machine.hosts > 1,
         "CollNetDirect": machine.in_network and machine.switched and machine.hosts > 1,
         "CollNetChain": machine.in_network and machine.hosts > 1,
         "PAT": machine.hosts == machine.ranks,
@@ -216,17 +226,17 @@ def _ring_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
     if protocol == "LL":
         return min(_ll_most(machine), bus * 0.5)
     if protocol == "LL128":
-        return min(bus * _LL128_OF_A_LINE, _of_all_channels(LL128_RING_MOST, machine))
+        return min(bus * _LL128_OF_A_LINE, _of_channels(LL128_RING_MOST, machine, machine.channels))
     return bus
 
 
 def _tree_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
-    tree = min(bus * 0.92, _of_all_channels(TREE_MOST, machine))
+    tree = min(bus * 0.92, _of_channels(TREE_MOST, machine, machine.channels))
     if protocol == "LL":
         return min(tree / 3.8, _ll_most(machine))
     if protocol == "LL128":
         share = 7 / 9 if machine.hosts == 1 else 120 / 128
-        return min(tree * share, _of_all_channels(LL128_TREE_MOST, machine))
+        return min(tree * share, _of_channels(LL128_TREE_MOST, machine, machine.channels))
     return tree
 
 
@@ -241,23 +251,30 @@ def _ll_most(machine: Machine) -> float:
     return row[_place(machine)] * 1e9
 
 
-def _of_all_channels(most: Mapping[Architecture, Three], machine: Machine) -> float:
-    return machine.channels * most[machine.architecture][_place(machine)] * 1e9
+def _of_channels(most: Mapping[Architecture, Three], machine: Machine, channels: int) -> float:
+    return channels * most[machine.architecture][_place(machine)] * 1e9
 
 
 def _switched_busbw(op: Op, algorithm: Algorithm, machine: Machine) -> float:
-    """NVLS: a link carries the head's channel twice and every other one once, so n heads have B · n/(n+1) between them;
-    twice that in an all-reduce, where the switch adds up and hands out at the same time.
-    """
-    per_host = machine.ranks_per_host
-    bus = machine.bus_rate * per_host / (per_host + 1)
-    bus *= NVLS_EFFICIENCY[machine.architecture] * (machine.channels - 1) / machine.channels
+    """Twice what all heads have together in an all-reduce, where the switch adds up and hands out at the same time."""
+    per_host, heads = machine.ranks_per_host, machine.heads
+    bus = heads * _head_rate(machine) * NVLS_EFFICIENCY[machine.architecture] * (heads - 1) / heads
     bus *= 2 if op == "all_reduce" else (per_host - 1) / per_host
     if machine.hosts == 1:
         return bus
     inter = (machine.network_rate or 0.0) * (2 if algorithm == "NVLSTree" and machine.hosts == 2 else 1)
-    most = _of_all_channels(NVLS_TREE_MOST, machine) if algorithm == "NVLSTree" else math.inf
+    most = _of_channels(NVLS_TREE_MOST, machine, heads) if algorithm == "NVLSTree" else math.inf
     return min(bus, inter, most)
+
+
+def _head_rate(machine: Machine) -> float:
+    """What a channel of NVLS gets. A link carries that of its own head twice and every other one once, so it has room
+    for 1/(n+1) of the link; on one host it is the fastest of a list of rates that fits, and 0 where none does.
+    """
+    room = machine.bus_rate / (machine.heads + 1)
+    if machine.hosts > 1:
+        return room
+    return next((speed * 1e9 for speed in NVLS_SPEEDS[machine.architecture] if speed * 1e9 <= room), 0.0)
 
 
 def _latency(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:

@@ -30,7 +30,9 @@ _OVERRIDES: Final = frozenset(
     )
 )
 _CHANNELS: Final = 16
-"""NCCL's search settles on about so many where NVSwitches connect the GPUs; its model hardly depends on it."""
+"""The search for rings and trees settles on about so many where NVSwitches connect the GPUs; the model of these hardly
+depends on it. NVLS has one for each GPU.
+"""
 
 
 def choices_of(

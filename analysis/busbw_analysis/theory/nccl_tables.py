@@ -1,6 +1,7 @@
 """The constants of NCCL's tuning model, in its units: µs and GB/s.
 
-Source: NCCL 2.30.7 (5067397), src/graph/tuning.cc for all but what a link carries, which is in src/graph/topo.h.
+Source: NCCL 2.30.7 (5067397), src/graph/tuning.cc for all but what a link carries, which is in src/graph/topo.h, and
+what the search tries and allows, which is in src/graph/search.cc.
 Rows are LL, LL128, Simple; or one host, two hosts, more hosts.
 """
 
@@ -111,6 +112,20 @@ NVLS_TREE_MOST: Final[dict[Architecture, Three]] = {
 }
 
 NVLS_EFFICIENCY: Final[dict[Architecture, float]] = {"Volta": 0.0, "Ampere": 0.0, "Hopper": 0.85, "Blackwell": 0.74}
+
+NVLS_MOST_HEADS: Final = 32
+"""GPUs of a host that have a channel of NVLS each; no more do."""
+
+NVLS_FEWEST_RANKS: Final = 3
+"""Of a host: for two, NCCL has long had no NVLS, and where it has, expects less than a third of a ring of it."""
+
+NVLS_SPEEDS: Final[dict[Architecture, tuple[float, ...]]] = {
+    "Volta": (),
+    "Ampere": (),
+    "Hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
+    "Blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0),
+}
+"""What the search on one host tries for each channel, the first that fits being taken."""
 
 TREE_CORRECTION: Final[dict[Protocol, tuple[float, ...]]] = {
     "LL": (
