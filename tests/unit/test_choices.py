@@ -244,6 +244,20 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
     assert block.row.algorithm == "reduce, then scatter"
 
 
+@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
+def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
+    """Its blocks are put in order at home before; only of other numbers an exchange brings them home in the end."""
+    row = formula_of("Open MPI", "reduce_scatter", "butterfly", ranks)
+    assert row is not None
+    assert row.rounds(ranks, 1) == ranks.bit_length() - 1
+    assert row.sent(ranks, 1) == row.added(ranks, 1) == pytest.approx((ranks - 1) / ranks)
+    assert row.moved(ranks, 1) == pytest.approx(ranks - 1)
+    assert formula_of("Open MPI", "reduce_scatter", "butterfly", 3 * ranks) is None
+    chosen = choose(TUNED, Call("reduce_scatter", 4, 1, 32 * KIB, "float32"))
+    assert isinstance(chosen, Choice)
+    assert (chosen.name, chosen.row.rounds(4, 1), chosen.row.sent(4, 1)) == ("butterfly", 2, 0.75)
+
+
 KEY = SeriesKey(
     op="all_reduce",
     backend="mpi",

@@ -158,22 +158,6 @@ _DOUBLING_SCATTER = Textbook(
 )
 
 
-def _butterfly(ranks: int) -> Textbook:
-    """Recursive halving in an order of blocks that needs one more exchange to bring them home; none for two ranks."""
-    halving = _row("reduce_scatter", "recursive-halving")
-    if ranks == 2:  # which are their own mirrors
-        return halving
-    return replace(
-        halving,
-        algorithm="butterfly",
-        rounds=lambda n, k: halving.rounds(n, k) + 1,
-        sent=lambda n, k: halving.sent(n, k) + 1 / n,
-        moved=lambda n, k: halving.moved(n, k) + 1,
-        formula="(lg n + 1) α + S β + (n−1)/n S γ, n a power of 2",
-        source="Träff 2005; ompi/mca/coll/base: halving, then blocks are exchanged with the rank of mirrored bits",
-    )
-
-
 def _knomial(ranks: int) -> Textbook | None:
     """A tree of radix 4: up to 4 ranks its root sends to all others; above, no formula was counted."""
     return _LINEAR_BROADCAST if ranks <= 4 else None
@@ -256,7 +240,8 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
     (_OPEN_MPI, "reduce_scatter"): {
         "recursive_doubling": _everywhere(_DOUBLING_SCATTER),
         "recursive_halving": "recursive-halving",
-        "butterfly": _butterfly,
+        # For a power of 2 each rank puts its blocks in the order of mirrored bits before, and then halves.
+        "butterfly": "recursive-halving",
     },
     (_OPEN_MPI, "gather"): {"basic_linear": "linear", "binomial": "binomial-tree"},
     (_OPEN_MPI, "scatter"): {"basic_linear": "linear", "binomial": "binomial-tree", "linear_nb": "linear"},
