@@ -123,8 +123,24 @@ def test_latencies_are_those_of_steps() -> None:
     assert by["Ring", "Simple"] == pytest.approx(8.4 + 14 * 3.4)
     assert by["Tree", "LL128"] == pytest.approx(14.0 + 14 * 1.25)
     assert expected("all_gather", "Ring", "LL", machine).latency_seconds * 1e6 == pytest.approx(6.6 + 7 * 0.6)
-    assert expected("broadcast", "Ring", "Simple", machine).latency_seconds * 1e6 == pytest.approx(8.4 + 8 * 4.0)
+    apart = replace(machine, switched=False)
+    assert expected("broadcast", "Ring", "Simple", apart).latency_seconds * 1e6 == pytest.approx(8.4 + 8 * 4.0)
     assert expected("all_reduce", "NVLS", "Simple", eight("Hopper")).latency_seconds * 1e6 == pytest.approx(25)
+
+
+@pytest.mark.parametrize("op", ["broadcast", "reduce"])
+@pytest.mark.parametrize("ranks", [2, 8])
+def test_through_switches_a_chain_is_one_step(op: Op, ranks: int) -> None:
+    """For however many GPUs: so a short broadcast of H200 x 8 is expected in 7.2 µs, and 16 MiB go by Simple."""
+    machine = eight("Hopper", ranks=ranks)
+    by = {one.protocol: one.latency_seconds * 1e6 for one in expectations(op, machine)}
+    assert by == pytest.approx({"LL": 6.6 + 0.6, "LL128": 14.0 + 1.9, "Simple": 8.4 + 3.4})
+    assert choose(op, 8, machine).seconds * 1e6 == pytest.approx(7.2, abs=0.01)
+    long = choose(op, 16 << 20, machine)
+    assert long.expectation.protocol == "Simple"
+    assert long.seconds == pytest.approx(11.8e-6 + (16 << 20) / 370.8e9)
+    several = replace(FOUR_HOSTS, ranks=4 * ranks)
+    assert expected(op, "Ring", "LL", several).latency_seconds * 1e6 == pytest.approx(6.6 + 4 * ranks * 2.7)
 
 
 FOUR_HOSTS = eight("Hopper", ranks=32, hosts=4, network_rate=360 * GB)

@@ -301,6 +301,9 @@ def _latency(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine)
 def _ring_latency(op: Op, protocol: Protocol, machine: Machine, intra: float, inter: float) -> float:
     steps = _steps(op, machine.ranks)
     if op in {"broadcast", "reduce"}:
+        if machine.hosts == 1 and machine.switched:
+            # All channels go through the GPUs in the same order there, and NCCL then counts one step.
+            return intra
         place = _PROTOCOLS.index(protocol)
         slow = HARDWARE_LATENCY["network" if machine.hosts > 1 else machine.medium]
         return steps * slow["Tree" if protocol == "Simple" else "Ring"][place]
