@@ -18,6 +18,9 @@ from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney
 _ONE_MESSAGE: Final = "ping_pong"
 _SPREAD: Final = "by hand: spread"
 _ALONE: Final = "alone"
+_MESSAGES_OF_A_PAIR: Final = 2
+"""In a call of ``pair_matrix``: the bytes one way, and an element in answer."""
+
 _AT_MOST: Final = "that is the most it can be, for every rank received as many messages as it sent"
 
 _COLUMNS: Final = (
@@ -136,7 +139,7 @@ def _max_rate_rows(judgement: Judgement) -> Iterator[Row]:
     reached = found.at_least is None
     yield {
         **row,
-        "alpha_seconds": found.model.alpha_seconds,
+        "alpha_seconds": found.model.alpha_seconds / _MESSAGES_OF_A_PAIR,
         "beta_seconds_per_byte": 1 / found.model.pair_rate,
         "shared_rate": found.model.shared_rate if math.isfinite(found.model.shared_rate) else None,
         "shared_rate_at_least": found.at_least,

@@ -1,4 +1,5 @@
 import math
+from collections.abc import Mapping
 
 import numpy as np
 import pytest
@@ -7,7 +8,7 @@ from hypothesis import strategies as st
 
 from busbw.errors import AnalysisError
 from busbw.records import Case
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.columns import Row
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
@@ -266,8 +267,9 @@ def test_points_that_carry_no_contest_are_refused(sizes: list[int], times: list[
 # --- of a run --------------------------------------------------------------------------------------------------
 
 
-def rows_of(cases: list[Case], **more: object) -> list[Row]:
-    run = synthetic_run(cases, World(jitter_seconds=0, launch_noise=0), samples=5, **more)  # type: ignore[arg-type] # keywords
+def rows_of(cases: list[Case], by_op: Mapping[str, tuple[Piece, ...]] | None = None, **more: object) -> list[Row]:
+    world = World(jitter_seconds=0, launch_noise=0, by_op=by_op or {})
+    run = synthetic_run(cases, world, samples=5, **more)  # type: ignore[arg-type] # keywords
     return message_rows(judge(pool((run,))))
 
 
@@ -310,6 +312,9 @@ def test_pairs_that_ran_alone_and_together_tell_what_they_share() -> None:
     assert len(rows) == 1
     assert rows[0]["refused"] is None
     assert (rows[0]["shared_rate"] is None) != (rows[0]["shared_rate_at_least"] is None)
+    both_messages = rows_of(both, {"pair_matrix": (Piece(40e-6, 1e-10),)})[0]
+    assert both_messages["alpha_seconds"] == pytest.approx(20e-6, rel=0.05), "one of two: the answer takes as long"
+    assert both_messages["beta_seconds_per_byte"] == pytest.approx(1e-10, rel=0.05)
     together = rows_of([case("pair_matrix", size, 4) for size in sizes])
     assert "needs 2 numbers of pairs" in together[0]["refused"]
     apart = rows_of([case("pair_matrix", size, 4, nodes=2) for size in sizes], machine=Machine(hosts=("a", "b")))
