@@ -248,6 +248,37 @@ def test_a_model_that_cannot_be_had_says_why_and_the_others_go_on() -> None:
     assert found.winner in {"Hockney", "PLogP table"}
 
 
+QUICK = [64, 512, 4 * KIB, 32 * KIB, 256 * KIB, 2 * MIB, 4 * MIB, 16 * MIB]
+"""What the quick suite measures of ``ping_pong``."""
+
+
+def after_a_jump(sizes: list[int]) -> list[float]:
+    return [2e-6 + size / 8e9 + (20e-6 if size > 32 * KIB else 0) for size in sizes]
+
+
+@pytest.mark.parametrize("sizes", [QUICK[:7], QUICK, sorted([*QUICK, 16 * KIB])], ids=len)
+def test_few_sizes_do_not_tell_of_a_handshake_and_that_is_said(sizes: list[int]) -> None:
+    found = contest(sizes, after_a_jump(sizes))
+    said = f"a handshake cannot be told from fewer than 10 sizes, and here are {len(sizes)}"
+    handshake = next(one for one in found.entrants if one.name == "eager/rendezvous")
+    assert (handshake.model, handshake.reason) == (None, said)
+    assert found.winner != "eager/rendezvous"
+    assert found.words.endswith(f"; {said}")
+    rows = rows_of([case("ping_pong", size, 2) for size in sizes])
+    assert said in next(row for row in rows if row.get("wins"))["note"]
+    assert f"none: {said}" in message_text(rows)
+
+
+def test_ten_sizes_tell_of_a_handshake() -> None:
+    sizes = sorted([*QUICK, 16 * KIB, 64 * KIB])
+    found = contest(sizes, after_a_jump(sizes))
+    handshake = next(one for one in found.entrants if one.name == "eager/rendezvous").model
+    assert isinstance(handshake, EagerRendezvous)
+    assert (handshake.last_eager_bytes, handshake.first_rendezvous_bytes) == (32 * KIB, 64 * KIB)
+    assert found.winner == "eager/rendezvous"
+    assert "cannot be told" not in found.words
+
+
 @pytest.mark.parametrize(
     ("sizes", "times", "words"),
     [
