@@ -421,6 +421,23 @@ def test_a_barrier_has_one_size_and_takes_part() -> None:
     assert fitted.algorithms["barrier"] == "dissemination (gloo)"
 
 
+def test_a_barrier_alone_has_its_delay_and_no_size_to_try_others_at() -> None:
+    (one,) = fit_regimes(seen(term("barrier", "dissemination"), 4, sizes=[0]))
+    assert one.joint is not None
+    together = next(mixed for mixed in one.joint.together if "alpha" in mixed.parameters)
+    assert together.estimate is not None
+    rounds = {"dissemination": 2, "dissemination (gloo)": 4}[one.joint.algorithms["barrier"] or ""]
+    assert together.estimate.value == pytest.approx(2 / rounds * TRUE["alpha"] + TRUE["per_call"] / rounds, rel=1e-6)
+
+
+@pytest.mark.parametrize("schema", ["schema-1", "schema-2", "schema-3"])
+def test_runs_whose_only_curve_is_a_barrier_can_be_fitted(schema: str) -> None:
+    run = Path(__file__).parents[1] / "data" / schema
+    done = CliRunner().invoke(main, ["fit", str(run)])
+    assert done.exit_code == 0, done.output
+    assert "joint fit" in done.stdout
+
+
 # --- what is printed -----------------------------------------------------------------------------------------------
 
 

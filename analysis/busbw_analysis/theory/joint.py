@@ -384,7 +384,9 @@ def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: F
     if again:
         words = f"another number of ranks, such as {more}"
         found.append((words, [amounts(term, *there, size) for term in again for size in sizes]))
-    return tuple(_remedy(words, np.asarray(extra), coefficients, times_of(observations)) for words, extra in found)
+    times = times_of(observations)
+    # Where nothing but a barrier was timed there is no size to measure anything else at.
+    return tuple(_remedy(words, np.asarray(extra), coefficients, times) for words, extra in found if extra)
 
 
 _OF_TWO_RANKS: Final = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
