@@ -25,8 +25,8 @@ FEWEST_SIZES = 7
 """So that 4 are left of them to fit and 3 can be held out."""
 
 FEWEST_OF_A_HANDSHAKE = 10
-"""So that 6 are left to fit, 3 on either side of a threshold. With fewer, leaving out single sizes would not do, either:
-there the straight line wins over a jump that is plain to see.
+"""So that 6 are left to fit, 3 on either side of a threshold. With fewer, to leave out one size at a time would not do,
+either: the straight line wins there over a jump that is plain to see.
 """
 
 VALID_MEDIAN_ERROR = 0.10
@@ -237,10 +237,9 @@ def contest(sizes_bytes: Sequence[int], seconds: Sequence[float]) -> Contest:
 
 def _untold_handshake(sizes: int) -> str:
     """What is to be said where so many sizes cannot tell of a handshake; "" where they can."""
-    few = sizes < FEWEST_OF_A_HANDSHAKE
-    return (
-        f"a handshake cannot be told from fewer than {FEWEST_OF_A_HANDSHAKE} sizes, and here are {sizes}" if few else ""
-    )
+    if sizes >= FEWEST_OF_A_HANDSHAKE:
+        return ""
+    return f"a handshake cannot be told from fewer than {FEWEST_OF_A_HANDSHAKE} sizes, and here are {sizes}"
 
 
 def _no_worse(error: Floats, best: Floats) -> bool:
