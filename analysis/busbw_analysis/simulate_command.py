@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -19,6 +20,9 @@ from busbw_analysis.theory.textbook import textbook
 MOST_RANKS = 2048
 """A ring of so many is 8 million messages, a gigabyte and a half of them."""
 
+_UNSIZED: Final = "barrier"
+"""The one operation with algorithms whose messages carry no data."""
+
 
 @click.command("simulate")
 @click.option("--op", required=True, help="An operation that there are algorithms of (busbw list algorithms).")
@@ -32,7 +36,7 @@ MOST_RANKS = 2048
     show_default=True,
     help="Neighbouring ranks on one host, or dealt out over the hosts.",
 )
-@click.option("--size", "sizes", required=True, help="S: a size, a list (8,1KiB) or a range (8..64MiB*2).")
+@click.option("--size", "sizes", help="S: a size, a list (8,1KiB) or a range (8..64MiB*2); a barrier has none.")
 @click.option(
     "--network",
     "specification",
@@ -68,7 +72,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     ranks: int | None,
     ranks_per_host: int | None,
     order: Order,
-    sizes: str,
+    sizes: str | None,
     specification: str | None,
     run: str | None,
     changes: tuple[str, ...],
@@ -84,7 +88,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     rail (also spine) and fat-tree (also leaf, spines, oversubscription, routing, seed); docs/models.md describes them.
     """
     names = _algorithms(op, algorithm)
-    wanted = parse_sizes(sizes)
+    wanted = _sizes(op, sizes)
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
         message = "want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN"
@@ -141,6 +145,21 @@ def _algorithms(op: str, algorithm: str) -> list[str]:
         message = f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}"
         raise UsageError(message)
     return names
+
+
+def _sizes(op: str, text: str | None) -> tuple[int, ...]:
+    """The sizes of ``text``; (0,) for an op that has none."""
+    wanted = () if text is None else parse_sizes(text)
+    if op == _UNSIZED:
+        if wanted:
+            message = f"{op} has no size; leave out --size"
+            raise UsageError(message)
+        return (0,)
+    if not wanted or not all(wanted):
+        given = "--size has 0" if wanted else "no size was given"
+        message = f"{given}; {op} takes --size with one or several above 0: 1GiB, or 8..1GiB*2"
+        raise UsageError(message)
+    return wanted
 
 
 def _placement(specification: str, ranks: int | None, per_host: int | None, order: Order) -> Placement:

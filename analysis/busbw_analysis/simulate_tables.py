@@ -29,7 +29,9 @@ _NOTES: Final = (
 
 
 def row_of(op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Simulation, formula: float | None) -> Row:
-    """Seconds, bytes and B/s, and every kind of link with its busiest one; None where there is no such thing."""
+    """Seconds, bytes (0 of an op that has none) and B/s, and every kind of link with its lowest and highest rate and
+    its busiest one; None where there is no such thing.
+    """
     algbw = size_bytes / simulation.seconds if size_bytes and simulation.seconds else None
     factor = _FACTORS.get(op)
     return {
@@ -70,9 +72,11 @@ def _kinds(simulation: Simulation) -> list[JSON]:
         most = alike[0]
         if used[most] > 0:
             busiest = simulation.links[most]
+            rates = [simulation.links[number].bytes_per_second for number in numbers]
             row: dict[str, JSON] = {
                 "kind": kind,
                 "number": len(numbers),
+                "bytes_per_second": [min(rates), max(rates)],
                 "mean_utilisation": float(used[numbers].mean()),
                 "busiest": busiest.name,
                 "busiest_bytes_per_second": busiest.bytes_per_second,
@@ -102,7 +106,7 @@ def _line(row: Row) -> list[str]:
     links = _links(row)
     return [
         str(row["algorithm"]),
-        format_size(int(_number(row["size_bytes"]))),
+        format_size(int(_number(row["size_bytes"]))) if row["size_bytes"] else MISSING,
         _time(row["seconds"]),
         _rate(row["algbw"]),
         _rate(row["busbw"]),
@@ -117,7 +121,7 @@ def _link_line(link: dict[str, JSON]) -> list[str]:
     return [
         str(link["kind"]),
         str(link["number"]),
-        _rate(link["busiest_bytes_per_second"]),
+        _rates(link["bytes_per_second"]),
         _percent(link["mean_utilisation"]),
         _percent(link["utilisation"]),
         _busiest(link),
@@ -138,6 +142,12 @@ def _time(value: JSON) -> str:
 
 def _rate(value: JSON) -> str:
     return MISSING if value is None else format_rate(_number(value))
+
+
+def _rates(ends: JSON) -> str:
+    """One rate where all links of a kind have the same, both ends where some were changed."""
+    named = dict.fromkeys(map(_rate, ends)) if isinstance(ends, list) else ()
+    return " to ".join(named)
 
 
 def _percent(value: JSON) -> str:

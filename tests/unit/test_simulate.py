@@ -428,6 +428,8 @@ class TestCommand:
             (("--network", "ring"), "network 'ring' is unknown; want one of flat"),
             (("--network", "shared:rate=1GB/s,memory=1GB/s"), "a shared host has all 16 ranks"),
             (("--link", "host 7 out=5%"), "no link is called 'host 7 out'"),
+            (("--link", "host 3 out"), "link 'host 3 out' lacks =SHARE, what it is changed to: want host 3 out=10%"),
+            (("--size", "0"), "--size has 0; all_reduce takes --size with one or several above 0"),
             (("--overhead", "-1us"), "time '-1us' is none"),
             (("--sums", "20"), "rate '20' is none"),
             (("--from", "latest"), "want a network: either --network"),
@@ -445,8 +447,30 @@ class TestCommand:
         assert [line for line in printed if line in lines] == lines
 
     def test_ranks_are_asked_for(self) -> None:
-        done = busbw("--op", "barrier", "--size", "0", "--network", "flat:rate=1GB/s")
+        done = busbw("--op", "barrier", "--network", "flat:rate=1GB/s")
         assert (done.exit_code, "give --ranks" in done.stderr) == (2, True)
+
+    def test_a_barrier_has_no_size_and_no_rate_and_all_others_have(self) -> None:
+        where = ("--ranks", "4", "--network", "flat:rate=1GB/s,delay=5us")
+        done = busbw("--op", "barrier", *where)
+        assert done.exit_code == 0, done.output
+        row = next(line for line in done.stdout.splitlines() if line.startswith("  dissemination"))
+        assert row.split()[1:6] == ["–", "10", "µs", "–", "–"]
+        sized = busbw("--op", "barrier", "--size", "1MiB", *where)
+        assert (sized.exit_code, "barrier has no size; leave out --size" in sized.stderr) == (2, True)
+        unsized = busbw("--op", "all_reduce", *where)
+        assert (unsized.exit_code, "no size was given; all_reduce takes --size" in unsized.stderr) == (2, True)
+
+    def test_links_of_one_kind_with_several_rates_show_the_lowest_and_the_highest(self) -> None:
+        arguments = ("--op", "all_reduce", "--algorithm", "ring", "--ranks", "4", "--size", "1MiB")
+        network = ("--network", "flat:rate=50GB/s,delay=5us", "--link", "rank 3 *=1GB/s")
+        printed = busbw(*arguments, *network).stdout
+        assert "rank # out       4  1 GB/s to 50 GB/s" in printed
+        alike = busbw(*arguments, *network[:2]).stdout
+        assert "rank # out       4  50 GB/s " in alike
+        (case,) = json.loads(busbw(*arguments, *network, "--json").stdout)["cases"]
+        assert case["links"][0]["bytes_per_second"] == [1e9, 50e9]
+        assert case["links"][0]["busiest_bytes_per_second"] == 1e9
 
     def test_the_factors_of_busbw_are_those_of_the_operations(self) -> None:
         for op, factor in simulate_tables._FACTORS.items():

@@ -153,8 +153,13 @@ def change_links(network: Network, changes: tuple[str, ...]) -> Network:
     new: dict[str, Link] = {}
     for text in changes:
         pattern, equals, value = (part.strip() for part in text.rpartition("="))
+        if not equals:
+            message = (
+                f"link {text!r} lacks =SHARE, what it is changed to: want {text.strip()}=10% or {text.strip()}=1GB/s"
+            )
+            raise UsageError(message)
         found = [link for link in network.links() if fnmatchcase(link.name, pattern)]
-        if not equals or not found:
+        if not found:
             kinds = dict.fromkeys(kind_of(link.name) for link in network.links())
             message = f"link {text!r}: no link is called {pattern!r}; want NAME=SHARE with one of {', '.join(kinds)}"
             raise UsageError(message)
