@@ -6,10 +6,11 @@ from dataclasses import dataclass, replace
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
 from busbw_analysis.series import Point
-from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
-from busbw_analysis.theory.joint import Regime, fit_jointly, regimes
-from busbw_analysis.theory.laws import Law, Value, from_joint, from_messages
+from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of, size_words
+from busbw_analysis.theory.joint import Observation, Regime, fit_jointly, regimes
+from busbw_analysis.theory.laws import Law, Value, answering, from_joint, from_messages
 from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel, model_for
+from busbw_analysis.theory.refusals import usable
 from busbw_analysis.theory.terms import candidates
 
 
@@ -194,13 +195,14 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
             notes.append(refused)
     laws, why = laws_for(evidence, asked)
     notes += why
-    reaches = _reaches(evidence, asked)
-    curves = [one for one in evidence.curves if (one.key.hosts > 1) == (asked.hosts > 1)]
     if not any(law.chosen for law in laws):
         message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {'; '.join(notes)}"
         raise AnalysisError(message)
-    forecasts = tuple(by_law(laws, curves, asked.ranks, asked.hosts, size, reaches) for size in asked.sizes_bytes)
-    return Prediction(asked, evidence, forecasts, tuple(notes))
+    forecasts = [
+        by_law(laws, asked.ranks, asked.hosts, size, _reaches(evidence, asked, size), measured)
+        for size in asked.sizes_bytes
+    ]
+    return Prediction(asked, evidence, tuple(forecasts), tuple(notes))
 
 
 def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tuple[str, ...]]:
@@ -224,37 +226,39 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
     crowded, alone = evidence.crowded(asked.ranks, asked.hosts), asked.hosts == asked.ranks
-    unlike = {regime: _unlike(regime, crowded=crowded, alone=alone) for regime in apart}
     measured_by_hand = any(evidence.curves) and by_hand is not None
-    has = {regime: sorted({one.ranks for one in members if one.op == evidence.op}) for regime, members in apart.items()}
+
+    def own(one: Observation) -> bool:
+        return one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)
+
+    def unlike(regime: Regime) -> int:
+        other = regime.placement != "one host" and (regime.placement == "one rank on each host") != alone
+        return (regime.oversubscribed != crowded) + other
+
+    has = {regime: sorted({one.ranks for one in members if own(one)}) for regime, members in apart.items()}
     there = "; ".join(f"{regime}: {', '.join(map(str, counts))}" for regime, counts in has.items() if counts)
     why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
-    for regime in sorted(apart, key=lambda one: len(unlike[one])):
-        members = apart[regime]
-        own = [one for one in members if one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)]
-        if len({one.ranks for one in own}) < 2:
-            continue
-        with_messages = [*own, *(one for one in members if one.op in MESSAGES and one.op != evidence.op)]
+    for regime in sorted(apart, key=unlike):
+        members = [one for one in apart[regime] if one.op not in UNMODELLED]
+        with_messages = [one for one in members if own(one) or (one.op in MESSAGES and one.op != evidence.op)]
         for chosen in (with_messages, members):
+            kept, left_out = usable(chosen)
+            if len({one.ranks for one in kept if own(one)}) < 2:
+                why = "; ".join((why, *(reason for reason in left_out if reason not in why)))
+                continue
             try:
-                laws = from_joint(fit_jointly(chosen), evidence.op, by_hand)
-                next(law for law in laws if law.chosen).at(asked.ranks, asked.hosts, asked.sizes_bytes[-1])
+                laws = from_joint(fit_jointly(kept), evidence.op, by_hand)
+                answering(laws, asked.ranks, asked.hosts, asked.sizes_bytes[-1])
             except AnalysisError as error:
                 why = str(error)
                 continue
-            return tuple(replace(law, held_out=law.held_out.asked_for(*unlike[regime])) for law in laws)
+            notes += [f"left out of the joint fit: {reason}" for reason in left_out]
+            if regime.oversubscribed == crowded:
+                return laws
+            cores = "ranks that share cores" if crowded else "ranks with a core each"
+            return tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
     notes.append(f"no joint fit: {why}")
     return ()
-
-
-def _unlike(regime: Regime, *, crowded: bool, alone: bool) -> list[str]:
-    """What was asked for and ``regime`` is not, in words."""
-    said: list[str] = []
-    if regime.oversubscribed != crowded:
-        said.append("ranks that share cores" if crowded else "ranks with a core each")
-    if regime.placement != "one host" and (regime.placement == "one rank on each host") != alone:
-        said.append("one rank on each host" if alone else "several ranks on a host")
-    return said
 
 
 def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
@@ -286,39 +290,48 @@ def _better(joint: tuple[Law, ...], messages: tuple[Law, ...], notes: list[str])
     if known is None or other is None:
         return messages if known is None else joint
     score, against = known.held_out.median_error, other.held_out.median_error
-    if score is None:
-        by_messages = other.held_out.passed
-    else:
-        by_messages = against is not None and against < score
+    by_messages = other.held_out.passed if score is None else against is not None and against < score
     left = known if by_messages else other
     notes.append(f"not used: {left.basis}, {left.held_out.words}")
     return messages if by_messages else joint
 
 
-def _reaches(evidence: Evidence, asked: Question) -> tuple[str, ...]:
-    """What of the question lies outside of what was measured, other than its size."""
+def _reaches(evidence: Evidence, asked: Question, size_bytes: int) -> tuple[str, ...]:
+    """What of the question lies outside of what was measured."""
     far = asked.hosts > 1
-    shapes = [shape_of(one) for one in evidence.curves or evidence.of_op if (one.key.hosts > 1) == far]
+    curves = [one for one in evidence.curves or evidence.of_op if (one.key.hosts > 1) == far]
+    sizes = sorted({point.size_bytes for one in curves for point in one.points if point.size_bytes})
+    said = size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
+    shapes = [shape_of(one) for one in curves]
     if evidence.curve(asked.ranks, asked.hosts) is not None or not shapes:
-        return ()
-    said: list[str] = []
+        return tuple(said)
     counts = sorted({ranks for ranks, _ in shapes})
     if asked.ranks > counts[-1]:
         said.append(f"ranks: {asked.ranks} are {asked.ranks / counts[-1]:.3g} × the most measured, {counts[-1]}")
     elif asked.ranks < counts[0]:
         said.append(f"ranks: {asked.ranks} are fewer than the fewest measured, {counts[0]}")
-    most = max(hosts for _, hosts in shapes)
-    if asked.hosts > most:
-        said.append(f"hosts: {asked.hosts} are {asked.hosts / most:.3g} × the most measured, {most}")
-    each, measured = -(-asked.ranks // asked.hosts), max(-(-ranks // hosts) for ranks, hosts in shapes)
+    over = sorted({hosts for _, hosts in shapes})
+    if asked.hosts > over[-1]:
+        said.append(f"hosts: {asked.hosts} are {asked.hosts / over[-1]:.3g} × the most measured, {over[-1]}")
+    elif asked.hosts < over[0]:
+        said.append(f"hosts: {asked.hosts} are fewer than the fewest measured, {over[0]}")
+    return (*said, *_on_a_host(evidence, asked, shapes))
+
+
+def _on_a_host(evidence: Evidence, asked: Question, shapes: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """What is said of the number of ranks on each host, and of the cores that they have."""
+    counts = sorted({-(-ranks // hosts) for ranks, hosts in shapes})
+    each, least, measured = -(-asked.ranks // asked.hosts), counts[0], counts[-1]
     crowded = [shape for shape in shapes if evidence.crowded(*shape)]
     of = f"{each} ranks on a host of {evidence.cores} usable cores"
     if evidence.crowded(asked.ranks, asked.hosts) and not crowded:
-        said.append(f"cores: {of} share cores, {NEW_REGIME}: none of the measured ranks did")
-    elif crowded and len(crowded) == len(shapes) and not evidence.crowded(asked.ranks, asked.hosts):
-        said.append(f"cores: {of} have a core each, {NEW_REGIME}: none of the measured ranks had")
-    elif crowded and each > measured:
-        said.append(f"cores: {of} share cores more than the most measured, {measured}")
-    elif each > measured:
-        said.append(f"a host: {each} ranks on one are more than the most measured, {measured}")
-    return tuple(said)
+        return (f"cores: {of} share cores, {NEW_REGIME}: none of the measured ranks did",)
+    if crowded and len(crowded) == len(shapes) and not evidence.crowded(asked.ranks, asked.hosts):
+        return (f"cores: {of} have a core each, {NEW_REGIME}: none of the measured ranks had",)
+    if crowded and each > measured:
+        return (f"cores: {of} share cores more than the most measured, {measured}",)
+    if each > measured:
+        return (f"a host: {each} ranks on one are more than the most measured, {measured}",)
+    if asked.hosts > 1 and each < least:
+        return (f"a host: {each} on one are fewer than the fewest ranks measured, {least}",)
+    return ()

@@ -277,7 +277,20 @@ def _fastest(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> It
         told.setdefault(text, []).append(label)
     for text, whose in told.items():
         which = "" if len(told) == 1 else f" for {', '.join(whose)}"
-        yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}."
+        apart = next(apart for label, apart in zip(labels, map(_at_once, members), strict=True) if label in whose)
+        yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}.{apart}"
+
+
+def _at_once(one: _Modelled) -> str:
+    """Which algorithms were not compared, for their formulas know no price of messages that are sent at once."""
+    names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
+    if not names:
+        return ""
+    first, last = ", ".join(names[:-1]), names[-1]
+    return (
+        f" Not compared: {f'{first} and {last}' if first else last}, which send several messages at once; their formulas "
+        "take those to cost one α together."
+    )
 
 
 def _tied(found: Fastest) -> str:
@@ -315,17 +328,25 @@ def _figure(identity: str, one: _Modelled, words: str, *, draw: bool) -> Figure:
 
 
 def _distinct(one: _Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
-    """The other algorithms as lines, those with the same times as one line under all their names."""
-    lines: dict[tuple[float, ...], list[str]] = {}
+    """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
+    those that send several messages for one α only what there is room for.
+    """
+    lines: dict[tuple[tuple[float, ...], bool], list[str]] = {}
     sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
     own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
     for other in one.explanation.others:
         times = tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)
         if times != own:
-            lines.setdefault(times, []).append(other.algorithm)
-    found = [(" = ".join(names), tuple(zip(sizes, times, strict=True))) for times, names in lines.items()]
-    quickest = sorted(found, key=lambda line: math.prod(time_ns ** (1 / len(sizes)) for _, time_ns in line[1]))
-    return quickest[:_MOST_OTHERS]
+            lines.setdefault((times, other.at_once > 1), []).append(other.algorithm)
+
+    def rank(line: tuple[tuple[tuple[float, ...], bool], list[str]]) -> tuple[bool, float]:
+        (times, at_once), _ = line
+        return at_once, math.prod(time_ns ** (1 / len(sizes)) for time_ns in times)
+
+    return [
+        (" = ".join(names) + (" (several messages for one α)" if at_once else ""), tuple(zip(sizes, times, strict=True)))
+        for (times, at_once), names in sorted(lines.items(), key=rank)[:_MOST_OTHERS]
+    ]
 
 
 def _ratios(one: _Modelled) -> Iterator[Ratios]:

@@ -49,7 +49,7 @@ class Obeying(World):
 
     def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
         del apart
-        return truth(op, len(ranks), size_bytes, self.hosts)
+        return size_bytes * BETA if op == "memory_copy" else truth(op, len(ranks), size_bytes, self.hosts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,30 @@ class Hurried(Obeying):
     def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
         del apart
         return truth(op, len(ranks), size_bytes, self.hosts) * (1 if op == "ping_pong" else 5)
+
+
+@dataclass(frozen=True, slots=True)
+class Bent(Obeying):
+    """As that, but ``op`` takes ``times`` as long on ``on`` ranks."""
+
+    op: str = "all_reduce"
+    on: int = 8
+    times: float = 2.5
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
+        return truth(op, len(ranks), size_bytes, self.hosts) * (
+            self.times if (op, len(ranks)) == (self.op, self.on) else 1
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Halving(Obeying):
+    """A library whose reduce_scatter is recursive halving."""
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
+        return truth(op, len(ranks), size_bytes, 1, "recursive-halving" if op == "reduce_scatter" else None)
 
 
 OBEYING = Obeying(sample_noise=0.01, launch_noise=0.01)
@@ -248,6 +272,125 @@ def test_messages_known_to_be_wrong_do_not_replace_a_joint_fit_that_could_not_be
     assert found.forecasts[0].seconds.value == pytest.approx(5 * truth("all_reduce", ranks, MIB, hosts), rel=0.05)
     assert not found.forecasts[0].held_out.passed
     assert any(note.startswith("not used: messages between two ranks, not validated") for note in found.notes)
+
+
+def test_what_one_op_is_off_by_is_not_watered_down_by_others() -> None:
+    bent = Bent(sample_noise=0.01)
+    runs = [
+        run(
+            ranks,
+            bent,
+            cases=[*cases(ranks, ("all_reduce",)), *(case("send_recv", 8 << step, ranks) for step in range(23))],
+        )
+        for ranks in (2, 3, 4, 8)
+    ]
+    found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB).forecasts[0].held_out
+    assert "times of all_reduce on 8 ranks (12)" in found.how
+    assert found.median_error == pytest.approx(0.6, abs=0.05)
+    assert not found.passed
+
+
+def test_errors_around_the_size_that_is_asked_for_have_to_pass_as_well() -> None:
+    known = evidence_of(read_groups([run(ranks, Bent(sample_noise=0.01)) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    (found,) = answer(known, 16, MIB).forecasts
+    # Messages are as much too slow per round as they are too fast per byte, and in the middle they are right.
+    assert found.held_out.median_error is not None
+    assert found.held_out.median_error < 0.2
+    assert "the sizes around 1 MiB off by" in found.held_out.words
+    assert not found.held_out.passed
+
+
+def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
+    runs = [run(ranks, ops=("all_reduce", "send_recv")) for ranks in (2, 4)]
+    known = evidence_of(read_groups([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
+    (found,) = answer(known, 64, MIB).forecasts
+    assert not found.held_out.passed
+    assert "16 ranks" not in found.held_out.words
+    assert "not validated: not validated" not in found.held_out.words
+
+
+@pytest.mark.parametrize("size", [MIB, 32 << 40])
+def test_an_algorithm_that_was_not_measured_is_not_validated(size: int) -> None:
+    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    (found,) = answer(known, 8, size).forecasts
+    assert found.held_out.words == "not validated: all_reduce by rabenseifner was not measured"
+    assert ("size: 32 TiB is 1.05e+06 × the largest measured one, 32 MiB" in found.extrapolated) == (size > MIB)
+
+
+@pytest.mark.parametrize(("size", "words"), [(8, "sizes below 128 B"), (GIB, "sizes beyond 32 MiB")])
+def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words: str) -> None:
+    large = [
+        case(op, size, ranks) for ranks in (2, 3, 4, 8) for op in ("all_reduce", "ping_pong") for size in SIZES[2:]
+    ]
+    runs = [run(ranks, cases=[one for one in large if one.ranks == ranks]) for ranks in (2, 3, 4, 8)]
+    known = evidence_of(read_groups(runs), "all_reduce")
+    (found,) = answer(known, 12, size).forecasts
+    assert found.held_out.no_test_of == (words,)
+    assert not found.held_out.passed
+    assert answer(known, 12, MIB).forecasts[0].held_out.passed
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ((32, 16), ("16 hosts", "2 ranks on a host")),
+        ((16, 8), ("8 hosts", "2 ranks on a host")),
+        ((8, 8), ("8 hosts", "one rank on each host")),
+        ((128, 2), ("128 ranks", "64 ranks on a host")),
+        ((32, 2), ()),
+    ],
+)
+def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
+    asked: tuple[int, int], words: tuple[str, ...]
+) -> None:
+    runs = [run(ranks, Obeying(sample_noise=0.01, hosts=2), hosts=2, ops=("all_reduce",)) for ranks in (6, 8, 16)]
+    ranks, hosts = asked
+    (found,) = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
+    assert found.basis == "a joint fit over numbers of ranks"
+    assert found.held_out.no_test_of == words
+    assert found.held_out.passed == (not words)
+    fewer = -(-ranks // hosts) < 3
+    assert any(said.startswith("a host: ") and "fewer than the fewest" in said for said in found.extrapolated) == fewer
+
+
+def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None:
+    runs = [
+        run(ranks, Halving(sample_noise=0.01), ops=("reduce_scatter", "ping_pong"), backend="mpi")
+        for ranks in (2, 4, 8)
+    ]
+    (found,) = answer(evidence_of(read_groups(runs), "reduce_scatter"), 12, MIB).forecasts
+    assert found.algorithm != "recursive-halving"
+    assert any(
+        "does not exist for 12 ranks" in said and f"{found.algorithm} answers" in said for said in found.extrapolated
+    )
+    assert not found.held_out.passed
+    assert found.held_out.no_test_of == (found.algorithm,)
+
+
+@pytest.mark.parametrize("short", ["send_recv", "memory_copy"])
+def test_a_curve_that_cannot_take_part_leaves_the_others_to_the_joint_fit(short: str) -> None:
+    runs = [
+        run(ranks, cases=[*cases(ranks), *(case(short, size, ranks) for size in SIZES[4:8])]) for ranks in (2, 3, 4, 8)
+    ]
+    found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB)
+    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
+    said = "left out of the joint fit: send_recv on 8 ranks has 4 sizes; a joint fit needs at least 5"
+    assert any(note.startswith(said) for note in found.notes) == (short == "send_recv")
+
+
+def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() -> None:
+    part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
+    known = evidence_of(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
+    found = answer(known, 6, MIB)
+    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
+    assert any("left out of the joint fit: all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
+
+
+def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
+    ops = ("all_reduce", "all_gather", "memory_copy")
+    known = evidence_of(read_groups([run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]), "all_reduce", "binomial-tree")
+    (found,) = answer(known, 16, MIB).forecasts
+    assert found.basis == "a joint fit over numbers of ranks"
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:

@@ -149,10 +149,13 @@ class Spent:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """What a textbook algorithm would take at each of the curve's sizes, in ns."""
+    """What a textbook algorithm would take at each of the curve's sizes, in ns, and how many messages its busiest rank
+    sends at the cost of one: where they are several, what another one costs a processor is left out.
+    """
 
     algorithm: str
     times_ns: tuple[float, ...]
+    at_once: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +174,8 @@ class Explanation:
 
     ``bound`` is the formula of the lower bound, "" where there is none; ``sums`` says where γ is from or why it is not
     there, "" for an op that adds nothing up. ``fastest`` has one row more than there are cross-overs S* of the
-    textbook's algorithms among the measured sizes.
+    textbook's algorithms among the measured sizes; only those that send one message at a time are compared, for the
+    others could win by nothing but what their formulas leave out.
     """
 
     spent: tuple[Spent, ...]
@@ -229,9 +233,10 @@ def explain(
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
         sums=sums,
         others=tuple(
-            Other(row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes)) for row in rows
+            Other(row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes), row.at_once(ranks))
+            for row in rows
         ),
-        fastest=fastest(rows, ranks, sizes[0], sizes[-1], parameters),
+        fastest=fastest([row for row in rows if row.at_once(ranks) <= 1], ranks, sizes[0], sizes[-1], parameters),
     )
 
 

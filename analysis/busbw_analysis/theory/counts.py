@@ -39,6 +39,13 @@ class Textbook:
     possible: Callable[[int, int], bool] = lambda ranks, _hosts: ranks > 1
     messages: Count | None = None
 
+    def at_once(self, ranks: int, hosts: int) -> float:
+        """How many messages the busiest rank has in a round, on average: 1 where it is one at a time. All of them are
+        taken to cost one α, which is less true the more they are.
+        """
+        rounds = self.rounds(ranks, hosts)
+        return self.messages(ranks, hosts) / rounds if self.messages is not None and rounds else 1.0
+
 
 def up(ranks: int) -> int:
     """⌈lg n⌉."""

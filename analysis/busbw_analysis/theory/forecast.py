@@ -18,7 +18,7 @@ from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, fit_points, fit_series
-from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value
+from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 from busbw_analysis.theory.textbook import share
 
@@ -33,7 +33,7 @@ class Forecast:
     """What is predicted of one call: ``seconds`` with its interval, what it rests on and what is extrapolated.
 
     ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
-    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where their
+    ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where
     parameters do not tell.
     """
 
@@ -142,7 +142,7 @@ def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
             f"{format_size(piece.last_bytes)}"
         ),
         interval_note=fit.interval_note,
-        extrapolated=tuple(_size_words(size_bytes, first, last)),
+        extrapolated=tuple(size_words(size_bytes, first, last)),
         held_out=_beyond(curve, size_bytes / last) if size_bytes > last else _between(fit),
         measured=_point(series, size_bytes),
     )
@@ -152,7 +152,8 @@ def _rate_words(beta: float) -> str:
     return f"B {format_rate(1 / beta)} (algbw)"
 
 
-def _size_words(size_bytes: int, first: int, last: int) -> list[str]:
+def size_words(size_bytes: int, first: int, last: int) -> list[str]:
+    """What is to be said of a size outside of those that were measured."""
     if size_bytes > last:
         how = about_size(size_bytes), format_size(last)
         return [f"size: {how[0]} is {size_bytes / last:.3g} × the largest measured one, {how[1]}"]
@@ -192,50 +193,40 @@ def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
 
 
 def by_law(
-    laws: Sequence[Law], curves: Sequence[Series], ranks: int, hosts: int, size_bytes: int, reaches: Sequence[str] = ()
+    laws: Sequence[Law],
+    ranks: int,
+    hosts: int,
+    size_bytes: int,
+    reaches: Sequence[str],
+    like: Series | None,
 ) -> Forecast:
-    """The answer of the chosen one of ``laws`` for ``ranks`` on ``hosts``. ``curves`` are what was measured of the op,
-    ``reaches`` what else is extrapolated. Raises AnalysisError where the algorithm does not exist for so many ranks.
+    """The answer of the chosen one of ``laws`` for ``ranks`` on ``hosts``, or of one that cannot be told from it.
+    ``reaches`` is what is extrapolated, ``like`` the curve of just these ranks. Raises AnalysisError where no such
+    algorithm exists for so many ranks.
     """
-    law = next(one for one in laws if one.chosen)
+    law, instead = answering(laws, ranks, hosts, size_bytes)
     term = law.term
-    if not term.possible(ranks, hosts):
-        message = f"{term.op} by {term.algorithm} does not exist for {ranks} ranks on {hosts} host(s)"
-        raise AnalysisError(message)
-    seconds = law.at(ranks, hosts, size_bytes)
-    sizes = sorted({point.size_bytes for series in curves for point in series.points if point.size_bytes})
-    beyond = [f"sizes beyond {format_size(sizes[-1])}"] if sizes and size_bytes > sizes[-1] else []
-    beyond += [f"{ranks} ranks"] if ranks > law.tested_ranks else []
-    beyond += [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
-    same = (one for one in curves if (len(one.key.ranks), one.key.hosts) == (ranks, hosts))
-    points = [_point(one, size_bytes) for one in same]
+    beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
     return Forecast(
         op=term.op,
         size_bytes=size_bytes,
         ranks=ranks,
         hosts=hosts,
-        seconds=seconds,
+        seconds=law.at(ranks, hosts, size_bytes),
         basis=law.basis,
         algorithm=term.algorithm,
         formula=term.formula,
         parameters=law.parameters,
         interval_note=law.interval_note,
-        extrapolated=(*(_size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else ()), *reaches),
-        held_out=law.held_out.asked_for(*beyond),
-        measured=points[0] if points else None,
+        extrapolated=(*reaches, *([instead] if instead else [])),
+        held_out=law.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
+        measured=None if like is None else _point(like, size_bytes),
         ties=tuple(
-            (other.term.algorithm, _told(other, ranks, hosts, size_bytes))
+            (other.term.algorithm, other.told(ranks, hosts, size_bytes))
             for other in laws
-            if other.tied and other is not law and other.term.possible(ranks, hosts)
+            if other.tied and other.term is not term and other.term.possible(ranks, hosts)
         ),
     )
-
-
-def _told(law: Law, ranks: int, hosts: int, size_bytes: int) -> float | None:
-    try:
-        return law.at(ranks, hosts, size_bytes).value
-    except AnalysisError:
-        return None
 
 
 def _point(series: Series, size_bytes: int) -> Point | None:

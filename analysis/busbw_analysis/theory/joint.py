@@ -6,8 +6,8 @@ Relative errors and non-negative coefficients, as in ``fit``; what the data cann
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, Literal
+from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
@@ -20,16 +20,16 @@ from busbw_analysis.theory.design import (
     Regime,
     Terms,
     amounts,
-    relative_errors,
     resampled_times,
     rows_of,
     solve,
     times_of,
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.theory.held_out import OfCurve, Validation, by_curve, fitted, validations
 from busbw_analysis.theory.identify import Remedy, columns_of, identify, needs, told_by
 from busbw_analysis.theory.refusals import LEAST_SIZES, refuse, usable
-from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Rival, chosen_terms, compete
+from busbw_analysis.theory.rivals import Curve, Rival, chosen_terms, compete
 from busbw_analysis.theory.terms import Term, candidates
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "Estimate",
     "Joint",
     "Observation",
+    "OfCurve",
     "OneRegime",
     "Parameter",
     "Regime",
@@ -50,15 +51,6 @@ __all__ = [
     "regimes",
 ]
 
-
-HeldOut = Literal["every second size", "the largest number of ranks", "each launch in turn"]
-
-_VALID: Final[Mapping[HeldOut, float]] = {
-    "every second size": 0.10,
-    "the largest number of ranks": 0.20,
-    "each launch in turn": 0.10,
-}
-"""Median relative errors up to which a fit counts as validated."""
 
 _LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
 _SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
@@ -98,25 +90,12 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
-    """Relative errors on data that were left out of the fit. ``passed`` is None where nothing could be held out;
-    ``note`` says why, or what the numbers mean.
-    """
-
-    held_out: HeldOut
-    median_error: float | None
-    worst_error: float | None
-    count: int
-    passed: bool | None
-    note: str
-
-
-@dataclass(frozen=True, slots=True)
 class Joint:
     """The outcome. ``parameters`` has only those that the data separate; the others are in ``together``.
 
     ``algorithms`` says which algorithm explains each op of the library best, ``terms`` the same as a Term, ``ties``
     which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not in it.
+    ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them; empty below 5 launches. ``unknown`` are the directions in which coefficients may
     be changed and no observation would notice.
@@ -131,6 +110,7 @@ class Joint:
     rivals: Mapping[str, tuple[Rival, ...]]
     terms: Mapping[str, Term]
     validations: tuple[Validation, ...]
+    of_curves: Mapping[Curve, OfCurve]
     notes: tuple[str, ...]
     interval_note: str
     observations: tuple[Observation, ...]
@@ -226,7 +206,8 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
         ties=outcome.ties,
         rivals=outcome.rivals,
         terms={op: term for (op, name), term in outcome.terms.items() if name is None},
-        validations=_validations(observations, outcome.terms, wanted),
+        validations=validations(observations, outcome.terms, wanted),
+        of_curves=by_curve(observations, outcome.terms, wanted),
         notes=(*notes, *outcome.notes),
         interval_note=interval_note,
         observations=observations,
@@ -266,7 +247,7 @@ def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...]
     for wanted in (_LINKS, _SHARED):
         terms = chosen_terms(observations, wanted)
         known = seen if {one.curve for one in seen} >= set(terms) else observations
-        errors[wanted] = float(_fitted(known, observations, terms, wanted).mean())
+        errors[wanted] = float(fitted(known, observations, terms, wanted).mean())
     links, shared = errors[_LINKS], errors[_SHARED]
     told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
     if min(links, shared) > _ALIKE * max(links, shared):
@@ -274,96 +255,6 @@ def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...]
     if shared < links:
         return _SHARED, [f"the ranks share one path, whose rate is R: {told}"]
     return _LINKS, [f"each rank has a path of its own: {told}"]
-
-
-def _held_out_ranks(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
-    """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
-    largest = max(one.ranks for one in observations)
-    seen = [one for one in observations if one.ranks < largest]
-    tested = [one for one in observations if one.ranks == largest]
-    if not seen or any(one.curve not in {other.curve for other in seen} for one in tested):
-        return None
-    return _errors(seen, tested, terms, wanted)
-
-
-def _held_out_sizes(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats:
-    """Errors on every second size of each curve, never its first or last, of a fit to the others."""
-    curves: dict[tuple[object, ...], list[Observation]] = {}
-    for one in observations:
-        curves.setdefault((one.curve, one.ranks, one.hosts), []).append(one)
-    tested: list[Observation] = []
-    for members in curves.values():
-        tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
-    seen = [one for one in observations if one not in tested]
-    found = _errors(seen, tested, terms, wanted)
-    return np.empty(0) if found is None else found
-
-
-def _errors(
-    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
-) -> Floats | None:
-    """As ``_fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
-    unknown = identify(rows_of(seen, terms), times_of(seen), wanted).unknown
-    told = all(told_by(row, unknown) for row in rows_of(tested, terms))
-    return _fitted(seen, tested, terms, wanted) if told else None
-
-
-def _fitted(
-    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
-) -> Floats:
-    """Errors on ``tested`` of a fit to ``seen``."""
-    rows, times = rows_of(seen, terms), times_of(seen)
-    coefficients = solve(rows, times, columns_of(identify(rows, times, wanted).kept))
-    return relative_errors(rows_of(tested, terms), times_of(tested), coefficients)
-
-
-def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
-    """Errors on each launch of a fit to the others; None where there is but one."""
-    fewest = min(len(one.launches) for one in observations)
-    if fewest < 2:
-        return None
-    found: list[Floats] = []
-    for left in range(fewest):
-        others = [replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :])) for one in observations]
-        alone = [replace(one, launches=(one.launches[left],)) for one in observations]
-        errors = _errors(others, alone, terms, wanted)
-        found += [] if errors is None else [errors]
-    return np.concatenate(found) if found else None
-
-
-def _validations(
-    observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
-) -> tuple[Validation, ...]:
-    largest = max(one.ranks for one in observations)
-    smaller = [one for one in observations if one.ranks < largest]
-    counts = len({one.ranks for one in observations})
-    note = f"{largest} ranks, from fewer"
-    known = terms
-    if any(name is None for _, name in terms) and counts > LEAST_RANK_COUNTS:
-        # The algorithms were chosen by this very n; where there are more, it can be kept from the choice as well.
-        earlier = chosen_terms(smaller, wanted)
-        known = {curve: earlier.get(curve, term) for curve, term in terms.items()}
-    elif counts == LEAST_RANK_COUNTS:
-        note += ", which also chose the algorithms"
-    return (
-        _validation("every second size", _held_out_sizes(observations, terms, wanted), "", ""),
-        _validation(
-            "the largest number of ranks",
-            _held_out_ranks(observations, known, wanted),
-            note,
-            f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
-        ),
-        _validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
-    )
-
-
-def _validation(held_out: HeldOut, errors: Floats | None, note: str, why_not: str) -> Validation:
-    if errors is None or not len(errors):
-        return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
-    middle = float(np.median(errors))
-    passed = middle <= _VALID[held_out]
-    words = "validated" if passed else "not validated"
-    return Validation(held_out, middle, float(errors.max()), len(errors), passed, f"{words}{': ' * bool(note)}{note}")
 
 
 def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: Floats) -> tuple[Remedy, ...]:

@@ -2,12 +2,14 @@
 same data, with what is known of how wrong that is.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from busbw.units import format_rate, format_time
+from busbw.errors import AnalysisError
+from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.series import Series
 from busbw_analysis.theory.joint import PARAMETERS, Joint, Parameter
 from busbw_analysis.theory.models import Parameters
@@ -57,11 +59,73 @@ class Value:
     high: float | None = None
 
 
+Shape = tuple[int, int]
+"""Ranks and hosts."""
+
+_NEAREST: Final = 3
+"""Held-out sizes around one that is asked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """How far measurements that were kept from a prediction tell of it: the least and the most of each that a question
+    may have. Of ranks, hosts and ranks on each host that is from the fewest measured to as many times the most as that
+    was more than what it was predicted from; of sizes, those that were held out. ``errors`` are (bytes,
+    relative error).
+    """
+
+    ranks: tuple[float, float]
+    hosts: tuple[float, float]
+    on_a_host: tuple[float, float]
+    errors: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, held_out: Sequence[Shape], seen: Sequence[Shape], errors: Iterable[tuple[int, float]]) -> "Tested":
+        """Where ``held_out`` was predicted from ``seen``, with these errors."""
+
+        def reach(amount: Callable[[Shape], int]) -> tuple[float, float]:
+            most, before = max(map(amount, held_out)), max(map(amount, seen))
+            return min(map(amount, [*held_out, *seen])), most * max(most / before, 1)
+
+        return cls(reach(lambda one: one[0]), reach(lambda one: one[1]), reach(_on_a_host), tuple(errors))
+
+    def error_near(self, size_bytes: int) -> float:
+        """The median error of the sizes nearest to this one: a rate may be wrong where the time of a round is right."""
+        nearest = sorted(self.errors, key=lambda one: abs(math.log(max(one[0], 1) / max(size_bytes, 1))))
+        return median(error for _, error in nearest[:_NEAREST])
+
+    def beyond(self, ranks: int, hosts: int, size_bytes: int) -> tuple[str, ...]:
+        """What of a question lies outside, in words."""
+        said: list[str] = []
+        if not _inside(ranks, self.ranks):
+            said.append(f"{ranks} ranks")
+        if not _inside(hosts, self.hosts):
+            said.append(f"{hosts} hosts")
+        each = _on_a_host((ranks, hosts))
+        if hosts > 1 and not _inside(each, self.on_a_host):
+            said.append("one rank on each host" if each == 1 else f"{each} ranks on a host")
+        least, most = (end(size for size, _ in self.errors) for end in (min, max))
+        if size_bytes > most:
+            said.append(f"sizes beyond {format_size(most)}")
+        elif size_bytes < least:
+            said.append(f"sizes below {format_size(least)}")
+        return tuple(said)
+
+
+def _on_a_host(shape: Shape) -> int:
+    return -(-shape[0] // shape[1])
+
+
+def _inside(amount: int, span: tuple[float, float]) -> bool:
+    return span[0] <= amount <= span[1]
+
+
 @dataclass(frozen=True, slots=True)
 class Law:
     """The time of one call for any number of ranks and hosts and any size, by one algorithm: ``at(n, k, S)``, which
     raises AnalysisError where its parameters do not tell. ``parameters`` says in words what they are and where from,
-    ``tested_ranks`` up to how many ranks ``held_out`` reached as far as the question.
+    ``held_out`` how wrong it was on measurements of this op by this algorithm, ``tested`` how far those tell of others;
+    None where nothing of it was held out.
 
     ``chosen``: it is the one that answers, and no other candidate of the same data. ``tied``: the data cannot tell it
     from the chosen one.
@@ -73,23 +137,69 @@ class Law:
     parameters: str
     interval_note: str
     held_out: HeldOut
-    tested_ranks: float
+    tested: Tested | None
     chosen: bool = True
     tied: bool = False
 
+    def told(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
+        """The time in seconds; None where the parameters do not tell."""
+        try:
+            return self.at(ranks, hosts, size_bytes).value
+        except AnalysisError:
+            return None
 
-def _scored(term: Term, at: Callable[[int, int, float], Value], curves: Sequence[Series]) -> HeldOut:
+    def held_out_for(self, ranks: int, hosts: int, size_bytes: int) -> HeldOut:
+        """What was held out, for a question that may reach beyond it."""
+        if self.tested is None:
+            return self.held_out
+        near = self.tested.error_near(size_bytes)
+        found = self.held_out
+        if found.passed and near > VALID_RANKS:
+            where = f" the sizes around {about_size(size_bytes)} off by {near:.1%},"
+            found = replace(found, how=found.how + where, passed=False)
+        return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes))
+
+
+def answering(laws: Sequence[Law], ranks: int, hosts: int, size_bytes: int) -> tuple[Law, str | None]:
+    """The law that answers on so many ranks and hosts: the chosen one, and where there is no such thing, the first that
+    the data cannot tell from it, with what has to be said of that. Raises AnalysisError where there is none, or where
+    the parameters do not tell of it.
+    """
+    chosen = next(law for law in laws if law.chosen)
+    where = f"does not exist for {ranks} ranks on {hosts} host(s)"
+    if chosen.term.possible(ranks, hosts):
+        chosen.at(ranks, hosts, size_bytes)
+        return chosen, None
+    for other in laws:
+        if other.tied and other.term.possible(ranks, hosts) and other.told(ranks, hosts, size_bytes) is not None:
+            name = other.term.algorithm
+            said = f"algorithm: {chosen.term.algorithm} {where}; {name} answers, which the data cannot tell from it"
+            return replace(other, held_out=other.held_out.asked_for(name)), said
+    message = f"{chosen.term.op} by {chosen.term.algorithm} {where}"
+    raise AnalysisError(message)
+
+
+def _scored(
+    term: Term, at: Callable[[int, int, float], Value], curves: Sequence[Series]
+) -> tuple[HeldOut, Tested | None]:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
-    errors = [
-        abs(at(largest, one.key.hosts, point.size_bytes).value / (point.time_ns / 1e9) - 1)
-        for one in curves
-        if len(one.key.ranks) == largest
-        for point in one.points
-    ]
-    if not errors:
-        return HeldOut(f"{term.op} by {term.algorithm} was not measured", None, None, passed=False)
-    how = f"measured times on {largest} ranks ({len(errors)}), which the parameters have not seen,"
+    tested = [(one.key.hosts, point) for one in curves if len(one.key.ranks) == largest for point in one.points]
+    if not tested:
+        return _unmeasured(term.op, term.algorithm), None
+    how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
+    errors = [abs(at(largest, hosts, point.size_bytes).value / (point.time_ns / 1e9) - 1) for hosts, point in tested]
+    # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
+    pair = 2, 2 if tested[0][0] > 1 else 1
+    by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
+    return _judged(how, errors), Tested.of([(largest, hosts) for hosts, _ in tested], [pair], by_size)
+
+
+def _unmeasured(op: str, algorithm: str) -> HeldOut:
+    return HeldOut(f"{op} by {algorithm} was not measured", None, None, passed=False)
+
+
+def _judged(how: str, errors: Sequence[float]) -> HeldOut:
     middle = median(errors)
     return HeldOut(how, middle, max(errors), middle <= VALID_RANKS)
 
@@ -107,26 +217,31 @@ def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], 
             moving = max(moving, term.moved_bytes(ranks, hosts, size_bytes) / rate)
         return Value(term.rounds(ranks, hosts, size_bytes) * parameters.alpha_seconds + moving)
 
+    held_out, tested = _scored(term, at, curves)
     return Law(
         term=term,
         at=at,
         basis=BY_MESSAGES,
         parameters=f"{parameters.origin}; sums (γ) and what a call costs by itself (c0) are left out",
         interval_note="no interval: α and β of messages have none",
-        held_out=_scored(term, at, curves),
-        # Two ranks said what so many take: as far as that, once more.
-        tested_ranks=max((len(one.key.ranks) for one in curves), default=2) ** 2 / 2,
+        held_out=held_out,
+        tested=tested,
         chosen=chosen,
     )
 
 
 def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law, ...]:
     """The laws of ``op`` with the parameters of a joint fit: the one of ``algorithm`` where it is named, else of every
-    algorithm, of which the one is chosen that explains the library best.
+    algorithm, of which the one is chosen that explains the library best. Raises AnalysisError where that is asked for
+    and the fit has nothing of the library's own.
     """
+    if algorithm is None and op not in joint.algorithms:
+        message = f"the library's own {op} is not among the data of the joint fit; name an algorithm with --algorithm"
+        raise AnalysisError(message)
     chosen = algorithm or joint.algorithms[op]
     tied = joint.ties.get(op, ()) if algorithm is None else ()
-    held_out, parameters = _of_ranks(joint), _in_words(joint)
+    held_out, tested = _of_ranks(joint, op, algorithm)
+    parameters = _in_words(joint)
 
     def law(term: Term) -> Law:
         def at(ranks: int, hosts: int, size_bytes: float) -> Value:
@@ -142,28 +257,28 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
             parameters=parameters,
             interval_note=joint.interval_note,
             held_out=held_out,
-            tested_ranks=_tested_ranks(joint),
+            tested=tested,
             chosen=term.algorithm == chosen,
             tied=term.algorithm in tied and term.algorithm != chosen,
         )
 
-    return tuple(law(term) for term in candidates(op, joint.backend, algorithm))
+    order = {name: place for place, name in enumerate((chosen, *tied))}
+    terms = candidates(op, joint.backend, algorithm)
+    return tuple(law(term) for term in sorted(terms, key=lambda term: order.get(term.algorithm, len(order))))
 
 
-def _of_ranks(joint: Joint) -> HeldOut:
-    found = next((one for one in joint.validations if one.held_out == "the largest number of ranks"), None)
-    if found is None or found.passed is None:
-        why = "no number of ranks was held out" if found is None else found.note
-        return HeldOut(why, None, None, passed=False)
-    largest = max(one.ranks for one in joint.observations)
-    how = f"times on {largest} ranks ({found.count}), predicted from fewer ranks,"
-    return HeldOut(how, found.median_error, found.worst_error, found.passed)
-
-
-def _tested_ranks(joint: Joint) -> float:
-    """As many times the largest number of ranks as that is the one before it."""
-    counts = sorted({one.ranks for one in joint.observations})
-    return counts[-1] ** 2 / counts[-2] if len(counts) > 1 else counts[-1]
+def _of_ranks(joint: Joint, op: str, algorithm: str | None) -> tuple[HeldOut, Tested | None]:
+    """Of this op by this algorithm alone: that others are predicted well says nothing of it."""
+    found = joint.of_curves.get((op, algorithm))
+    if found is None:
+        return _unmeasured(op, algorithm or "the library"), None
+    if not found.errors:
+        return HeldOut(found.note, None, None, passed=False), None
+    where = f"{op} on {found.tested[0].ranks} ranks ({len(found.errors)})"
+    how = ", ".join(part for part in (f"times of {where}", "predicted from fewer ranks", found.note) if part)
+    held_out, seen = ([(one.ranks, one.hosts) for one in part] for part in (found.tested, found.seen))
+    by_size = zip([one.size_bytes for one in found.tested], found.errors, strict=True)
+    return _judged(f"{how},", found.errors), Tested.of(held_out, seen, by_size)
 
 
 def _in_words(joint: Joint) -> str:

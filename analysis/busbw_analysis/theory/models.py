@@ -27,7 +27,8 @@ class CostModel:
     """One algorithm for one op. ``messages`` is the number of message times in a row, ``rank_bytes`` what the busiest
     rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``added_bytes`` is what the busiest
     rank adds up; it is no part of ``seconds``, for only a joint fit knows γ. ``backend`` is the backend that runs it by
-    default, or ``textbook`` for one that is there to be compared with.
+    default, or ``textbook`` for one that is there to be compared with. ``at_once`` is how many messages the busiest rank
+    has in one message time, as of ``Textbook.at_once``.
     """
 
     op: str
@@ -40,6 +41,7 @@ class CostModel:
     source: str
     possible: Callable[[int], bool] = lambda ranks: ranks > 1
     added_bytes: Amount = lambda _ranks, _size: 0.0
+    at_once: Callable[[int], float] = lambda _ranks: 1.0
 
     def seconds(self, ranks: int, size_bytes: float, parameters: "Parameters") -> float:
         """Time of one call on ``ranks`` ranks with S = ``size_bytes``."""
@@ -128,6 +130,7 @@ def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
         source=f"{row.source}; sums left out",
         possible=lambda n: row.possible(n, hosts),
         added_bytes=lambda n, s: row.added(n, hosts) * s,
+        at_once=lambda n: row.at_once(n, hosts),
     )
 
 

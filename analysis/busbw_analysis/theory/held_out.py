@@ -1,0 +1,185 @@
+"""How wrong a joint fit is on what was kept from it: sizes, the largest number of ranks, launches."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+import numpy as np
+
+from busbw_analysis.theory.design import (
+    Floats,
+    Observation,
+    Parameter,
+    Terms,
+    relative_errors,
+    rows_of,
+    solve,
+    times_of,
+)
+from busbw_analysis.theory.identify import columns_of, identify, told_by
+from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Curve, chosen_terms
+from busbw_analysis.theory.terms import Term
+
+HeldOut = Literal["every second size", "the largest number of ranks", "each launch in turn"]
+
+_VALID: Final[Mapping[HeldOut, float]] = {
+    "every second size": 0.10,
+    "the largest number of ranks": 0.20,
+    "each launch in turn": 0.10,
+}
+"""Median relative errors up to which a fit counts as validated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """Relative errors on data that were left out of the fit. ``passed`` is None where nothing could be held out;
+    ``note`` says why, or what the numbers mean.
+    """
+
+    held_out: HeldOut
+    median_error: float | None
+    worst_error: float | None
+    count: int
+    passed: bool | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class OfCurve:
+    """One op by one algorithm on the largest number of ranks that it was measured on: relative ``errors`` of ``tested``
+    where everything was fitted to fewer ranks. ``seen`` is what those had of the same curve. Without errors, ``note``
+    says why; else what is to be known of them.
+    """
+
+    tested: tuple[Observation, ...]
+    seen: tuple[Observation, ...]
+    errors: tuple[float, ...]
+    note: str
+
+
+def by_curve(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> dict[Curve, OfCurve]:
+    """Every curve held out by itself: what one op is off by says nothing of another."""
+    found: dict[Curve, OfCurve] = {}
+    below: dict[int, Terms] = {}
+    for curve in terms:
+        own = [one for one in observations if one.curve == curve]
+        largest = max(one.ranks for one in own)
+        seen = [one for one in own if one.ranks < largest]
+        tested = [one for one in own if one.ranks == largest]
+        counts = len({one.ranks for one in own})
+        known, note = terms, ""
+        if curve[1] is None and counts > LEAST_RANK_COUNTS:
+            if largest not in below:
+                below[largest] = _chosen_below(largest, observations, terms, wanted)
+            known = below[largest]
+        elif curve[1] is None and counts == LEAST_RANK_COUNTS:
+            note = "which also chose the algorithm"
+        errors = None
+        if seen:
+            errors = _errors([one for one in observations if one.ranks < largest], tested, known, wanted)
+        if errors is None:
+            told = f"and what fewer ranks tell does not say what {largest} take" if seen else "so none can be held out"
+            note = f"{curve[0]} is on {counts} number{'s' * (counts > 1)} of ranks, {told}"
+        values = () if errors is None else tuple(float(error) for error in errors)
+        found[curve] = OfCurve(tuple(tested), tuple(seen), values, note)
+    return found
+
+
+def _chosen_below(
+    largest: int, observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> dict[Curve, Term]:
+    """``terms`` as they would be without ``largest``: by that the algorithms were chosen, and where there are more
+    numbers of ranks it can be kept from the choice as well.
+    """
+    if all(name is not None for _, name in terms):
+        return dict(terms)
+    earlier = chosen_terms([one for one in observations if one.ranks < largest], wanted)
+    return {curve: earlier.get(curve, term) for curve, term in terms.items()}
+
+
+def _held_out_ranks(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+    """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
+    largest = max(one.ranks for one in observations)
+    seen = [one for one in observations if one.ranks < largest]
+    tested = [one for one in observations if one.ranks == largest]
+    if not seen or any(one.curve not in {other.curve for other in seen} for one in tested):
+        return None
+    return _errors(seen, tested, terms, wanted)
+
+
+def _held_out_sizes(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats:
+    """Errors on every second size of each curve, never its first or last, of a fit to the others."""
+    curves: dict[tuple[object, ...], list[Observation]] = {}
+    for one in observations:
+        curves.setdefault((one.curve, one.ranks, one.hosts), []).append(one)
+    tested: list[Observation] = []
+    for members in curves.values():
+        tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
+    seen = [one for one in observations if one not in tested]
+    found = _errors(seen, tested, terms, wanted)
+    return np.empty(0) if found is None else found
+
+
+def _errors(
+    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> Floats | None:
+    """As ``fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
+    unknown = identify(rows_of(seen, terms), times_of(seen), wanted).unknown
+    told = all(told_by(row, unknown) for row in rows_of(tested, terms))
+    return fitted(seen, tested, terms, wanted) if told else None
+
+
+def fitted(
+    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> Floats:
+    """Errors on ``tested`` of a fit to ``seen``."""
+    rows, times = rows_of(seen, terms), times_of(seen)
+    coefficients = solve(rows, times, columns_of(identify(rows, times, wanted).kept))
+    return relative_errors(rows_of(tested, terms), times_of(tested), coefficients)
+
+
+def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+    """Errors on each launch of a fit to the others; None where there is but one."""
+    fewest = min(len(one.launches) for one in observations)
+    if fewest < 2:
+        return None
+    found: list[Floats] = []
+    for left in range(fewest):
+        others = [replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :])) for one in observations]
+        alone = [replace(one, launches=(one.launches[left],)) for one in observations]
+        errors = _errors(others, alone, terms, wanted)
+        found += [] if errors is None else [errors]
+    return np.concatenate(found) if found else None
+
+
+def validations(
+    observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+) -> tuple[Validation, ...]:
+    """All that a fit to ``observations`` is scored on."""
+    largest = max(one.ranks for one in observations)
+    counts = len({one.ranks for one in observations})
+    note = f"{largest} ranks, from fewer"
+    known = terms
+    if counts > LEAST_RANK_COUNTS:
+        known = _chosen_below(largest, observations, terms, wanted)
+    elif counts == LEAST_RANK_COUNTS:
+        note += ", which also chose the algorithms"
+    return (
+        _validation("every second size", _held_out_sizes(observations, terms, wanted), "", ""),
+        _validation(
+            "the largest number of ranks",
+            _held_out_ranks(observations, known, wanted),
+            note,
+            f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
+        ),
+        _validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
+    )
+
+
+def _validation(held_out: HeldOut, errors: Floats | None, note: str, why_not: str) -> Validation:
+    if errors is None or not len(errors):
+        return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
+    middle = float(np.median(errors))
+    passed = middle <= _VALID[held_out]
+    words = "validated" if passed else "not validated"
+    return Validation(held_out, middle, float(errors.max()), len(errors), passed, f"{words}{': ' * bool(note)}{note}")
