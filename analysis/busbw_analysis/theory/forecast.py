@@ -9,6 +9,7 @@ same way of predicting was where the truth was kept from it stands beside every 
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from statistics import median
 
 import numpy as np
@@ -17,7 +18,7 @@ from busbw.errors import AnalysisError
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
-from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, fit_points, fit_series
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, Segment, fit_points, fit_series
 from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 from busbw_analysis.theory.textbook import share
@@ -78,9 +79,11 @@ class MeasuredCurve:
     resampled: Cuts | None
 
     def seconds(self, size_bytes: int) -> Value:
-        """The time by the piece that the size falls in: the last one beyond the largest size."""
+        """The time by the piece that the size falls in: the last one beyond the largest size. The interval of a size
+        between two pieces holds what both say, for where one ends and the other begins was not measured.
+        """
         piece = self.fit.segments[bisect_right(self.fit.breaks_bytes, size_bytes)]
-        value = piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
+        value = _by_piece(piece, size_bytes)
         if self.resampled is None:
             return Value(value)
         count = len(self.resampled.starts)
@@ -89,7 +92,29 @@ class MeasuredCurve:
         tail = tail_of_medians(self.series.launches)
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # Where resamples cut elsewhere, what all launches say may lie outside.
-        return Value(value, min(low, value), max(high, value))
+        ends = [value, *(_by_piece(one, size_bytes) for one in self.around(size_bytes))]
+        return Value(value, min(low, *ends), max(high, *ends))
+
+    def around(self, size_bytes: int) -> tuple[Segment, ...]:
+        """The two pieces that a size lies between; none where it is inside of one, or outside of all."""
+        pairs = pairwise(self.fit.segments)
+        return next((pair for pair in pairs if pair[0].last_bytes < size_bytes < pair[1].first_bytes), ())
+
+    def jump(self, size_bytes: int) -> str | None:
+        """What has to be said of a size where two pieces say different times."""
+        around = self.around(size_bytes)
+        if not around:
+            return None
+        least, most = sorted(_by_piece(one, size_bytes) for one in around)
+        if most <= least * (1 + VALID_SIZES):
+            return None
+        ends = f"{format_size(around[0].last_bytes)} and {format_size(around[1].first_bytes)}"
+        times = f"{format_time(least * 1e9)} or {format_time(most * 1e9)}"
+        return f"between {ends}, where the time jumps and it was not measured at which size: {times}"
+
+
+def _by_piece(piece: Segment, size_bytes: int) -> float:
+    return piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
 
 
 def curve_of(series: Series, seed: int = 0) -> MeasuredCurve:
@@ -127,6 +152,10 @@ def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
         )
         raise AnalysisError(message)
     seconds = curve.seconds(size_bytes)
+    jump = curve.jump(size_bytes)
+    held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)
+    untested = [f"sizes below {format_size(first)}"] if size_bytes < first else []
+    untested += ["where it jumps"] if jump else []
     rate = "time does not grow with size" if "beta" in piece.at_bound else _rate_words(piece.beta_seconds_per_byte)
     return Forecast(
         op=series.key.op,
@@ -142,8 +171,11 @@ def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
             f"{format_size(piece.last_bytes)}"
         ),
         interval_note=fit.interval_note,
-        extrapolated=tuple(size_words(size_bytes, first, last)),
-        held_out=_beyond(curve, size_bytes / last) if size_bytes > last else _between(fit),
+        extrapolated=(
+            *size_words(size_bytes, first, last),
+            *([f"jump: {about_size(size_bytes)} is {jump}"] if jump else []),
+        ),
+        held_out=held_out.asked_for(*untested),
         measured=_point(series, size_bytes),
     )
 
@@ -179,16 +211,18 @@ def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
         fit = fit_points(sizes[:count], times[:count])
     except AnalysisError as error:
         return HeldOut(f"without the largest sizes there is no fit: {error}", None, None, passed=False)
-    piece = fit.segments[-1]
     errors = [
-        abs((piece.alpha_seconds + piece.beta_seconds_per_byte * size) / (time / 1e9) - 1)
+        abs(_by_piece(fit.segments[-1], size) / (time / 1e9) - 1)
         for size, time in zip(sizes[count:], times[count:], strict=True)
     ]
     tried = sizes[-1] / sizes[count - 1]
     far = tried >= min(reach, sizes[-1] / sizes[-2]) and tried * 1.001 >= reach
     largest = f"the largest sizes ({len(errors)})"
-    how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g})"
-    found = HeldOut(f"{how},", median(errors), max(errors), median(errors) <= VALID_SIZES)
+    how = f"{largest}, predicted from the others up to {format_size(sizes[count - 1])} (× {tried:.3g}),"
+    if errors[-1] > VALID_SIZES:
+        how += f" the farthest off by {errors[-1]:.1%},"
+    # The nearer ones may be right by the same piece that the farthest has left.
+    found = HeldOut(how, median(errors), max(errors), max(median(errors), errors[-1]) <= VALID_SIZES)
     return found if far else found.asked_for(f"× {reach:.3g}")
 
 
