@@ -11,7 +11,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
-  ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the times are normal
+  ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
+  times are normal
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
   in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it,
   null between hosts whose switches are not known

@@ -274,11 +274,10 @@ def _fastest(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> It
             text = f"{text} at every size that was measured"
         else:
             text += "".join(f" up to S* = {about_size(two.from_bytes)}, then {_tied(two)}" for two in found[1:])
-        told.setdefault(text, []).append(label)
+        told.setdefault(f"{text}.{_at_once(one)}", []).append(label)
     for text, whose in told.items():
         which = "" if len(told) == 1 else f" for {', '.join(whose)}"
-        apart = next(apart for label, apart in zip(labels, map(_at_once, members), strict=True) if label in whose)
-        yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}.{apart}"
+        yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}"
 
 
 def _at_once(one: _Modelled) -> str:
@@ -288,8 +287,8 @@ def _at_once(one: _Modelled) -> str:
         return ""
     first, last = ", ".join(names[:-1]), names[-1]
     return (
-        f" Not compared: {f'{first} and {last}' if first else last}, which send several messages at once; their formulas "
-        "take those to cost one α together."
+        f" Not compared: {f'{first} and {last}' if first else last}, which send several messages at once; their "
+        "formulas take those to cost one α together."
     )
 
 
@@ -344,7 +343,10 @@ def _distinct(one: _Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]
         return at_once, math.prod(time_ns ** (1 / len(sizes)) for time_ns in times)
 
     return [
-        (" = ".join(names) + (" (several messages for one α)" if at_once else ""), tuple(zip(sizes, times, strict=True)))
+        (
+            " = ".join(names) + (" (several messages for one α)" if at_once else ""),
+            tuple(zip(sizes, times, strict=True)),
+        )
         for (times, at_once), names in sorted(lines.items(), key=rank)[:_MOST_OTHERS]
     ]
 

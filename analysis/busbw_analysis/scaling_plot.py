@@ -16,15 +16,20 @@ from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.evidence import Evidence
 from busbw_analysis.inline_svg import SERIES
 from busbw_analysis.plots import decade_ticks, widen
-from busbw_analysis.prediction import Question, Scaling, scaling
+from busbw_analysis.prediction import Line, Question, Scaling, scaling
 from busbw_analysis.theory.forecast import bus_factor
 from busbw_analysis.theory.laws import Value
+from busbw_analysis.theory.textbook import textbook
 
 FORMATS: Final = (".svg", ".png")
 _INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"
 _STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
 _WIDTH, _HEIGHT, _DPI = 7.6, 4.0, 150
 _MOST_LINES = len(SERIES)
+_MOST_AT_ONCE: Final = 8
+"""A formula takes all messages of a round to cost one α. What it leaves out is their number times o of LogP, which for
+so many may be as much as α; with n − 1 of them on thousands of ranks it would be nearly all of the time.
+"""
 
 Scale = Callable[[int, float], float | None]
 """Ranks and seconds → what is drawn."""
@@ -78,11 +83,13 @@ def _busbw(shown: Scaling, ranks: int, seconds: float) -> float | None:
 
 def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str]) -> None:
     drawn: list[float] = []
-    for slot, line in enumerate(shown.lines[:_MOST_LINES]):
+    kept = [line for line in shown.lines if line.chosen or not _all_at_once(shown, line)]
+    for slot, line in enumerate(kept[:_MOST_LINES]):
         found = [(ranks, scale(ranks, time.value)) for ranks, time in line.points]
         points = [(ranks, value) for ranks, value in found if value is not None]
         drawn += [value for _, value in points]
         said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
+        said += f", {_AS_IF_FREE}" if _all_at_once(shown, line) else ""
         axes.plot(
             *zip(*points, strict=True),
             color=SERIES[slot],
@@ -93,7 +100,10 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
         )
         if line.chosen:
             _band(axes, line.points, scale, SERIES[slot])
-    left = len(shown.lines) - _MOST_LINES
+    untrue = [line.algorithm for line in shown.lines if line not in kept]
+    if untrue:
+        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(untrue)}\n({_AS_IF_FREE})")
+    left = len(kept) - _MOST_LINES
     if left > 0:
         axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.question.ranks} ranks")
     drawn += _measured(axes, shown, scale)
@@ -122,6 +132,17 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set_color(_MUTED)
+
+
+_AS_IF_FREE: Final = "as if messages sent at once cost one α together"
+
+
+def _all_at_once(shown: Scaling, line: Line) -> bool:
+    """Whether a rank sends so many messages in a round, at the right end of ``line``, that its formula is not true."""
+    row = textbook(shown.question.op, line.algorithm)
+    ranks, asked = line.points[-1][0], shown.question
+    hosts = 1 if asked.hosts == 1 else -(-ranks // -(-asked.ranks // asked.hosts))
+    return row is not None and row.at_once(ranks, hosts) > _MOST_AT_ONCE
 
 
 def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:

@@ -133,11 +133,23 @@ def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     judgement = judged(*sweep("all_reduce"), *sweep("all_reduce", variant="by hand: ring"))
     (part,) = section_of(judgement).parts
     (text,) = [block.text for block in part.blocks if isinstance(block, Paragraph) and "fastest" in block.text]
-    # direct, α + 3 S β, and shards, 2 α + 1.5 S β: equal at α/β / 1.5, 130 KiB.
-    assert re.search(r"is direct up to S\* = 1\d\d KiB, then sharded parameter server\.", text)
+    # Recursive doubling, 2 (α + S β), and Rabenseifner, 4 α + 1.5 S β: equal at 4 α/β, 780 KiB.
+    assert re.search(r"is recursive doubling up to S\* = 7\d\d KiB, then Rabenseifner or", text)
+    # α + 3 S β and 2 α + 1.5 S β would win everywhere, but only because their three messages at once cost one α.
+    assert re.search(r"Not compared: .*sharded parameter server and direct, which send several messages at once", text)
     (overview,) = [block for block in part.blocks if isinstance(block, Table)]
     assert [row[0].text for row in overview.rows] == ["plain", "by hand: ring"]
     assert [one.heading for one in part.parts] == ["plain", "by hand: ring"]
+
+
+def test_algorithms_that_send_several_messages_for_one_delay_come_last_and_are_marked() -> None:
+    figure = figures(section_of(judged(*sweep("reduce_scatter"))))[0]
+    (label,) = [entry.label for entry in figure.legend if entry.label.startswith("other algorithms: ")]
+    assert label.endswith("direct (several messages for one α)")
+    explanation = judged(*sweep("reduce_scatter")).curves[0].explanation
+    assert not isinstance(explanation, NoModel)
+    assert {one.algorithm: one.at_once for one in explanation.others}["direct"] == 3
+    assert all("direct" not in one.algorithms for one in explanation.fastest)
 
 
 def test_a_tie_is_called_one() -> None:

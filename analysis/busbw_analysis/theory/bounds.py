@@ -233,7 +233,9 @@ def explain(
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
         sums=sums,
         others=tuple(
-            Other(row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes), row.at_once(ranks))
+            Other(
+                row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes), row.at_once(ranks)
+            )
             for row in rows
         ),
         fastest=fastest([row for row in rows if row.at_once(ranks) <= 1], ranks, sizes[0], sizes[-1], parameters),

@@ -27,8 +27,8 @@ class CostModel:
     """One algorithm for one op. ``messages`` is the number of message times in a row, ``rank_bytes`` what the busiest
     rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``added_bytes`` is what the busiest
     rank adds up; it is no part of ``seconds``, for only a joint fit knows γ. ``backend`` is the backend that runs it by
-    default, or ``textbook`` for one that is there to be compared with. ``at_once`` is how many messages the busiest rank
-    has in one message time, as of ``Textbook.at_once``.
+    default, or ``textbook`` for one that is there to be compared with. ``at_once`` is how many messages the busiest
+    rank has in one message time, as of ``Textbook.at_once``.
     """
 
     op: str
