@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from busbw.errors import UsageError
+from busbw.errors import AnalysisError, UsageError
 from busbw.schedules import ALGORITHMS
 from busbw_analysis.drawings import MOST_RANKS
 from busbw_analysis.drawings import draw as drawing
@@ -30,7 +30,11 @@ def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
         message = f"{algorithm!r} is no OP/ALGORITHM that can be drawn; allowed are {allowed} (busbw list algorithms)"
         raise UsageError(message)
     usual = _HOSTS if ALGORITHMS[op][name].levels else 1
-    click.echo(drawing(op, name, ranks, usual if hosts is None else hosts), nl=False)
+    try:
+        text = drawing(op, name, ranks, usual if hosts is None else hosts)
+    except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
+        raise UsageError(str(error)) from error
+    click.echo(text, nl=False)
 
 
 def documented() -> Iterator[tuple[str, str]]:

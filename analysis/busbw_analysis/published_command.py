@@ -6,6 +6,7 @@ from typing import Final
 
 import click
 
+from busbw.errors import AnalysisError, UsageError
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.theory.fit import Fit
@@ -36,7 +37,10 @@ _POINT_COLUMNS: Final = (("size", ""), ("time", ""), ("busbw", ""), ("fit", ""),
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 def published(*, name: str | None, as_json: bool) -> None:
     """Fit the curves that others have published, or show the one called NAME point by point, with its source."""
-    curves = published_curves() if name is None else (curve_named(name),)
+    try:
+        curves = published_curves() if name is None else (curve_named(name),)
+    except AnalysisError as error:
+        raise UsageError(str(error)) from error
     pairs = [(curve, curve.fit()) for curve in curves]
     if as_json:
         rows = [_row(curve, fit) for curve, fit in pairs]

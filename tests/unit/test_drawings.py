@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from busbw.cli import main as busbw
 from busbw.errors import AnalysisError, UsageError
 from busbw.schedules import ALGORITHMS
 from busbw_analysis.draw_command import documented, main
@@ -115,6 +116,20 @@ def test_the_command_draws_to_standard_output() -> None:
     refused = CliRunner().invoke(command, ["all_reduce/star"])
     assert isinstance(refused.exception, UsageError)
     assert "all_reduce/rabenseifner" in str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--ranks", "1"), "a drawing has 2 to 16"),
+        (("--ranks", "17"), "17 ranks cannot be drawn"),
+        (("--hosts", "0"), "cannot be on 0 hosts"),
+        (("--ranks", "6", "--hosts", "4"), "6 ranks cannot be on 4 hosts"),
+    ],
+)
+def test_a_wrong_option_of_the_command_ends_with_status_2(options: tuple[str, ...], says: str) -> None:
+    refused = CliRunner().invoke(busbw, ["draw", "all_reduce/ring", *options])
+    assert (refused.exit_code, says in refused.stderr) == (2, True)
 
 
 def test_the_drawings_of_the_documentation_are_what_is_drawn_now() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from busbw.cli import main
 from busbw.errors import AnalysisError
 from busbw_analysis.published_command import published as command
 from busbw_analysis.theory.published import IN_SAMPLE, Published, curve_named, parse, published_curves
@@ -104,6 +105,8 @@ def test_json_has_the_points() -> None:
 def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(AnalysisError, match="'a100' is no published curve; there are a100x8, h200x8"):
         curve_named("a100")
+    refused = CliRunner().invoke(main, ["published", "a100"])
+    assert (refused.exit_code, "'a100' is no published curve" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
