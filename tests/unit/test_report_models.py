@@ -121,6 +121,17 @@ def test_a_figure_has_three_pictures_a_legend_and_four_sizes() -> None:
     assert shares == pytest.approx([66.7, 33.3], abs=1.5)
 
 
+def test_the_rate_of_the_host_stands_with_the_other_parameters() -> None:
+    ring = [case("send_recv", size, 4) for size in (8, 1 << 20)]
+    modelled = judged(*sweep("all_reduce"), *ring).curves[0].model
+    assert not isinstance(modelled, NoModel)
+    assert re.search(r"; R [\d.]+ [GM]B/s, from the send_recv ring$", modelled[0].parameters)
+    copies = [case("memory_copy", size, 4) for size in (64 << 20, 256 << 20)]
+    copied = judged(*sweep("all_reduce"), *copies).curves[0].model
+    assert not isinstance(copied, NoModel)
+    assert re.search(r"; R [\d.]+ [GM]B/s, from memory_copy$", copied[0].parameters)
+
+
 def test_the_bound_is_named_with_the_efficiency() -> None:
     (figure,) = figures(section_of(judged(*sweep("all_reduce"))))
     assert re.search(

@@ -143,11 +143,11 @@ def _host_rate(
                 rates.append((at_once * case.size_bytes / time_ns * 1e9, "the pairs of the matrix that ran together"))
     if rates:
         rate, origin = max(rates)
-        return rate, f"; R from {origin}"
+        return rate, f"; R {format_rate(rate)}, from {origin}"
     host = dataset.hosts_of(series.key.ranks)
     copied = copies.get(host[0]) if host else None
     return (
         (None, "; R unknown, taken as infinite")
         if copied is None
-        else (copied.bytes_per_second, "; R from memory_copy")
+        else (copied.bytes_per_second, f"; R {format_rate(copied.bytes_per_second)}, from memory_copy")
     )
