@@ -73,12 +73,13 @@ class Evidence:
         """α, β and R from messages inside a host, or ``far``: between hosts; of the largest run that has them."""
         why: NoModel | None = None
         for group in sorted(self._groups, key=lambda one: -len(one.dataset.runs[0].run.hosts)):
-            like = next((one for one in group.series if one.key.op == self.op and (one.key.hosts > 1) == far), None)
-            if like is not None:
-                found = parameters_for(group.dataset, like, group.series, group.summaries, group.copies)
-                if isinstance(found, Parameters):
-                    return found
-                why = why or found
+            found = [one for one in group.series if one.key.op == self.op and (one.key.hosts > 1) == far]
+            if found:
+                like = min(found, key=lambda one: one not in self.curves)
+                told = parameters_for(group.dataset, like, group.series, group.summaries, group.copies)
+                if isinstance(told, Parameters):
+                    return told
+                why = why or told
         return why or NoModel(f"{self.op} was not measured {'between hosts' if far else 'inside a host'}")
 
     def crowded(self, ranks: int, hosts: int) -> bool:
@@ -171,13 +172,20 @@ def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = No
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
         if _way(one.key) == usual and algorithm_of(one.key) == wanted:
             curves.setdefault(shape_of(one), one)
-    left_out = len({_way(one.key) for one in fitting}) - 1
+    left_out = len({_way(one.key) for one in of_op}) - 1
     notes = [f"{op} was measured in {left_out + 1} ways; this is {_named(usual)}"] if left_out else []
     like: dict[tuple[object, ...], Series] = {(op, wanted, *shape): one for shape, one in curves.items()}
-    timed = ("mode", "sync", "cache")
-    for one in sorted(alone, key=lambda one: _unusual(_way(one.key))):
-        if all(getattr(one.key, name) == dict(zip(_WAY, usual, strict=True))[name] for name in timed):
+    ways, differ = _beside(alone, op, usual)
+    for one in alone:
+        if _way(one.key) == ways.get(one.key.op):
             like.setdefault((one.key.op, algorithm_of(one.key), *shape_of(one)), one)
+    missing = sorted({shape_of(one) for one in of_op if algorithm_of(one.key) == wanted} - curves.keys())
+    if missing:
+        where = ", ".join(
+            f"{ranks} ranks" if hosts == 1 else f"{ranks} ranks on {hosts} hosts" for ranks, hosts in missing
+        )
+        notes.append(f"left out: {op} on {where}, which was not measured in that way")
+    notes += differ
     key = of_op[0].key
     return Evidence(
         op=op,
@@ -230,6 +238,29 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
 
 def _way(key: SeriesKey) -> tuple[object, ...]:
     return tuple(getattr(key, name) for name in _WAY)
+
+
+def _beside(
+    alone: Iterable[Series], op: str, usual: tuple[object, ...]
+) -> tuple[dict[str, tuple[object, ...]], list[str]]:
+    """The way of each op that may stand beside ``op`` in its ``usual`` one, and what differs: all are timed alike, and
+    each in one way on all ranks. Bytes are bytes; but what adds them up takes as long as its data type does.
+    """
+    wanted = dict(zip(_WAY, usual, strict=True))
+    found: dict[str, list[SeriesKey]] = {}
+    for one in alone:
+        if one.key.op != op and all(getattr(one.key, name) == wanted[name] for name in ("mode", "sync", "cache")):
+            found.setdefault(one.key.op, []).append(one.key)
+    ways, notes = {op: usual}, []
+    for other, keys in found.items():
+        best = min(keys, key=lambda key: (key.dtype != wanted["dtype"], _unusual(_way(key))))
+        if None not in {best.dtype, wanted["dtype"]} and best.dtype != wanted["dtype"] and other not in UNMODELLED:
+            adds = best.redop is not None and wanted["redop"] is not None
+            notes.append(f"{'left out: ' * adds}{other}{', which' * adds} was measured with {best.dtype} alone")
+            if adds:
+                continue
+        ways[other] = _way(best)
+    return ways, notes
 
 
 def _unusual(way: tuple[object, ...]) -> tuple[tuple[bool, ...], str]:

@@ -663,6 +663,30 @@ def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
 
 
+def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for() -> None:
+    runs = [run(ranks) for ranks in (2, 3, 4)]
+    slower = Bent(sample_noise=0.01, times=1.3)
+    runs.append(run(8, slower, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
+    known = evidence_of(read_groups(runs), "all_reduce", dtype="bfloat16")
+    assert {one.key.dtype for one in known.everything if one.key.op == "all_reduce"} == {"bfloat16"}
+    assert "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured in that way" in known.notes
+    assert "ping_pong was measured with float32 alone" in known.notes
+    assert "left out: reduce, which was measured with float32 alone" in known.notes
+    assert {one.key.op for one in known.everything} == {"all_reduce", "ping_pong"}
+    found = answer(known, 12, MIB)
+    assert found.forecasts[0].basis == "messages between two ranks"
+    usual = answer(evidence_of(read_groups(runs), "all_reduce"), 12, MIB)
+    assert "on 2, 3, 4 ranks" in usual.forecasts[0].parameters
+    assert "left out: all_reduce on 8 ranks, which was not measured in that way" in usual.notes
+
+
+def test_each_op_beside_the_asked_one_is_of_one_data_type_on_all_ranks() -> None:
+    ops = ("all_reduce", "all_gather")
+    other = [*cases(4, ("all_gather",)), *cases(4, ("all_reduce",), dtype="bfloat16")]
+    known = evidence_of(read_groups([run(2, ops=ops), run(3, ops=ops), run(4, cases=other)]), "all_gather")
+    assert {(one.key.op, one.key.dtype) for one in known.everything} == {(op, "float32") for op in ops}
+
+
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
     found = scaling(evidence(), question(evidence(), 256, [MIB]))
     chosen = found.lines[0]
