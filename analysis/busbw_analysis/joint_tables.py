@@ -108,6 +108,9 @@ def _block(row: Row) -> Iterator[str]:
     yield aligned(_PARAMETER_COLUMNS, list(_parameter_lines(row)), [])
     if row["algorithms"]:
         yield aligned(_ALGORITHM_COLUMNS, [_algorithm_line(one) for one in row["algorithms"]], [])
+        own = f"({row['backend']})"
+        if any(own in f"{one['algorithm']}" and one["ties"] for one in row["algorithms"]):
+            yield f"# {own}: as {row['backend']} runs it, where a step may take several delays; others take one a round"
     yield from (f"  not separated: {mixed['reason']}; {mixed['needs']}" for mixed in row["not_separated"])
     yield from (f"  held out, {check['held_out']}: {_verdict(check)}" for check in row["validations"])
     carrier = "moved / R" if "shared" in _fitted(row) else "sent · β"
@@ -146,7 +149,9 @@ def _in_units(name: Parameter, value: float | None) -> str:
 
 def _algorithm_line(one: dict[str, JSON]) -> list[str]:
     rival = next((rival for rival in one["rivals"] if rival["algorithm"] == one["algorithm"]), None)
-    ties = one["ties"]
+    # The same name without the backend's behind it is the formula of the textbook, which counts other delays.
+    own = f"{one['algorithm']}".partition(" (")[0]
+    ties = [f"{name} (textbook)" if name == own else name for name in one["ties"]]
     if not ties:
         note = "" if rival is None else "the others do worse"
     elif rival is None:
