@@ -13,6 +13,7 @@ from busbw_analysis.matrices import Odd, PairMatrix
 from busbw_analysis.resumed import ended_in_words, resumptions
 from busbw_analysis.selftest import SelfTest, taken_in_words
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
 Severity = Literal["bad", "caution", "note"]
@@ -185,6 +186,12 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
         yield Remark("caution", f"slow {kind}", f"{text}.")
 
 
+_ENOUGH: Final = (
+    f"{LAUNCHES_FOR_AN_INTERVAL} or more give every time an interval, "
+    f"{LAUNCHES_FOR_A_BOOTSTRAP} the parameters of a fit"
+)
+
+
 def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     groups = [(summary, group) for summary in measured for group in summary.groups]
     if not groups:
@@ -199,11 +206,11 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
         )
         text = (
             f"Only {count}: {shown}, and every verdict is indicative. Launches differ more from each other than their "
-            f"samples do; {LAUNCHES_FOR_AN_INTERVAL} or more give an interval."
+            f"samples do; {_ENOUGH}."
         )
         yield Remark("caution", "few launches", text)
     elif fewest < LAUNCHES_FOR_AN_INTERVAL:
-        text = f"{count}: the range of launch medians is shown; {LAUNCHES_FOR_AN_INTERVAL} or more give an interval."
+        text = f"{count}: the range of launch medians is shown; {_ENOUGH}."
         yield Remark("note", "few launches", text)
     apart = [
         (max(group.launch_medians_ns) / min(group.launch_medians_ns), summary)

@@ -343,7 +343,7 @@ def fit_text(rows: Sequence[Row]) -> str:
 def _theory_words(model: Row) -> str:
     low, high = (significant(model[name], 2, _RATE_WIDTH) for name in ("least_ratio", "largest_ratio"))
     share = model["best_bound_share"]
-    least = "" if share is None else f", lower bound at most {share:.0%} of the time"
+    least = "" if share is None else f", at best {share:.0%} of the lower bound's speed"
     return f"{low}–{high} × the model ({model['algorithm']}){least}"
 
 

@@ -231,7 +231,7 @@ def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     assert curve["model"]["median_ratio"] == pytest.approx(2.0, rel=0.05)
     assert curve["model"]["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
     assert re.search(
-        r"× the model \(segmented ring\), lower bound at most 3\d% of the time", tables.fit_text([curve, message])
+        r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", tables.fit_text([curve, message])
     )
 
 
@@ -262,3 +262,8 @@ def test_an_explanation_has_a_row_for_every_point() -> None:
     for curve in judged(*sweep("all_reduce"), *sweep("broadcast"), case("barrier", 0)).curves:
         if isinstance(curve.explanation, Explanation):
             assert len(curve.explanation.spent) == len(curve.series.points)
+
+
+def test_a_remark_on_few_launches_says_which_intervals_want_how_many() -> None:
+    (said,) = [one.text for one in judged(*sweep("all_reduce"), launches=3).remarks if one.subject == "few launches"]
+    assert said.endswith("6 or more give every time an interval, 5 the parameters of a fit.")
