@@ -5,6 +5,7 @@ from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.evidence import Evidence
 from busbw_analysis.prediction import Prediction
 from busbw_analysis.theory.forecast import Forecast
 from busbw_analysis.theory.laws import BY_MESSAGES
@@ -67,9 +68,10 @@ def text(prediction: Prediction) -> str:
     asked, evidence = prediction.question, prediction.evidence
     forecasts = prediction.forecasts
     hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
-    measured = ", ".join(str(len(one.key.ranks)) for one in evidence.curves) or "none"
+    counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
+    measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(evidence)}"
     by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
-    head = f"# {asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; measured on {measured} ranks"
+    head = f"# {asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, _model),
@@ -83,6 +85,15 @@ def text(prediction: Prediction) -> str:
         among = "it was among the data that the prediction is from, so its error is that of a fit"
         notes.append(f"measured: {among if seen else 'the prediction has not seen it'}")
     return "\n".join([head, aligned(_COLUMNS, [_line(one) for one in forecasts], notes)])
+
+
+def _elsewhere(evidence: Evidence) -> str:
+    """How and on how many ranks the op was measured by other algorithms than the one that was asked for."""
+    counts: dict[str, list[str]] = {}
+    for one in evidence.of_op:
+        how = "by the library's own" if one.key.variant is None else one.key.variant
+        counts.setdefault(how, []).append(str(len(one.key.ranks)))
+    return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 
 
 def _line(one: Forecast) -> list[str]:

@@ -469,6 +469,14 @@ def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> Non
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, algorithm="rabenseifner"), rel=0.05)
 
 
+def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_asked_for() -> None:
+    known = evidence_of(read_groups([run(2), run(4)]), "all_reduce", "ring")
+    head = predict_tables.text(answer(known, 16, MIB)).splitlines()[0]
+    assert head == (
+        "# all_reduce by ring over gloo, 16 ranks on 1 host; not measured; by the library's own on 2, 4 ranks"
+    )
+
+
 def test_a_host_says_nothing_of_a_network() -> None:
     with pytest.raises(
         AnalysisError, match="cross a node boundary, and nothing in these runs was measured between hosts"
