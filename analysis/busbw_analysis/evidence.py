@@ -100,6 +100,7 @@ class Evidence:
                 algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
                 oversubscribed=self.crowded(*shape_of(one)),
                 launch_set=self._launch_set(one),
+                launch_keys=point.launch_keys,
             )
             for one in self.everything
             if algorithm_of(one.key) is not None

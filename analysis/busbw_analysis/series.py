@@ -43,7 +43,9 @@ class SeriesKey:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One size of a curve: bytes, ns per call and B/s. ``launch_medians_ns`` are in the order of the launches."""
+    """One size of a curve: bytes, ns per call and B/s. ``launch_medians_ns`` are in the order of the launches,
+    which ``launch_keys`` name: run and launch.
+    """
 
     size_bytes: int
     case: int
@@ -55,6 +57,7 @@ class Point:
     wire_bytes: float
     samples: int
     launch_medians_ns: tuple[float, ...]
+    launch_keys: tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +73,15 @@ class Series:
     def launches(self) -> int:
         """The smallest number of launches behind any point."""
         return min(len(point.launch_medians_ns) for point in self.points)
+
+    @property
+    def in_common(self) -> tuple[tuple[float, ...], ...]:
+        """The launch medians (ns) of every point in those launches that measured all of them: the same launch at the
+        same place in each.
+        """
+        known = [dict(zip(point.launch_keys, point.launch_medians_ns, strict=True)) for point in self.points]
+        common = [key for key in known[0] if all(key in medians for medians in known)]
+        return tuple(tuple(medians[key] for key in common) for medians in known)
 
 
 def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Series, ...]:
@@ -126,4 +138,5 @@ def _point(summary: CaseSummary, group: GroupSummary) -> Point:
         wire_bytes=group.wire_bytes,
         samples=group.samples,
         launch_medians_ns=group.launch_medians_ns,
+        launch_keys=group.launch_keys,
     )

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw_analysis.load import pool
 from busbw_analysis.peaks import COMPUTE
-from busbw_analysis.series import series_of
+from busbw_analysis.series import Point, series_of
 from busbw_analysis.summary import summarise
 from busbw_analysis.theory.fit import Fit, Refused, fit_points, fit_series
+from busbw_analysis.theory.forecast import curve_of
 from busbw_analysis.theory.segments import best_cuts
 
 SIZES = [8 << step for step in range(24)]
@@ -156,6 +158,31 @@ def test_few_launches_give_no_interval_and_say_so(launches: int, note: str) -> N
     assert isinstance(fit, Fit)
     assert fit.intervals is None
     assert fit.interval_note.startswith(note)
+
+
+@pytest.mark.parametrize(
+    ("launches", "note"), [(6, "no interval: 4 launches,"), (8, "95 % from resampling 6 launches")]
+)
+def test_a_launch_is_the_same_one_at_every_size(launches: int, note: str) -> None:
+    cases = [case("all_reduce", size) for size in SIZES[::3]]
+    run = synthetic_run(cases, World(), launches=launches, samples=9)
+    dataset = pool((run,))
+    (series,) = series_of(dataset, summarise(dataset))
+
+    def lacking(point: Point, one: int) -> Point:
+        medians, keys = list(point.launch_medians_ns), list(point.launch_keys)
+        del medians[one], keys[one]
+        return replace(point, launch_medians_ns=tuple(medians), launch_keys=tuple(keys))
+
+    # As many launches at every size, but the first is missing at some and the last at the others.
+    points = tuple(lacking(point, -(place % 2)) for place, point in enumerate(series.points))
+    assert {len(point.launch_medians_ns) for point in points} == {launches - 1}
+    found = replace(series, points=points)
+    assert found.in_common == tuple(point.launch_medians_ns[1:-1] for point in series.points)
+    fit = fit_series(found)
+    assert isinstance(fit, Fit)
+    assert fit.interval_note.startswith(note)
+    assert (curve_of(found).seconds(1000).low is None) == (launches == 6)
 
 
 def intervals_around(alpha: float, algbw: float, launches: int, trials: int) -> tuple[int, int]:

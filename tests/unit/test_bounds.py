@@ -38,7 +38,7 @@ SIZES = (8, 4096, 1 << 20, 1 << 24)
 
 def series(key: SeriesKey = KEY, times_ns: tuple[float, ...] = (1e6, 1e6, 4e6, 5e7)) -> Series:
     points = tuple(
-        Point(size, case, time, Interval(None, None, "none"), time, None, None, 0.0, 10, (time,))
+        Point(size, case, time, Interval(None, None, "none"), time, None, None, 0.0, 10, (time,), ((0, 0),))
         for case, (size, time) in enumerate(zip(SIZES, times_ns, strict=True))
     )
     return Series(key, 1.5, 1.0, points)

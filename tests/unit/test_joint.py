@@ -16,7 +16,7 @@ from busbw.cli import main
 from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.joint_tables import joint_rows, joint_text
-from busbw_analysis.theory.design import PARAMETERS, Parameter, Regime, amounts, middle
+from busbw_analysis.theory.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.theory.refusals import usable
 from busbw_analysis.theory.terms import Term, candidates
@@ -195,11 +195,36 @@ def test_what_a_launch_has_in_common_is_kept_together_by_its_launch_set() -> Non
     assert width(split) > width(one_set)
 
 
+def keyed(one: Observation, launches: Sequence[float], keys: Sequence[int]) -> Observation:
+    return replace(
+        one,
+        launch_set="a",
+        launches=tuple(launches[key] for key in keys),
+        launch_keys=tuple((0, key) for key in keys),
+    )
+
+
+def test_launches_are_drawn_by_what_they_are_and_not_by_their_place() -> None:
+    one, other, *_ = ring_on(4)
+    pace = np.exp(np.random.default_rng(1).normal(0, 0.3, 8)).tolist()
+    first, second = resampled_times([keyed(one, pace, range(8)), keyed(other, pace, range(7, -1, -1))], 100, 0).T
+    assert first == pytest.approx(second, rel=1e-12)
+    # One lacks the first launch and the other the last: what both have in common stays so.
+    lacking = [keyed(one, pace, range(1, 8)), keyed(other, pace, range(7))]
+    by_place = [replace(seen, launch_keys=()) for seen in lacking]
+    together, apart = (float(np.corrcoef(resampled_times(seen, 400, 0).T)[0, 1]) for seen in (lacking, by_place))
+    assert together > 0.7 > apart
+    alone = keyed(one, pace, range(1)), keyed(other, pace, range(8))
+    assert np.isfinite(resampled_times(alone, 100, 0)).all()
+    assert resampled_times(alone, 100, 0)[:, 0] == pytest.approx(pace[0])
+
+
 @given(st.lists(st.floats(1e-6, 1.0), min_size=1, max_size=30))
 def test_the_middle_of_launches_is_a_median_that_does_not_jump(launches: list[float]) -> None:
     found = float(middle(np.asarray(launches)))
     ordered = sorted(launches)
     quarter = len(launches) // 4
+    assert float(middle(np.asarray([math.nan, *launches, math.nan]))) == pytest.approx(found)
     assert ordered[quarter] <= found * (1 + 1e-12)
     assert found <= ordered[-1 - quarter] * (1 + 1e-12)
     if len(launches) <= 4:

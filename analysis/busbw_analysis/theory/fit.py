@@ -132,7 +132,7 @@ def fit_series(series: Series) -> Fit | Refused:
             [point.size_bytes for point in points],
             [point.time_ns for point in points],
             bus_factor=series.bus_factor,
-            launch_medians_ns=[point.launch_medians_ns for point in points],
+            launch_medians_ns=series.in_common,
         )
     except AnalysisError as error:
         return Refused(str(error))
@@ -148,8 +148,9 @@ def fit_points(
 ) -> Fit:
     """Fit T(S) through sizes (bytes, ascending) and times (ns per call).
 
-    ``launch_medians_ns[i]`` are the medians of the single launches at size i; without them, or with fewer than 5,
-    there is no interval. ``seed`` seeds their resampling. Raises AnalysisError for data that cannot carry a fit.
+    ``launch_medians_ns[i]`` are the medians of single launches at size i, the same ones in the same order at each;
+    without them, or with fewer than 5, there is no interval. ``seed`` seeds their resampling. Raises AnalysisError for
+    data that cannot carry a fit.
     """
     _refuse(sizes_bytes, times_ns)
     sizes = np.asarray(sizes_bytes, dtype=np.float64)

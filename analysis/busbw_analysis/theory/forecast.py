@@ -89,7 +89,7 @@ class MeasuredCurve:
         count = len(self.resampled.starts)
         sizes = np.broadcast_to(np.asarray(self.fit.sizes_bytes, dtype=np.float64), (count, len(self.fit.sizes_bytes)))
         found = self.resampled.predict(sizes, np.full(count, float(size_bytes)))
-        tail = tail_of_medians(self.series.launches)
+        tail = tail_of_medians(len(self.series.in_common[0]))
         low, high = (float(end) for end in np.quantile(found, (tail, 1 - tail)))
         # Where resamples cut elsewhere, what all launches say may lie outside.
         ends = [value, *(_by_piece(one, size_bytes) for one in self.around(size_bytes))]
@@ -128,11 +128,10 @@ def curve_of(series: Series, seed: int = 0) -> MeasuredCurve:
 
 def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
     """The fits of resampled launches, each with as many pieces as that of all of them, cut where it likes."""
-    counts = {len(point.launch_medians_ns) for point in series.points}
-    count = min(counts)
-    if len(counts) != 1 or count < LAUNCHES_FOR_A_BOOTSTRAP:
+    launches = np.asarray(series.in_common, dtype=np.float64).T / 1e9
+    count = len(launches)
+    if count < LAUNCHES_FOR_A_BOOTSTRAP:
         return None
-    launches = np.asarray([point.launch_medians_ns for point in series.points], dtype=np.float64).T / 1e9
     draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
     times: Floats = np.median(launches[draws], axis=1)
     sizes = np.asarray([point.size_bytes for point in series.points], dtype=np.float64)

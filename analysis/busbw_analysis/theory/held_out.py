@@ -145,8 +145,11 @@ def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted
         return None
     found: list[Floats] = []
     for left in range(fewest):
-        others = [replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :])) for one in observations]
-        alone = [replace(one, launches=(one.launches[left],)) for one in observations]
+        others = [
+            replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :]), launch_keys=())
+            for one in observations
+        ]
+        alone = [replace(one, launches=(one.launches[left],), launch_keys=()) for one in observations]
         errors = _errors(others, alone, terms, wanted)
         found += [] if errors is None else [errors]
     return np.concatenate(found) if found else None
