@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar, get_args
@@ -13,6 +14,7 @@ from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
 from busbw.records import JSON
 from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, tables
+from busbw_analysis.columns import Row
 from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.evidence import read_groups
@@ -94,14 +96,32 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     catalogued = catalogue(peaks_file)
     datasets = read_groups([store.read(store.find(results_dir, run)) for run in runs], force=force)
     judgements = [_judged(dataset, catalogued) for dataset in datasets]
-    rows = [row for judgement in judgements for row in tables.fit_rows(judgement)]
+    rows = _told_apart(judgements, tables.fit_rows)
     joint = joint_tables.joint_rows(joint_fits_of(datasets))
-    messages = [row for judgement in judgements for row in message_tables.message_rows(judgement)]
-    chosen = [row for judgement in judgements for row in nccl_choices.nccl_rows(judgement, catalogued)]
+    messages = _told_apart(judgements, message_tables.message_rows)
+    chosen = _told_apart(judgements, lambda judgement: nccl_choices.nccl_rows(judgement, catalogued))
     parts = [tables.fit_text(rows), message_tables.message_text(messages), nccl_choices.nccl_text(chosen)]
     text = "\n\n".join(part for part in [*parts, joint_tables.joint_text(joint) if joint else ""] if part)
     document: dict[str, JSON] = {"fits": rows, "messages": messages, "nccl": chosen, "joint": joint}
     _print(judgements, document, text, as_json=as_json)
+
+
+def _told_apart(judgements: Sequence[Judgement], rows_of: Callable[[Judgement], list[Row]]) -> list[Row]:
+    """The rows of all ``judgements``, which differ in ranks or hosts, each with its ``runs``. A curve that several of
+    them have under one name, as messages between two ranks, has behind it of how many ranks its run was.
+    """
+    tables_of = [rows_of(judgement) for judgement in judgements]
+    counts = Counter(name for rows in tables_of for name in {row["curve"] for row in rows})
+    told: list[Row] = []
+    for judgement, rows in zip(judgements, tables_of, strict=True):
+        runs: list[JSON] = [stored.run.id for stored in judgement.dataset.runs]
+        hosts = judgement.dataset.runs[0].run.hosts
+        several = f" on {len(set(hosts))} hosts" if len(set(hosts)) > 1 else ""
+        world = f" of a run of {len(hosts)}{several}"
+        for row in rows:
+            name = row["curve"]
+            told.append({**row, "curve": f"{name}{world}" if counts[name] > 1 else name, "runs": runs})
+    return told
 
 
 @click.command()

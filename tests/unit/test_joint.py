@@ -526,3 +526,20 @@ def test_fit_takes_runs_of_several_numbers_of_ranks(tmp_path: Path) -> None:
     assert algorithms["all_gather"] == "ring (gloo)"
     shown = CliRunner().invoke(main, ["fit", *names])
     assert "joint fit · gloo · one host · 2, 3, 4 ranks · all_gather, all_reduce" in shown.stdout
+
+
+def test_messages_of_several_runs_are_told_apart_by_how_many_ranks_the_run_had(tmp_path: Path) -> None:
+    names = []
+    for ranks in (2, 4):
+        cases = [case("ping_pong", size, ranks) for size in SIZES] + [case("all_gather", size, ranks) for size in SIZES]
+        stored = synthetic_run(cases, World(sample_noise=0.01), launches=2, samples=9, seed=ranks)
+        names.append(str(write_synthetic(tmp_path / str(ranks), stored)))
+    document = json.loads(CliRunner().invoke(main, ["fit", *names, "--json"]).stdout)
+    (small, large), worlds = document["runs"], {" of a run of 2", " of a run of 4"}
+    for rows in (document["fits"], document["messages"]):
+        messages = [row for row in rows if row["curve"].startswith("ping_pong")]
+        assert {row["curve"].removeprefix("ping_pong · float32 · 2 ranks") for row in messages} == worlds
+        assert {(row["curve"][-1], *row["runs"]) for row in messages} == {("2", small), ("4", large)}
+    assert {row["curve"].rpartition(" · ")[2] for row in document["fits"]} > {"2 ranks", "4 ranks"}
+    alone = CliRunner().invoke(main, ["fit", names[0]]).stdout
+    assert "of a run of" not in alone
