@@ -212,7 +212,9 @@ def test_launches_are_drawn_by_what_they_are_and_not_by_their_place() -> None:
     # One lacks the first launch and the other the last: what both have in common stays so.
     lacking = [keyed(one, pace, range(1, 8)), keyed(other, pace, range(7))]
     by_place = [replace(seen, launch_keys=()) for seen in lacking]
-    together, apart = (float(np.corrcoef(resampled_times(seen, 400, 0).T)[0, 1]) for seen in (lacking, by_place))
+    together, apart = (
+        float(np.asarray(np.corrcoef(resampled_times(seen, 400, 0).T))[0, 1]) for seen in (lacking, by_place)
+    )
     assert together > 0.7 > apart
     alone = keyed(one, pace, range(1)), keyed(other, pace, range(8))
     assert np.isfinite(resampled_times(alone, 100, 0)).all()

@@ -449,7 +449,8 @@ def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() 
 
 def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
     ops = ("all_reduce", "all_gather", "memory_copy")
-    known = evidence_of(read_groups([run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]), "all_reduce", "recursive-doubling")
+    runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]
+    known = evidence_of(read_groups(runs), "all_reduce", "recursive-doubling")
     (found,) = answer(known, 16, MIB).forecasts
     assert found.basis == "a joint fit over numbers of ranks"
 
