@@ -115,6 +115,12 @@ def test_the_page_fetches_nothing_and_runs_nothing() -> None:
     assert "default-src 'none'" in html
 
 
+def test_the_last_column_may_wrap_so_that_no_verdict_is_out_of_sight() -> None:
+    style = report.compose(judged(usual())).html.partition("</style>")[0]
+    rules = re.findall(r"^(?:td)?\.short(:last-child)? \{[^}]*white-space: (\w+)", style, re.MULTILINE)
+    assert rules[:2] == [("", "nowrap"), (":last-child", "normal")]
+
+
 def test_every_figure_has_alt_text_and_its_numbers() -> None:
     outline = Outline(report.compose(judged(usual())).html)
     assert outline.figures
