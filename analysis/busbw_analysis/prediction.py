@@ -244,7 +244,8 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
         for chosen in (with_messages, members):
             kept, left_out = usable(chosen)
             if len({one.ranks for one in kept if own(one)}) < 2:
-                why = "; ".join((why, *(reason for reason in left_out if reason not in why)))
+                _, short = usable([one for one in chosen if own(one)])
+                why = "; ".join((why, *(reason for reason in short if reason not in why)))
                 continue
             try:
                 laws = from_joint(fit_jointly(kept), evidence.op, by_hand)

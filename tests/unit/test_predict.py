@@ -447,6 +447,18 @@ def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() 
     assert any("left out of the joint fit: all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
 
 
+def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
+    short = [case(op, size, ranks) for ranks in (2, 4) for op in ("all_reduce", "send_recv") for size in SIZES[4:8]]
+    runs = [
+        run(ranks, cases=[*cases(ranks, ("ping_pong",)), *(one for one in short if one.ranks == ranks)])
+        for ranks in (2, 4)
+    ]
+    (note,) = (one for one in answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
+    assert note.startswith("no joint fit")
+    assert "all_reduce on 4 ranks has 4 sizes; a joint fit needs at least 5" in note
+    assert "send_recv" not in note
+
+
 def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
     ops = ("all_reduce", "all_gather", "memory_copy")
     runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]
