@@ -225,7 +225,7 @@ class TestChanges:
                 "host 9 out=10%",
                 "no link is called 'host 9 out'; want NAME=SHARE with one of rank # out, rank # in",
             ),
-            ("host 3 out", "want NAME=SHARE"),
+            ("host 3 out", "lacks =SHARE"),
             ("host 3 out=", "rate '' is none"),
             ("host 3 out=10", "rate '10' is none; .* or want a share such as 10%"),
             ("host 3 out=0%", "want a share above 0%"),
