@@ -168,7 +168,12 @@ def validations(
     elif counts == LEAST_RANK_COUNTS:
         note += ", which also chose the algorithms"
     return (
-        _validation("every second size", _held_out_sizes(observations, terms, wanted), "", ""),
+        _validation(
+            "every second size",
+            _held_out_sizes(observations, terms, wanted),
+            "",
+            "no size lies between two others that tell of it",
+        ),
         _validation(
             "the largest number of ranks",
             _held_out_ranks(observations, known, wanted),
