@@ -17,7 +17,7 @@ from busbw_analysis.evidence import Evidence
 from busbw_analysis.inline_svg import SERIES
 from busbw_analysis.plots import decade_ticks, widen
 from busbw_analysis.prediction import Line, Question, Scaling, scaling
-from busbw_analysis.theory.forecast import bus_factor
+from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.laws import Value
 from busbw_analysis.theory.textbook import textbook
 

@@ -1,12 +1,13 @@
 """What ``busbw simulate`` prints: one row for each algorithm and size, and which links of the network were busy."""
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from busbw.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.network_specs import kind_of
 from busbw_analysis.theory.simulate import Simulation
 
@@ -33,7 +34,7 @@ def row_of(op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Sim
     its busiest one; None where there is no such thing.
     """
     algbw = size_bytes / simulation.seconds if size_bytes and simulation.seconds else None
-    factor = _FACTORS.get(op)
+    factor = bus_factor(op, ranks)
     return {
         "op": op,
         "algorithm": algorithm,
@@ -41,21 +42,12 @@ def row_of(op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Sim
         "ranks": ranks,
         "seconds": simulation.seconds,
         "algbw": algbw,
-        "busbw": None if algbw is None or factor is None else algbw * factor(ranks),
+        "busbw": None if algbw is None or factor is None else algbw * factor,
         "formula_seconds": formula,
         "ratio": simulation.seconds / formula if formula else None,
         "links": _kinds(simulation),
     }
 
-
-_FACTORS: Final[dict[str, Callable[[int], float]]] = {
-    "all_reduce": lambda ranks: 2 * (ranks - 1) / ranks,
-    **dict.fromkeys(
-        ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"), lambda ranks: (ranks - 1) / ranks
-    ),
-    **dict.fromkeys(("broadcast", "reduce"), lambda _ranks: 1.0),
-}
-"""What algbw times is busbw, as nccl-tests has it; there is none of a barrier."""
 
 _EQUAL: Final = 1e-6
 

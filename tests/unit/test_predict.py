@@ -24,8 +24,9 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups
 from busbw_analysis.prediction import Prediction, laws_for, predict, question, scaling
+from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.design import amounts
-from busbw_analysis.theory.forecast import MeasuredCurve, bus_factor, by_curve, curve_of
+from busbw_analysis.theory.forecast import MeasuredCurve, by_curve, curve_of
 from busbw_analysis.theory.laws import Law
 from busbw_analysis.theory.terms import candidates
 

@@ -18,10 +18,10 @@ from busbw.errors import AnalysisError
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
+from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, Segment, fit_points, fit_series
 from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
-from busbw_analysis.theory.textbook import share
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -264,17 +264,3 @@ def by_law(
 
 def _point(series: Series, size_bytes: int) -> Point | None:
     return next((point for point in series.points if point.size_bytes == size_bytes), None)
-
-
-_TWICE = frozenset({"all_reduce"})
-_SHARED = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-_WHOLE = frozenset({"broadcast", "reduce", "send_recv", "ping_pong", "pair_uni", "pair_bidir"})
-
-
-def bus_factor(op: str, ranks: int) -> float | None:
-    """What algbw times is busbw, as nccl-tests has it; None where there is no wire."""
-    if ranks < 2:
-        return None
-    if op in _TWICE:
-        return 2 * share(ranks)
-    return share(ranks) if op in _SHARED else 1.0 if op in _WHOLE else None

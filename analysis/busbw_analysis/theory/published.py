@@ -12,6 +12,7 @@ import msgspec
 from busbw.errors import AnalysisError
 from busbw.records import Record
 from busbw.units import parse_size, parse_sizes
+from busbw_analysis.theory.counts import share
 from busbw_analysis.theory.fit import Fit, fit_points
 
 IN_SAMPLE = 0.05
@@ -62,7 +63,7 @@ class Published:
     @property
     def bus_factor(self) -> float:
         """busbw over algbw: 2(n−1)/n."""
-        return 2 * (self.ranks - 1) / self.ranks
+        return 2 * share(self.ranks)
 
     def busbw(self, position: int) -> float:
         """B/s at the size at ``position``, as measured."""
