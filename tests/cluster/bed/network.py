@@ -57,24 +57,34 @@ class Network:
         """This network, with the cable of one host cut or mended."""
         return replace(self, cables={**self.cables, host: replace(self.cables.get(host, Cable()), cut=cut)})
 
+    def up_mbit(self, host: str, head: str) -> float:
+        """The rate at which the cable of a host takes what it sends (Mbit/s; 0: unlimited)."""
+        return self._whole(host, head).up_mbit or 0.0
+
     def configuration(self, hosts: Sequence[str], head: str) -> str:
         """The lines that the switch reads (switch.c). Raises ValueError for a host that there is not."""
         named = {*self.cables, *(path.source for path in self.paths), *(path.destination for path in self.paths)}
         if unknown := sorted(named - {*hosts, head}):
             message = f"no host {', '.join(unknown)}; there are {', '.join((head, *hosts))}"
             raise ValueError(message)
-        usual = {host: Cable(self.rate_mbit, self.rate_mbit, self.delay_ms / 2) for host in hosts}
-        usual[head] = Cable(0.0, 0.0, 0.0)
-        lines = [_cable_line(host, self.cables.get(host, Cable()), cable) for host, cable in usual.items()]
+        lines = [_cable_line(host, self._whole(host, head)) for host in (*hosts, head)]
         lines += [
             f"path {path.source} {path.destination} {path.rate_mbit} {round(path.delay_ms * 1e6)}"
             for path in self.paths
         ]
         return "".join(f"{line}\n" for line in lines)
 
+    def _whole(self, host: str, head: str) -> Cable:
+        """The cable of a host with nothing left open."""
+        usual = Cable(0.0, 0.0, 0.0) if host == head else Cable(self.rate_mbit, self.rate_mbit, self.delay_ms / 2)
+        own = self.cables.get(host, Cable())
+        return Cable(
+            usual.up_mbit if own.up_mbit is None else own.up_mbit,
+            usual.down_mbit if own.down_mbit is None else own.down_mbit,
+            usual.delay_ms if own.delay_ms is None else own.delay_ms,
+            own.cut,
+        )
 
-def _cable_line(host: str, cable: Cable, usual: Cable) -> str:
-    up = usual.up_mbit if cable.up_mbit is None else cable.up_mbit
-    down = usual.down_mbit if cable.down_mbit is None else cable.down_mbit
-    delay_ms = usual.delay_ms if cable.delay_ms is None else cable.delay_ms
-    return f"cable {host} {up} {down} {round((delay_ms or 0.0) * 1e6)} {int(cable.cut)}"
+
+def _cable_line(host: str, cable: Cable) -> str:
+    return f"cable {host} {cable.up_mbit} {cable.down_mbit} {round((cable.delay_ms or 0.0) * 1e6)} {int(cable.cut)}"

@@ -9,7 +9,7 @@ import sys
 import sysconfig
 from pathlib import Path
 
-_FOR_HOSTS = ("unshare", "nsenter", "mount", "ip", "cc")
+_FOR_HOSTS = ("unshare", "nsenter", "mount", "ip", "tc", "cc")
 _FOR_SLURM = ("munged", "slurmctld", "slurmd", "sbatch", "srun", "sinfo")
 _TUN = Path("/dev/net/tun")
 

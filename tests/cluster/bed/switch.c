@@ -11,7 +11,8 @@
  *
  * Each host gets a TAP device eth0. A frame leaves its host at the rate up, waits for the delays of both cables and of the
  * path, and arrives at the rate down; between idle cables of equal rate it is serialised once (cut-through). Nothing is
- * ever dropped but by a cut: a host whose cable is busy keeps its frames in its own queue, where its TCP sees them.
+ * ever dropped but by a cut: a frame is not taken from the device of a host whose cable is busy. So that TCP sees what waits,
+ * the host itself sends no faster than its cable (hosts.py).
  * Host number i (from 1) owns the address 02:00:00:00:00:i, so that finding the receiver is reading a byte.
  * The switch ends with its standard input, so that it cannot outlive whoever started it. */
 #define _GNU_SOURCE

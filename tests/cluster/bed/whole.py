@@ -183,6 +183,9 @@ class Bed:
         """Make the network so from now on. Raises ValueError for a host that there is not."""
         assert self._switch is not None
         self._switch.apply(network, list(self._hosts.values()), HEAD)
+        for name, host in self._hosts.items():
+            if (rate := network.up_mbit(name, HEAD)) != self.network.up_mbit(name, HEAD):
+                host.send_at(rate)
         self.network = network
         self._write_state()
 
@@ -321,6 +324,7 @@ class Bed:
         self._switch = Switch(switch.pid, folder / "switch")
         for number, host in enumerate(hosts, start=1):
             host.configure(number, prefix_length=24)
+            host.send_at(self.network.up_mbit(host.name, HEAD))
         if self.slurm:
             self._start_slurm(lifeline)
         self._write_state()
