@@ -127,6 +127,6 @@ def test_a_row_that_is_wrong_is_refused(more: str, words: str) -> None:
 
 
 def test_the_documentation_shows_what_is_printed_now() -> None:
-    text = (Path(__file__).parents[2] / "docs/models.md").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[2] / "docs/fits.md").read_text(encoding="utf-8")
     missing = [line for line in CliRunner().invoke(command, []).output.splitlines() if f"    {line}\n" not in text]
     assert missing == []
