@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 
 from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError
-from busbw_analysis.load import Dataset, differences, fact, pool
+from busbw_analysis.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.peaks import HostCopy, host_copies
 from busbw_analysis.series import Series, SeriesKey, series_of
 from busbw_analysis.summary import CaseSummary, summarise
@@ -29,6 +29,9 @@ MESSAGES = PAIRS | {"send_recv"}
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """What may differ between runs of different numbers of ranks."""
+
+_THREADS = "mpi.threads"
+"""The level of threads may differ between ranks that share cores and ranks that do not: busbw asks for it by that."""
 
 _USUAL = {"mode": "isolated", "sync": "barrier", "cache": "warm", "held": False, "dtype": "float32", "redop": "sum"}
 _NO_WAY = frozenset({"op", "ranks", "group", "hosts", "variant"})
@@ -136,9 +139,8 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
     shapes: dict[tuple[int, int], list[store.StoredRun]] = {}
     for stored in runs:
         shapes.setdefault((len(stored.run.hosts), len(set(stored.run.hosts))), []).append(stored)
-    first = runs[0]
     for stored in runs[1:]:
-        found = [one for one in differences(first, stored) if one.key not in _OF_A_SHAPE and one.unknown_in is None]
+        found = _unlike(runs, stored)
         if found and not force:
             message = (
                 f"these runs may not be used together: {found[0].text}; take runs of one machine and setting, "
@@ -146,6 +148,25 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
             )
             raise UnlikeRuns(message)
     return tuple(pool(tuple(members), force=force) for _, members in sorted(shapes.items()))
+
+
+def _unlike(runs: Sequence[store.StoredRun], stored: store.StoredRun) -> list[Difference]:
+    """What forbids to set ``stored`` beside ``runs``: differences from the first of all, and in the level of threads
+    from the first whose ranks share cores, or do not, as its own.
+    """
+    first = runs[0]
+    alike = next(one for one in runs if _shares_cores(one) == _shares_cores(stored))
+    found = [one for one in differences(first, stored) if one.key != _THREADS or alike is first]
+    if alike is not first:
+        found += [one for one in differences(alike, stored) if one.key == _THREADS]
+    return [one for one in found if one.key not in _OF_A_SHAPE and one.unknown_in is None]
+
+
+def _shares_cores(stored: store.StoredRun) -> bool:
+    """Whether some host has more ranks than cores that they may use."""
+    hosts, environments = stored.run.hosts, stored.run.environments
+    cores = {host: fact(environments.get(host, {}), "cpu.usable_cores") for host in hosts}
+    return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
 
 
 def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
