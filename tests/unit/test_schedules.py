@@ -89,18 +89,34 @@ def test_a_barrier_lets_nobody_go_before_the_last_has_come() -> None:
 def test_the_formula_is_what_is_counted(row: Textbook) -> None:
     tried = 0
     for ranks in RANKS:
-        for hosts in (2, 4, 8) if ALGORITHMS[row.op][row.algorithm].levels else (1,):
-            if not row.possible(ranks, hosts):
+        for hosts in (1, 2, 4, 8) if ALGORITHMS[row.op][row.algorithm].levels else (1,):
+            if ranks % hosts or not (row.possible(ranks, hosts) or ranks == 1):
                 continue
             schedule = schedule_of(row.op, row.algorithm, ranks, hosts)
-            assert schedule is not None
+            if schedule is None:
+                assert ranks == 1, "one rank is nobody's neighbour"
+                continue
             counted = cost(schedule)
-            counts = (row.rounds, row.messages or row.rounds, row.sent, row.added, row.moved)
             in_bytes = [float(one) for one in (counted.sent, counted.added, counted.moved)]
-            said = [count(ranks, hosts) for count in counts]
-            assert said == pytest.approx([counted.rounds, counted.messages, *in_bytes]), (ranks, hosts)
+            assert said(row, ranks, hosts) == pytest.approx([counted.rounds, counted.messages, *in_bytes]), (
+                ranks,
+                hosts,
+            )
             tried += 1
     assert tried >= 6
+
+
+def said(row: Textbook, ranks: int, hosts: int) -> list[float]:
+    """What a row has for its rounds, messages, and bytes sent, added and moved."""
+    return [count(ranks, hosts) for count in (row.rounds, row.messages or row.rounds, row.sent, row.added, row.moved)]
+
+
+@pytest.mark.parametrize(
+    "row", [*TEXTBOOK, *textbook.LIMITS, *textbook.SWITCHED], ids=lambda row: f"{row.op} {row.algorithm}"
+)
+def test_one_rank_alone_has_no_round_and_no_byte(row: Textbook) -> None:
+    assert said(row, 1, 1) == [0] * 5
+    assert not row.possible(1, 1), "nobody is to be asked to measure it"
 
 
 def test_there_is_a_row_for_every_schedule_and_for_nothing_else() -> None:
@@ -134,7 +150,7 @@ def test_the_formula_with_a_switch_is_what_is_counted(row: Textbook) -> None:
     tried = 0
     for ranks in RANKS:
         for hosts in (1, 2, 4, 8):
-            if not row.possible(ranks, hosts):
+            if ranks % hosts or not (row.possible(ranks, hosts) or ranks == 1):
                 continue
             schedule = SWITCHED[row.op][row.algorithm](ranks, ranks // hosts)
             by_switch = [any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds]
@@ -147,10 +163,10 @@ def test_the_formula_with_a_switch_is_what_is_counted(row: Textbook) -> None:
                 max([count for rank, count in sums.items() if rank < ranks], default=0) / schedule.blocks,
                 sum(len(one.sent) for one in by_ranks) / schedule.blocks,
             ]
-            said = [count(ranks, hosts) for count in (row.rounds, row.sent, row.added, row.moved)]
-            assert said == pytest.approx(counted), (ranks, hosts)
+            closed = [count(ranks, hosts) for count in (row.rounds, row.sent, row.added, row.moved)]
+            assert closed == pytest.approx(counted), (ranks, hosts)
             tried += 1
-    assert tried >= 50
+    assert tried >= 51
 
 
 def test_there_is_a_row_for_every_switch_and_for_nothing_else() -> None:
@@ -236,7 +252,7 @@ def test_of_two_trees_every_rank_is_a_leaf_in_one() -> None:
 
 @pytest.mark.parametrize("row", textbook.LIMITS, ids=lambda row: row.algorithm)
 def test_a_limit_is_what_pipelining_comes_near_to(row: Textbook) -> None:
-    for ranks in range(2, 65):
+    for ranks in RANKS:
         whole, finer = double_tree(ranks, 1), double_tree(ranks, 64)
         assert row.rounds(ranks, 1) == len(whole.rounds)
         assert row.sent(ranks, 1) == pytest.approx(float(through_a_link(whole, ranks)))

@@ -82,6 +82,11 @@ def two(ranks: int, hosts: int) -> float:
     return 2 * one(ranks, hosts)
 
 
+def half(ranks: int, _hosts: int) -> float:
+    """n/2 of an even number, nothing of one rank."""
+    return ranks // 2
+
+
 def others(ranks: int, _hosts: int) -> float:
     """n−1."""
     return ranks - 1

@@ -18,12 +18,12 @@ from busbw_analysis.theory.counts import (
 
 
 def _twins(ranks: int, _hosts: int) -> float:
-    return min(2, ranks / 2)
+    return min(2, ranks / 2) if ranks > 1 else 0
 
 
 def _to_the_switch_and_back(ranks: int, hosts: int) -> float:
     on_host = ranks // hosts
-    return 2 * share(on_host) + 1 / on_host
+    return 2 * share(on_host) + (1 / on_host if hosts > 1 else 0)
 
 
 LIMITS: tuple[Textbook, ...] = (
@@ -52,9 +52,9 @@ SWITCHED: tuple[Textbook, ...] = (
         "all_reduce",
         "nvls",
         two,
-        lambda n, _k: (n + 1) / n,
+        lambda n, _k: (n + 1) / n if n > 1 else 0,
         none,
-        lambda n, _k: n + 1,
+        lambda n, _k: n + 1 if n > 1 else 0,
         "2 α + (n+1)/n S β: α to fetch a sum, α to hand it out",
         _NVLS,
         _one_host,
@@ -62,7 +62,7 @@ SWITCHED: tuple[Textbook, ...] = (
     Textbook(
         "all_reduce",
         "sharp",
-        lambda n, k: 2 * (n // k - 1) + 1,
+        lambda n, k: 2 * (n // k - 1) + one(k, k),
         _to_the_switch_and_back,
         lambda n, k: share(n // k),
         lambda n, k: n * _to_the_switch_and_back(n, k),
@@ -76,7 +76,7 @@ SWITCHED: tuple[Textbook, ...] = (
         "nvls",
         one,
         the_share,
-        lambda n, _k: 1 / n,
+        lambda n, _k: 1 / n if n > 1 else 0,
         others,
         "α + (n−1)/n S β + 1/n S γ",
         _NVLS,

@@ -20,6 +20,7 @@ from busbw_analysis.theory.counts import (
     bits,
     down,
     even,
+    half,
     is_power,
     levels,
     none,
@@ -71,7 +72,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "all_gather",
         "neighbour-exchange",
-        lambda n, _k: n / 2,
+        half,
         the_share,
         none,
         others,
@@ -118,7 +119,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "reduce_scatter",
         "neighbour-exchange",
-        lambda n, _k: n / 2,
+        half,
         the_share,
         the_share,
         others,
@@ -177,8 +178,8 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "broadcast",
         "chain",
-        lambda n, _k: n - 2 + SEGMENTS,
-        lambda n, _k: (n - 2 + SEGMENTS) / SEGMENTS,
+        lambda n, _k: n - 2 + SEGMENTS if n > 1 else 0,
+        lambda n, _k: (n - 2 + SEGMENTS) / SEGMENTS if n > 1 else 0,
         none,
         others,
         "(n − 2 + m)(α + S/m β), m = 8 segments",

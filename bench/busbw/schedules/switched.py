@@ -30,7 +30,7 @@ def nvls_all_reduce(ranks: int) -> Schedule:
         every_rank(ranks, lambda rank: same(rank, ranks, (rank,))),
         every_rank(ranks, lambda rank: same(ranks, rank, whole)),
     ]
-    return _with_switch(vectors(ranks, ranks), joined(iter(rounds)), vectors(ranks, ranks))
+    return _with_switch(vectors(ranks, ranks), rounds, vectors(ranks, ranks))
 
 
 def nvls_all_gather(ranks: int) -> Schedule:
@@ -39,16 +39,16 @@ def nvls_all_gather(ranks: int) -> Schedule:
         every_rank(ranks, lambda rank: same(rank, ranks, (rank,))),
         every_rank(ranks, lambda rank: same(ranks, rank, _others(rank, ranks))),
     ]
-    return _with_switch(own_blocks(ranks), joined(iter(rounds)), vectors(ranks, ranks))
+    return _with_switch(own_blocks(ranks), rounds, vectors(ranks, ranks))
 
 
 def nvls_reduce_scatter(ranks: int) -> Schedule:
     """Each rank has the switch add up its block as all others have it."""
     rounds = [
         tuple(_added(ranks, ((rank, _others(rank, ranks)) for rank in range(ranks)))),
-        tuple(same(ranks, rank, (rank,), adds=True) for rank in range(ranks) if ranks > 1),
+        every_rank(ranks, lambda rank: same(ranks, rank, (rank,), adds=True)),
     ]
-    return _with_switch(vectors(ranks, ranks), joined(iter(rounds)), tuple((rank,) for rank in range(ranks)))
+    return _with_switch(vectors(ranks, ranks), rounds, tuple((rank,) for rank in range(ranks)))
 
 
 def sharp_all_reduce(ranks: int, on_host: int) -> Schedule:
@@ -81,9 +81,11 @@ SWITCHED: dict[str, dict[str, Callable[[int, int], Schedule]]] = {
 """Operation → name → the schedule of n ranks, so many on each host."""
 
 
-def _with_switch(begins: tuple[Slots, ...], rounds: tuple[Round, ...], ends: tuple[Slots, ...]) -> Schedule:
+def _with_switch(begins: tuple[Slots, ...], rounds: Iterable[Round], ends: tuple[Slots, ...]) -> Schedule:
+    """One rank alone has its result, and sends nothing."""
     blocks = len(begins[0])
-    return Schedule(len(begins) + 1, blocks, (*begins, (NOTHING,) * blocks), rounds, (*ends, ()))
+    sent = joined(iter(rounds)) if len(begins) > 1 else ()
+    return Schedule(len(begins) + 1, blocks, (*begins, (NOTHING,) * blocks), sent, (*ends, ()))
 
 
 def _added(switch: int, sent: Iterable[tuple[int, Slots]]) -> Iterator[Transfer]:
