@@ -18,6 +18,7 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.theory.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
+from busbw_analysis.theory.laws import from_joint
 from busbw_analysis.theory.refusals import usable
 from busbw_analysis.theory.terms import Term, candidates
 
@@ -288,6 +289,35 @@ def test_a_ring_is_no_tree_and_the_other_way_round() -> None:
 def test_algorithms_that_cost_the_same_are_a_tie() -> None:
     fitted = fit_jointly(world("binomial-tree", "bruck"))
     assert {"bruck", "recursive-doubling"} <= {fitted.algorithms["all_gather"], *fitted.ties["all_gather"]}
+
+
+def scattered(algorithm: str) -> list[Observation]:
+    """An all-reduce on 2, 4 and 6 hosts, one launch each, and the messages of the same network."""
+    true = {**TRUE, "alpha": 1.3e-3, "beta": 8e-8, "per_call": 0.0, "gamma": 0.0}
+    sizes = [2048 << step for step in range(0, 12, 2)]
+    found = seen(term("ping_pong", "single message"), 2, hosts=2, noise=0.1, seed=2, sizes=sizes, true=true)
+    for ranks in (2, 4, 6):
+        what = term("all_reduce", algorithm)
+        found += seen(what, ranks, hosts=ranks, noise=0.1, seed=2, sizes=sizes, true=true)
+    return found
+
+
+def test_what_spoils_the_other_curves_is_no_tie() -> None:
+    """A ring of half the rounds explains an all-reduce with twice the α, which is then wrong for messages."""
+    assert fit_jointly(scattered("segmented ring (gloo)")).ties == {"all_reduce": ("segmented-ring",)}
+
+
+def test_what_ties_says_times_by_parameters_of_its_own() -> None:
+    """Without messages nothing says what α is, and Gloo's ring and the textbook's say the same times."""
+    fitted = fit_jointly([one for one in scattered("segmented ring (gloo)") if one.op != "ping_pong"])
+    assert "ring" in fitted.ties["all_reduce"]
+    own, ring = (
+        next(law for law in from_joint(fitted, "all_reduce") if law.term.algorithm == name)
+        for name in ("segmented ring (gloo)", "ring")
+    )
+    assert ring.tied
+    assert ring.told(8, 8, 2048) == pytest.approx(own.told(8, 8, 2048), rel=0.1)
+    assert fitted.seconds(ring.term, 8, 8, 2048) < 0.6 * fitted.seconds(own.term, 8, 8, 2048)
 
 
 def test_of_a_tie_the_one_that_the_backend_is_known_to_run_is_taken() -> None:

@@ -20,7 +20,7 @@ from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
 from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, Segment, fit_points, fit_series
-from busbw_analysis.theory.laws import VALID_SIZES, HeldOut, Law, Value, answering
+from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 
 NEW_REGIME = "a new regime"
@@ -185,7 +185,7 @@ def _rate_words(beta: float) -> str:
 
 def size_words(size_bytes: int, first: int, last: int) -> list[str]:
     """What is to be said of a size outside of those that were measured."""
-    if size_bytes > last:
+    if size_bytes > last * ROUNDED:
         how = about_size(size_bytes), format_size(last)
         return [f"size: {how[0]} is {size_bytes / last:.3g} × the largest measured one, {how[1]}"]
     if size_bytes < first:

@@ -6,7 +6,7 @@ Relative errors and non-negative coefficients, as in ``fit``; what the data cann
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -94,7 +94,8 @@ class Joint:
     """The outcome. ``parameters`` has only those that the data separate; the others are in ``together``.
 
     ``algorithms`` says which algorithm explains each op of the library best, ``terms`` the same as a Term, ``ties``
-    which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not in it.
+    which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not in it,
+    but in ``curves``, which has the Term of all. ``wanted`` are the parameters that were looked for.
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them; empty below 5 launches. ``unknown`` are the directions in which coefficients may
@@ -109,6 +110,8 @@ class Joint:
     ties: Mapping[str, tuple[str, ...]]
     rivals: Mapping[str, tuple[Rival, ...]]
     terms: Mapping[str, Term]
+    curves: Terms
+    wanted: tuple[Parameter, ...]
     validations: tuple[Validation, ...]
     of_curves: Mapping[Curve, OfCurve]
     notes: tuple[str, ...]
@@ -136,6 +139,25 @@ class Joint:
         times = np.asarray(self.draws) @ np.asarray(amounts(term, ranks, hosts, size_bytes))
         low, high = np.quantile(times, (0.025, 0.975))
         return float(low), float(high)
+
+    def explained_by(self, term: Term) -> "Joint":
+        """The same observations with ``term`` behind the library's own op of that name, and so with other parameters.
+        What was validated and chosen stays that of this one.
+        """
+        terms = {**self.curves, (term.op, None): term}
+        rows, times = rows_of(self.observations, terms), times_of(self.observations)
+        separation = identify(rows, times, self.wanted)
+        kept = columns_of(separation.kept)
+        coefficients = solve(rows, times, kept)
+        draws, _ = _draws(self.observations, rows, kept, seed=0)
+        return replace(
+            self,
+            parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
+            curves=terms,
+            coefficients=tuple(coefficients.tolist()),
+            draws=tuple(map(tuple, draws.tolist())),
+            unknown=separation.unknown,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,13 +228,15 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
         ties=outcome.ties,
         rivals=outcome.rivals,
         terms={op: term for (op, name), term in outcome.terms.items() if name is None},
+        curves=outcome.terms,
+        wanted=tuple(wanted),
         validations=validations(observations, outcome.terms, wanted),
         of_curves=by_curve(observations, outcome.terms, wanted),
         notes=(*notes, *outcome.notes),
         interval_note=interval_note,
         observations=observations,
-        coefficients=tuple(float(value) for value in coefficients),
-        draws=tuple(tuple(float(value) for value in draw) for draw in draws),
+        coefficients=tuple(coefficients.tolist()),
+        draws=tuple(map(tuple, draws.tolist())),
         unknown=separation.unknown,
     )
 

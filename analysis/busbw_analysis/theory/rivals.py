@@ -32,7 +32,7 @@ from busbw_analysis.theory.terms import Term, candidates
 LEAST_RANK_COUNTS: Final = 3
 """Two to fit how a cost grows with n, and one to see whether it goes on like that."""
 
-_UNSURE: Final = 0.10
+_TOO_CLOSE: Final = 0.10
 """With too few launches to tell how sure a score is, differences below this are taken for noise."""
 
 _UNEXPLAINED: Final = 0.20
@@ -59,7 +59,7 @@ class Rival:
 
     @property
     def error(self) -> float:
-        """What candidates are compared by. Both count: one that misses the ranks it was fitted to has no claim."""
+        """What candidates are ordered by. Both count: one that misses the ranks it was fitted to has no claim."""
         return (self.held_out + self.seen) / 2
 
 
@@ -112,21 +112,22 @@ class _Field:
         kept = columns_of(identify(rows[known], times[known], self.wanted).kept)
         return rows, solve(rows[known], times[known], kept)
 
-    def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, Floats]:
-        """Relative errors of ``curve`` at its largest n and at its others, when the curves of ``choice`` are fitted to
-        fewer ranks than that.
+    def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, ...]:
+        """Relative errors when the curves of ``choice`` are fitted to fewer ranks than the largest n of ``curve``: of
+        ``curve`` at that n and at its others, then of each other curve at the ranks that were fitted.
         """
         places = self.places[curve]
         largest = int(self.ranks[places].max())
         rows, coefficients = self.fitted(choice, times, largest)
-        errors = relative_errors(rows[places], times[places], coefficients)
+        own = relative_errors(rows[places], times[places], coefficients)
         held_out = self.ranks[places] == largest
-        return errors[held_out], errors[~held_out]
+        seen = (self.places[other][self.ranks[self.places[other]] < largest] for other in choice if other != curve)
+        others = [relative_errors(rows[one], times[one], coefficients) for one in seen if len(one)]
+        return own[held_out], own[~held_out], *others
 
     def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
-        """As ``Rival.error``."""
-        held_out, seen = self.errors(curve, choice, times)
-        return float(held_out.mean() + seen.mean()) / 2
+        """What options of ``curve`` are compared by: as ``Rival.error``, and what they do to the other curves."""
+        return _weighed([float(part.mean()) for part in self.errors(curve, choice, times)])
 
     def total(self, choice: Mapping[Curve, int]) -> float:
         """The scores of all contested curves and the errors of all others, of which no n is held out."""
@@ -268,6 +269,7 @@ def _ranked(
     """All options of ``curve``, the best first, and which of them are as good as the chosen one."""
     options = field.options[curve]
     errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
+    chosen = errors[choice[curve]]
     enough = min(len(one.launches) for one in observations) >= LAUNCHES_FOR_A_BOOTSTRAP
     draws = resampled_times(observations, _RESAMPLES, seed) if enough else None
     best = [field.score(curve, choice, times) for times in draws] if draws is not None else []
@@ -275,11 +277,11 @@ def _ranked(
     for option in range(len(options)):
         if option == choice[curve]:
             continue
-        held_out, seen = (one - two for one, two in zip(errors[option], errors[choice[curve]], strict=True))
-        behind = float(held_out.mean() + seen.mean()) / 2
-        unsure = np.hypot(held_out.std() / np.sqrt(len(held_out)), seen.std() / np.sqrt(len(seen))) / 2
+        worse = [one - two for one, two in zip(errors[option], chosen, strict=True)]
+        behind = _weighed([float(part.mean()) for part in worse])
+        unsure = _unsure([float(part.std() / np.sqrt(len(part))) for part in worse])
         if draws is None:
-            surely = behind > _UNSURE
+            surely = behind > _TOO_CLOSE
         else:
             scores = [field.score(curve, {**choice, curve: option}, times) for times in draws]
             surely = float(np.quantile(np.subtract(scores, best), 0.025)) > 0
@@ -287,7 +289,19 @@ def _ranked(
             tied.append(option)
     found = [
         Rival(term.algorithm, float(held_out.mean()), float(seen.mean()))
-        for option, (held_out, seen) in zip(options, errors, strict=True)
+        for option, (held_out, seen, *_) in zip(options, errors, strict=True)
         for term in option.terms
     ]
     return tuple(sorted(found, key=lambda rival: rival.error)), tied
+
+
+def _weighed(parts: Sequence[float]) -> float:
+    """The parts of ``_Field.errors`` as one number: a curve counts once, its largest n as much as all of its others."""
+    held_out, seen, *others = parts
+    return (held_out + seen) / 2 + sum(others)
+
+
+def _unsure(parts: Sequence[float]) -> float:
+    """The standard error of ``_weighed``, from those of its parts."""
+    held_out, seen, *others = parts
+    return float(np.hypot.reduce([held_out / 2, seen / 2, *others]))
