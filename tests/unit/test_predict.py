@@ -24,10 +24,11 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups
 from busbw_analysis.prediction import Prediction, laws_for, predict, question, scaling
+from busbw_analysis.theory import laws as theory_laws
 from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.design import amounts
 from busbw_analysis.theory.forecast import MeasuredCurve, by_curve, curve_of
-from busbw_analysis.theory.laws import Law, Tested
+from busbw_analysis.theory.laws import Law
 from busbw_analysis.theory.terms import candidates
 
 ALPHA, BETA, GAMMA, CALL = 20e-6, 1e-9, 2e-10, 30e-6
@@ -394,7 +395,7 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
 
 def test_what_rounding_to_whole_elements_leaves_off_is_no_other_size() -> None:
     """2 MiB on six ranks are measured as 2,097,144 B."""
-    tested = Tested.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
+    tested = theory_laws.Tested.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
     assert tested.beyond(8, 8, 2 << 20) == ()
     assert tested.beyond(8, 8, 4 << 20) == ("sizes beyond 2097144 B",)
 
