@@ -9,7 +9,7 @@ import pytest
 from busbw.errors import AnalysisError
 from busbw.schedules import ALGORITHMS, BY_HAND, rings
 from busbw.schedules.all_reduce import double_tree
-from busbw.schedules.base import Contribution, Schedule, Transfer, cost, execute, through_a_link
+from busbw.schedules.base import Contribution, Schedule, Transfer, by_level, cost, execute, through_a_link
 from busbw.schedules.switched import SWITCHED
 from busbw.schedules.trees import twins
 from busbw_analysis.theory import textbook
@@ -117,6 +117,50 @@ def said(row: Textbook, ranks: int, hosts: int) -> list[float]:
 def test_one_rank_alone_has_no_round_and_no_byte(row: Textbook) -> None:
     assert said(row, 1, 1) == [0] * 5
     assert not row.possible(1, 1), "nobody is to be asked to measure it"
+
+
+SHAPES = [(ranks, hosts) for ranks in RANKS for hosts in range(2, ranks + 1) if ranks % hosts == 0]
+
+
+@pytest.mark.parametrize(("op", "name"), LEVELS)
+def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: str, name: str) -> None:
+    row = textbook.textbook(op, name)
+    assert row is not None
+    for ranks, hosts in SHAPES:
+        on_host = ranks // hosts
+        counted = by_level(ALGORITHMS[op][name].on(ranks, hosts), on_host)
+        in_bytes = [float(one) for one in (counted.inner, counted.between, counted.of_a_host)]
+        between = row.between(ranks, hosts)
+        said = [row.inner_rounds(ranks, hosts), row.inner_sent(ranks, hosts), between, on_host * between]
+        assert said == pytest.approx([counted.inner_rounds, *in_bytes]), (ranks, hosts)
+
+
+@pytest.mark.parametrize(("op", "name"), LEVELS)
+def test_rounds_are_mixed_where_a_row_says_that_levels_overlap_and_nowhere_else(op: str, name: str) -> None:
+    row = textbook.textbook(op, name)
+    assert row is not None
+    kinds = [{one.source // 4 == one.to // 4 for one in messages} for messages in ALGORITHMS[op][name].on(12, 3).rounds]
+    assert all(len(kind) == 1 for kind in kinds) == (not row.overlapped)
+
+
+def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
+    row = textbook.textbook("all_reduce", "ring")
+    assert row is not None
+    for ranks, hosts in SHAPES:
+        counted = by_level(ALGORITHMS["all_reduce"]["ring"].on(ranks, hosts), ranks // hosts)
+        assert counted.inner_rounds == row.inner_rounds(ranks, hosts) == 0
+        assert float(counted.between) == float(counted.of_a_host) == pytest.approx(row.between(ranks, hosts))
+
+
+def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
+    row = textbook.textbook("all_reduce", "sharp")
+    assert row is not None
+    for ranks, hosts in SHAPES:
+        schedule = SWITCHED["all_reduce"]["sharp"](ranks, ranks // hosts)
+        counted = by_level(schedule, ranks // hosts)  # the switch is on a host of its own
+        said = (row.inner_rounds(ranks, hosts), row.inner_sent(ranks, hosts))
+        assert said == (counted.inner_rounds, pytest.approx(float(counted.inner))), (ranks, hosts)
+        assert row.between(ranks, hosts) == pytest.approx(hosts / ranks)
 
 
 def test_there_is_a_row_for_every_schedule_and_for_nothing_else() -> None:

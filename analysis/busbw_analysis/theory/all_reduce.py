@@ -4,6 +4,7 @@ from typing import Final
 
 from busbw_analysis.theory.counts import (
     CHAN,
+    LEVELS,
     PAT,
     SANDERS,
     SEGMENTS,
@@ -87,10 +88,12 @@ ALL_REDUCE: tuple[Textbook, ...] = (
         twice_the_share,
         the_share,
         twice_the_others,
-        "2(n−1) α + 2(n−1)/n S β + (n−1)/n S γ, of which 2(n−1)/n S/g between hosts, g = n/k on each host",
+        f"2(n−1) α + 2(n−1)/n S/g β, or 2(n−1)/n S β_i where that is longer, + (n−1)/n S γ; {LEVELS}",
         "counted",
         several_hosts,
         messages=_around_hosts,
+        inner_sent=lambda n, k: 2 * share(n) * share(n // k),
+        overlapped=True,
     ),
     Textbook(
         "all_reduce",
@@ -206,8 +209,10 @@ ALL_REDUCE: tuple[Textbook, ...] = (
         _two_levels,
         lambda n, k: _two_levels(n, k) / 2,
         lambda n, k: n * _two_levels(n, k),
-        "(2(g−1) + 2(k−1)) α + (2(g−1)/g + 2(k−1)/n) S β + half of those bytes γ, g = n/k on each host",
+        f"2(g−1) α_i + 2(k−1) α + 2(g−1)/g S β_i + 2(k−1)/n S β + half of those bytes γ; {LEVELS}",
         "counted",
         several_hosts,
+        inner_rounds=lambda n, k: 2 * (n // k - 1),
+        inner_sent=lambda n, k: 2 * share(n // k),
     ),
 )

@@ -10,6 +10,9 @@ BRUCK: Final = "Bruck et al. 1997"
 SANDERS: Final = "Sanders et al. 2009"
 PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a round"
 
+LEVELS: Final = "g = n/k on each host, α_i and β_i inside it, a network card for each (g β where they share one)"
+"""What the formulas of algorithms that know hosts have in common."""
+
 SEGMENTS: Final = 8
 """Of a chain and of each tree where they are pipelined."""
 
@@ -17,11 +20,22 @@ Count = Callable[[int, int], float]
 """n ranks on k hosts → a number."""
 
 
+def none(_ranks: int, _hosts: int) -> float:
+    """Nothing."""
+    return 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Textbook:
     """What one algorithm costs: its rounds (times α), the bytes through one direction of the link of its busiest rank
     (times β) and those that it adds up (times γ), the last two in units of S; ``moved`` is what all ranks send
     together, in units of S. ``possible(n, k)``: whether there is such a thing.
+
+    Of an algorithm that knows hosts, ``inner_rounds`` and ``inner_sent`` say how much of that stays inside a host and
+    takes the α and β that hold there; the rest goes between hosts. ``overlapped``: every round has messages of both
+    kinds, so that it is not their bytes one after the other that count, but the longer of all bytes by the β inside and
+    of those between hosts by theirs. A flat algorithm waits in every round for a message between hosts, where there are
+    several.
 
     Messages of a round are under way together, so that each round costs one α, however many they are; what sending
     another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a
@@ -38,6 +52,13 @@ class Textbook:
     source: str
     possible: Callable[[int, int], bool] = lambda ranks, _hosts: ranks > 1
     messages: Count | None = None
+    inner_rounds: Count = none
+    inner_sent: Count = none
+    overlapped: bool = False
+
+    def between(self, ranks: int, hosts: int) -> float:
+        """What the busiest rank sends to other hosts, in units of S; of one host and of a flat algorithm, all."""
+        return self.sent(ranks, hosts) - self.inner_sent(ranks, hosts)
 
     def at_once(self, ranks: int, hosts: int) -> float:
         """How many messages the busiest rank has in a round, on average: 1 where it is one at a time. All of them are
@@ -65,11 +86,6 @@ def is_power(ranks: int) -> bool:
 def share(ranks: int) -> float:
     """(n−1)/n."""
     return (ranks - 1) / ranks
-
-
-def none(_ranks: int, _hosts: int) -> float:
-    """Nothing."""
-    return 0.0
 
 
 def one(ranks: int, _hosts: int) -> float:

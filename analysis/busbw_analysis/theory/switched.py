@@ -3,6 +3,7 @@ which adds and hands out. Tests hold each against a schedule that is executed an
 """
 
 from busbw_analysis.theory.counts import (
+    LEVELS,
     SANDERS,
     Textbook,
     none,
@@ -66,9 +67,11 @@ SWITCHED: tuple[Textbook, ...] = (
         _to_the_switch_and_back,
         lambda n, k: share(n // k),
         lambda n, k: n * _to_the_switch_and_back(n, k),
-        "(2(g−1) + 1) α + (2(g−1)/g + 1/g) S β + (g−1)/g S γ, g = n/k on each host, of which S/g through the network",
+        f"2(g−1) α_i + α + 2(g−1)/g S β_i + 1/g S β + (g−1)/g S γ; {LEVELS}",
         "Graham et al. 2016; counted",
         several_hosts,
+        inner_rounds=lambda n, k: 2 * (n // k - 1),
+        inner_sent=lambda n, k: 2 * share(n // k),
     ),
     Textbook("all_gather", "nvls", one, the_share, none, one, "α + (n−1)/n S β", _NVLS, _one_host),
     Textbook(

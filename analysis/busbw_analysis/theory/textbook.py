@@ -11,6 +11,7 @@ from busbw_analysis.theory.all_reduce import ALL_REDUCE
 from busbw_analysis.theory.counts import (
     BRUCK,
     CHAN,
+    LEVELS,
     PAT,
     SANDERS,
     SEGMENTS,
@@ -160,9 +161,11 @@ TEXTBOOK: tuple[Textbook, ...] = (
         lambda n, k: share(n // k) + share(k),
         none,
         lambda n, k: n * (share(n // k) + share(k)),
-        "(g−1 + k−1) α + ((g−1)/g + (k−1)/k) S β, g = n/k on each host, of which (k−1)/k S between hosts",
+        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/k S β; {LEVELS}",
         "counted; NCCL's PXN does likewise",
         several_hosts,
+        inner_rounds=lambda n, k: n // k - 1,
+        inner_sent=lambda n, k: share(n // k),
     ),
     Textbook("broadcast", "binomial-tree", levels, levels, none, others, "⌈lg n⌉ (α + S β)", CHAN),
     Textbook(
