@@ -416,8 +416,8 @@ def falling() -> list[Observation]:
     ("observations", "words"),
     [
         ([], "nothing was measured"),
-        (ring_on(4, SIZES[:4]), r"all_gather by ring on 4 ranks has 4 sizes; a joint fit needs at least 5"),
-        (ring_on(4, [*SIZES, SIZES[3]]), r"has 4 KiB twice; a joint fit needs each size once"),
+        (ring_on(4, SIZES[:4]), r"all_gather by ring on 4 ranks has 4 sizes; a fit needs at least 5"),
+        (ring_on(4, [*SIZES, SIZES[3]]), r"has 4 KiB twice; a fit needs each size once"),
         (ring_on(4, [0, *SIZES]), "at least 5 different ones above 0"),
         (falling(), "negative slope.*measure larger sizes"),
         ([replace(ring_on(4)[0], seconds=0.0), *ring_on(4)[1:]], "a time of 0 s, which is impossible"),

@@ -444,7 +444,7 @@ def test_a_curve_that_cannot_take_part_leaves_the_others_to_the_joint_fit(short:
     ]
     found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB)
     assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
-    said = "left out of the joint fit: send_recv on 8 ranks has 4 sizes; a joint fit needs at least 5"
+    said = "left out of the joint fit: send_recv on 8 ranks has 4 sizes; a fit needs at least 5"
     assert any(note.startswith(said) for note in found.notes) == (short == "send_recv")
 
 
@@ -464,7 +464,7 @@ def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
     ]
     (note,) = (one for one in answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
     assert note.startswith("no joint fit")
-    assert "all_reduce on 4 ranks has 4 sizes; a joint fit needs at least 5" in note
+    assert "all_reduce on 4 ranks has 4 sizes; a fit needs at least 5" in note
     assert "send_recv" not in note
 
 

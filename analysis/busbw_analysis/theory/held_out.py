@@ -1,8 +1,7 @@
 """How wrong a joint fit is on what was kept from it: sizes, the largest number of ranks, launches."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal
 
 import numpy as np
 
@@ -19,29 +18,7 @@ from busbw_analysis.theory.design import (
 from busbw_analysis.theory.identify import columns_of, identify, told_by
 from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Curve, chosen_terms
 from busbw_analysis.theory.terms import Term
-
-HeldOut = Literal["every second size", "the largest number of ranks", "each launch in turn"]
-
-_VALID: Final[Mapping[HeldOut, float]] = {
-    "every second size": 0.10,
-    "the largest number of ranks": 0.20,
-    "each launch in turn": 0.10,
-}
-"""Median relative errors up to which a fit counts as validated."""
-
-
-@dataclass(frozen=True, slots=True)
-class Validation:
-    """Relative errors on data that were left out of the fit. ``passed`` is None where nothing could be held out;
-    ``note`` says why, or what the numbers mean.
-    """
-
-    held_out: HeldOut
-    median_error: float | None
-    worst_error: float | None
-    count: int
-    passed: bool | None
-    note: str
+from busbw_analysis.theory.validation import Validation, validation
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,26 +145,17 @@ def validations(
     elif counts == LEAST_RANK_COUNTS:
         note += ", which also chose the algorithms"
     return (
-        _validation(
+        validation(
             "every second size",
             _held_out_sizes(observations, terms, wanted),
             "",
             "no size lies between two others that tell of it",
         ),
-        _validation(
+        validation(
             "the largest number of ranks",
             _held_out_ranks(observations, known, wanted),
             note,
             f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
         ),
-        _validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
+        validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
     )
-
-
-def _validation(held_out: HeldOut, errors: Floats | None, note: str, why_not: str) -> Validation:
-    if errors is None or not len(errors):
-        return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
-    middle = float(np.median(errors))
-    passed = middle <= _VALID[held_out]
-    words = "validated" if passed else "not validated"
-    return Validation(held_out, middle, float(errors.max()), len(errors), passed, f"{words}{': ' * bool(note)}{note}")

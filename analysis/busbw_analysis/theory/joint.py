@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError
+from busbw_analysis.theory.acceptance import LEAST_SIZES
 from busbw_analysis.theory.design import (
     PARAMETERS,
     Floats,
@@ -26,11 +27,12 @@ from busbw_analysis.theory.design import (
     times_of,
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.theory.held_out import OfCurve, Validation, by_curve, fitted, validations
+from busbw_analysis.theory.held_out import OfCurve, by_curve, fitted, validations
 from busbw_analysis.theory.identify import Remedy, columns_of, identify, needs, told_by
-from busbw_analysis.theory.refusals import LEAST_SIZES, refuse, usable
+from busbw_analysis.theory.refusals import refuse, usable
 from busbw_analysis.theory.rivals import Curve, Rival, chosen_terms, compete
 from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.validation import Validation
 
 __all__ = [
     "LEAST_SIZES",
@@ -185,6 +187,11 @@ def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[
     found: list[OneRegime] = []
     for regime, members in regimes(observations).items():
         kept, left_out = usable(members)
+        if not kept:
+            alone = len(left_out) == 1
+            why = left_out[0] if alone else "no curve can take part in it, each for its own reason"
+            found.append(OneRegime(regime, None, why, () if alone else left_out))
+            continue
         try:
             found.append(OneRegime(regime, fit_jointly(kept, seed=seed), None, left_out))
         except AnalysisError as error:
