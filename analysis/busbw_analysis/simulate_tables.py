@@ -25,6 +25,7 @@ _COLUMNS: Final = (
 _LINK_COLUMNS: Final = (("links", ""), ("number", ""), ("rate", ""), ("mean", "(%)"), ("most", "(%)"), ("busiest", ""))
 _NOTES: Final = (
     "formula: the closed form, every message alone on the network as it is without changed links; ratio: time over it",
+    "formula of what knows hosts: inside and between by their own rates, ranks that send through one card share it",
     "used: the share of what the busiest link could have carried in this time; = n: so many of its kind as busy",
 )
 

@@ -117,6 +117,45 @@ class TestAgainstTheFormulas:
             tried += 1
         assert tried >= 3
 
+    @pytest.mark.parametrize(("op", "name"), [("all_reduce", "hierarchical"), ("all_to_all", "two-level")])
+    @pytest.mark.parametrize("shape", [(2, 2), (2, 3), (4, 4), (8, 2), (3, 8)])
+    def test_two_levels_have_an_alpha_and_a_beta_each(self, op: str, name: str, shape: tuple[int, int]) -> None:
+        hosts, each = shape
+        ranks, traffic = hosts * each, traffic_of(op, name, hosts * each, hosts)
+        row = textbook(op, name)
+        assert row is not None
+        twice = 2 if op == "all_reduce" else 1
+        # Written out: 5 µs and 1 ns/B between hosts, 1 µs and 0.2 ns/B inside. One card for all carries each rank's.
+        for kind, part in (("rail", 1), ("two-level", each)):
+            network = read_network(f"{kind}:nic=1GB/s,inner=5GB/s,delay=5us,inner_delay=1us", Placement(ranks, each))
+            between = (hosts - 1) / hosts / (each if op == "all_reduce" else 1)
+            wanted = twice * ((each - 1) * 1e-6 + (hosts - 1) * 5e-6)
+            wanted += twice * ((each - 1) / each * 0.2e-9 + part * between * 1e-9) * MIB
+            assert simulate(traffic, MIB, network).seconds == pytest.approx(wanted, rel=1e-9)
+            assert formula_seconds(row, traffic, MIB, network) == pytest.approx(wanted, rel=1e-9)
+
+    @pytest.mark.parametrize(("inner", "nic"), [("9GB/s", "1GB/s"), ("1GB/s", "1GB/s"), ("1GB/s", "9GB/s")])
+    def test_several_rings_wait_for_their_cards_or_for_what_is_inside(self, inner: str, nic: str) -> None:
+        row, traffic = textbook("all_reduce", "multi-ring"), traffic_of("all_reduce", "multi-ring", 16, 4)
+        assert row is not None
+        whole = 30 / 16 * MIB
+        for kind, cards in (("rail", 4), ("two-level", 1)):
+            network = read_network(f"{kind}:nic={nic},inner={inner},delay=5us,inner_delay=1us", Placement(16, 4))
+            delay = 6e-6 if kind == "rail" else 5e-6  # on the way to the card of another rank
+            between, inside = whole / cards / 1e9 / float(nic[0]), whole / 1e9 / float(inner[0])
+            wanted = max(30 * delay + between, 30 * 1e-6 + inside)
+            assert simulate(traffic, MIB, network).seconds == pytest.approx(wanted, rel=1e-9)
+            assert formula_seconds(row, traffic, MIB, network) == pytest.approx(wanted, rel=1e-9)
+
+    @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
+    def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:
+        row, traffic = textbook("all_reduce", name), traffic_of("all_reduce", name, 16, 4)
+        assert row is not None
+        for kind in ("two-level", "rail"):
+            network = read_network(f"{kind}:nic=1GB/s,inner=9GB/s,delay=5us", Placement(16, 4, "cyclic"))
+            done, costs = simulate(traffic, MIB, network, Costs(1e-6, 1e-10)).seconds, Costs(1e-6, 1e-10)
+            assert formula_seconds(row, traffic, MIB, network, costs) == pytest.approx(done, rel=1e-9)
+
     def test_on_a_shared_host_its_memory_is_the_roof_of_a_ring(self) -> None:
         traffic = traffic_of("all_reduce", "ring", 8)
         row = textbook("all_reduce", "ring")

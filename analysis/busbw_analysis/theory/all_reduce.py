@@ -6,6 +6,7 @@ from busbw_analysis.theory.counts import (
     CHAN,
     LEVELS,
     PAT,
+    RABENSEIFNER,
     SANDERS,
     SEGMENTS,
     THAKUR,
@@ -113,7 +114,7 @@ ALL_REDUCE: tuple[Textbook, ...] = (
         lambda n, _k: share(core(n)) + folds(n, 0, 1),
         twice_the_others,
         "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + 2 S β + S γ more",
-        f"Rabenseifner 2004; {THAKUR}",
+        f"{RABENSEIFNER}; {THAKUR}",
     ),
     Textbook(
         "all_reduce",

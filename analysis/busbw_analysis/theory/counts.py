@@ -6,6 +6,7 @@ from typing import Final
 
 CHAN: Final = "Chan et al. 2007"
 THAKUR: Final = "Thakur et al. 2005"
+RABENSEIFNER: Final = "Rabenseifner 2004"
 BRUCK: Final = "Bruck et al. 1997"
 SANDERS: Final = "Sanders et al. 2009"
 PAT: Final = "Jeaugey 2025 (arXiv 2506.20252), with buffers for all blocks of a round"
@@ -33,9 +34,9 @@ class Textbook:
 
     Of an algorithm that knows hosts, ``inner_rounds`` and ``inner_sent`` say how much of that stays inside a host and
     takes the α and β that hold there; the rest goes between hosts. ``overlapped``: every round has messages of both
-    kinds, so that it is not their bytes one after the other that count, but the longer of all bytes by the β inside and
-    of those between hosts by theirs. A flat algorithm waits in every round for a message between hosts, where there are
-    several.
+    kinds, so that it is not one after the other that counts, but the longer of all rounds and bytes by the α and β
+    inside and of all rounds and the bytes between hosts by theirs. A flat algorithm waits for a message between
+    hosts in every round, where there are several.
 
     Messages of a round are under way together, so that each round costs one α, however many they are; what sending
     another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a
@@ -169,6 +170,14 @@ def folds(ranks: int, power: float, other: float) -> float:
 def core(ranks: int) -> int:
     """The largest power of two that is not more than n."""
     return 1 << down(ranks)
+
+
+def in_pairs(ranks: int) -> int:
+    """Blocks that the busiest rank exchanges in recursive halving, where of the first 2r of n = 2^⌊lg n⌋ + r ranks each
+    second one adds up for its neighbour, too: Σ of d + min(r, d) over d = 1, 2, 4 … below 2^⌊lg n⌋.
+    """
+    rest = ranks - core(ranks)
+    return sum((1 << level) + min(rest, 1 << level) for level in range(down(ranks)))
 
 
 def powers_of_two(ranks: int, _hosts: int) -> bool:

@@ -243,18 +243,60 @@ def formula_seconds(
     row: Textbook, traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None
 ) -> float:
     """The closed form of the same schedule, for every message alone on this network: α is the longest delay of a route
-    that it takes, 1/β the slowest link on one of them, but for a memory that all share: that is R.
+    that it takes, 1/β the slowest link on one of them, but for a memory that all share: that is R. An algorithm that
+    knows hosts has an α and a β for its messages inside and others for those between, with a card of the host shared by
+    all of its ranks that send through it.
     """
     costs = costs or Costs()
     ranks, hosts = traffic.ranks, network.placement.hosts
-    routes = network.routes(*traffic.pairs())
-    links = network.links()
-    taken = np.unique(routes.links[routes.links != NOWHERE])
-    memory = next((link.bytes_per_second for link in links if link.name == "memory"), None)
-    rate = min((links[number].bytes_per_second for number in taken), default=np.inf)
-    moving = row.sent(ranks, hosts) * size_bytes / rate
+    sources, targets = traffic.pairs()
+    adding = row.added(ranks, hosts) * size_bytes * costs.gamma
+    if row.inner_sent(ranks, hosts) > 0:
+        # Hosts as the algorithm takes them: where ranks are dealt out, its neighbours are not on one.
+        inside = sources // (ranks // hosts) == targets // (ranks // hosts)
+        near = _way(network, sources[inside], targets[inside], in_step=True)
+        far = _way(network, sources[~inside], targets[~inside], in_step=True)
+        rounds, inner_rounds = row.rounds(ranks, hosts), row.inner_rounds(ranks, hosts)
+        sent, between = row.sent(ranks, hosts) * size_bytes, row.between(ranks, hosts) * size_bytes
+        if row.overlapped:
+            taken = max(near.seconds(rounds, sent), far.seconds(rounds, between))
+        else:
+            taken = near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between)
+        return float(taken + rounds * costs.overhead + adding)
+    way = _way(network, sources, targets)
+    moving = row.sent(ranks, hosts) * size_bytes / way.rate
+    memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
     if memory is not None:
         moving = max(moving, row.moved(ranks, hosts) * size_bytes / memory)
-    alpha = routes.delays.max(initial=0.0) + costs.overhead
-    adding = row.added(ranks, hosts) * size_bytes * costs.gamma
-    return float(row.rounds(ranks, hosts) * alpha + moving + adding)
+    return float(row.rounds(ranks, hosts) * (way.delay + costs.overhead) + moving + adding)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What messages have on the slowest of their routes: seconds before their bytes flow, and bytes per second."""
+
+    delay: float
+    rate: float
+
+    def seconds(self, rounds: float, sent_bytes: float) -> float:
+        """Of so many rounds, one after the other, with so many bytes in all."""
+        return rounds * self.delay + sent_bytes / self.rate
+
+
+def _way(network: Network, sources: Whole, targets: Whole, *, in_step: bool = False) -> _Way:
+    """Of messages that are alone, or ``in_step``: then as many as go through a card of a host share it."""
+    links, routes = network.links(), network.routes(sources, targets)
+    rates = np.array([link.bytes_per_second for link in links])
+    message, place = np.nonzero(routes.links != NOWHERE)
+    taken = routes.links[message, place]
+    if in_step:
+        at_once = np.minimum(*(_different(taken, ranks[message], len(links)) for ranks in (sources, targets)))
+        cards = np.array([link.name.startswith("host ") for link in links])
+        rates = rates / np.where(cards, np.maximum(at_once, 1), 1)
+    return _Way(float(routes.delays.max(initial=0.0)), float(rates[taken].min(initial=np.inf)))
+
+
+def _different(links: Whole, ranks: Whole, count: int) -> Whole:
+    """How many different ones of ``ranks`` there are on each of ``count`` links."""
+    pairs = np.unique(np.stack([links, ranks]), axis=1)
+    return np.bincount(pairs[0], minlength=count)
