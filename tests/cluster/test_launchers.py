@@ -108,6 +108,19 @@ def test_a_rank_0_that_cannot_be_reached_is_an_error_in_words(cluster: Bed, tmp_
     assert not list(store.folders(tmp_path / "results"))
 
 
+def test_ranks_without_a_launcher_stay_on_their_host_in_a_job_of_several(cluster: Bed, tmp_path: Path) -> None:
+    """Left alone, the mpiexec that is theirs would start them on all hosts of the job."""
+    pytest.importorskip("mpi4py")
+    told = tmp_path / "told"
+    argv = ["--nodes=2", f"--output={told}"]
+    command = f"busbw run --op barrier --backend mpi --ranks 4 --max-seconds 0.05 --results-dir {tmp_path}/results"
+    job = cluster.ended_job(cluster.sbatch([*argv, f"--wrap={command}"]))
+    assert job.exit_code == 0, told.read_text(encoding="utf-8")
+    (folder,) = store.folders(tmp_path / "results")
+    run = store.read(folder).run
+    assert (run.launcher, run.hosts) == ("local", (str(job.facts["BatchHost"]),) * 4)
+
+
 def test_the_bed_ends_with_no_process_of_a_run(cluster: Bed, tmp_path: Path) -> None:
     """A job that is cancelled in the middle of a block leaves a run that can be gone on with, and nobody behind."""
     told = tmp_path / "told"

@@ -323,9 +323,12 @@ class TestSubmit:
         shown = site.bed.ask("squeue", "-h", "-t", "all", "-j", str(number), "-o", "%j")
         assert shown == f"busbw-{name}\n"
 
-    def test_a_step_of_one_task_has_one_rank(self, site: Site) -> None:
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_a_step_of_one_task_has_one_rank(self, site: Site, backend: str) -> None:
+        """Over MPI its mpiexec must not ask Slurm for a step within the step, which there is no room for."""
         plan = site.plan("alone", blocks=1)
-        with site.submitted(plan, "--nodes", "1", "--ranks-per-node", "1") as (number, process):
+        options = ("--nodes", "1", "--ranks-per-node", "1", "--backend", backend)
+        with site.submitted(plan, *options) as (number, process):
             code, err = told(process)
         assert code == 0, err
         assert len(site.run(number).run.hosts) == 1

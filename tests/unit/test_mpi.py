@@ -108,7 +108,7 @@ def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monk
     """A mpiexec in three lines: numbers, descriptors, and waiting for its processes."""
     path = tmp_path / "mpiexec"
     path.write_text(
-        "#!/bin/bash\nshift 2\nfor r in 1 0; do\n"
+        '#!/bin/bash\nuntil [ "$1" = -n ]; do shift; done\nshift 2\nfor r in 1 0; do\n'
         "export PMI_RANK=$r PMI_SIZE=2 MPI_LOCALRANKID=$r MPI_LOCALNRANKS=2 PMI_FD=7\n"
         '"$@" 7< <(echo secret of $r) &\ndone\nwait\n',
         encoding="utf-8",
@@ -125,6 +125,29 @@ def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monk
         mpiexec.close_behind(doors)
     command = ["pgrep", "-f", str(path)]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 1, "it is gone"
+
+
+def test_mpiexec_is_kept_on_this_machine_and_told_nothing_of_the_place_of_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step of one task has a process manager of its own, and a job other hosts; local ranks are to see neither."""
+    path = tmp_path / "mpiexec"
+    path.write_text('#!/bin/bash\necho "$@"; compgen -e | grep -E "^(PMI|SLURM)"\n', encoding="utf-8")
+    path.chmod(0o755)
+    places = {"PMIX_NAMESPACE": "slurm.pmix.1.0", "PMIX_RANK": "0", "PMI_FD": "7", "PMI_RANK": "0", "PMI2_FD": "7"}
+    for name, value in {**places, "PMIX_MCA_gds": "hash", "SLURM_JOB_ID": "1"}.items():
+        monkeypatch.setenv(name, value)
+    for vendor, arguments in (
+        ("MPICH", "-launcher fork -hosts localhost -n 2"),
+        ("Intel MPI", "-bootstrap fork -hosts localhost -n 2"),
+        ("Open MPI", r"--mca ras \^alps,\S*slurm\S* --mca plm \^alps,\S*slurm\S* -n 2"),
+    ):
+        monkeypatch.setattr(mpiexec, "chosen", lambda vendor=vendor: (vendor, str(path)))
+        with pytest.raises(LaunchError, match=arguments) as told, mpiexec.opened_doors(2):
+            pass
+        names = str(told.value).split()
+        assert not set(places) & set(names)
+        assert {"PMIX_MCA_gds", "SLURM_JOB_ID"} <= set(names), "which are the user's, and recorded"
 
 
 # --- the watch -------------------------------------------------------------------------------------------------

@@ -42,8 +42,12 @@ print(MPI.get_vendor()[0])
 
 @dataclass(frozen=True, slots=True)
 class Flavour:
-    """How the mpiexec of a library is known and asked: ``mark`` is in what it says of its version; ``variables`` hold
-    for local ranks where the user has not set them: loopback and shared memory are enough for these.
+    """How the mpiexec of a library is known and asked: ``mark`` is in what it says of its version; ``arguments`` keep
+    it on this machine; ``variables`` hold for local ranks where the user has not set them: loopback and shared memory
+    are enough for these.
+
+    Left alone, an mpiexec that finds itself in a job of Slurm (or of PBS, LSF, Grid Engine) starts its ranks through
+    that, on whatever hosts the job has. Within a step it then waits for ever: the step's own task has what it asks for.
     """
 
     mark: str
@@ -52,15 +56,24 @@ class Flavour:
 
 
 _HYDRA_LOCAL = {"UCX_NET_DEVICES": "lo", "FI_TCP_IFACE": "lo"}
+_NO_RESOURCE_MANAGER = "^alps,gridengine,lsf,pals,pbs,slurm,tm"
+"""All that Open MPI 4 and 5 can ask for hosts or let start ranks; of those that one lacks it says nothing."""
 
 FLAVOURS = {
-    "MPICH": Flavour("HYDRA", (), _HYDRA_LOCAL),
-    "Intel MPI": Flavour("Intel(R) MPI", (), {**_HYDRA_LOCAL, "I_MPI_FABRICS": "shm"}),
+    "MPICH": Flavour("HYDRA", ("-launcher", "fork", "-hosts", "localhost"), _HYDRA_LOCAL),
+    "Intel MPI": Flavour(
+        "Intel(R) MPI",
+        ("-bootstrap", "fork", "-hosts", "localhost"),
+        {**_HYDRA_LOCAL, "I_MPI_FABRICS": "shm"},
+    ),
     # More ranks than cores, and root in a container, are refused by Open MPI unless it is told. Bound to single cores,
     # ranks would take the machine for one that has as few.
     "Open MPI": Flavour(
         "Open MPI",
-        ("--oversubscribe", "--bind-to", "none"),
+        (
+            *("--oversubscribe", "--bind-to", "none"),
+            *("--mca", "ras", _NO_RESOURCE_MANAGER, "--mca", "plm", _NO_RESOURCE_MANAGER),
+        ),
         {
             "OMPI_ALLOW_RUN_AS_ROOT": "1",
             "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
@@ -94,6 +107,21 @@ class Door:
             os.dup2(here, wanted)
 
 
+_OF_A_PLACE = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
+_OF_THE_USER = "PMIX_MCA_"
+
+
+def _without_places(variables: Mapping[str, str]) -> dict[str, str]:
+    """``variables`` but for those that tell a rank its place: a step of one task has some, of that task. MPICH refuses
+    to start where it finds srun's PMIx beside its own mpiexec's PMI.
+    """
+    return {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith(_OF_A_PLACE) or name.startswith(_OF_THE_USER)
+    }
+
+
 @contextmanager
 def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     """Doors for ``size`` ranks, by rank, with mpiexec behind them; it is gone in the end.
@@ -102,7 +130,7 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     """
     vendor, mpiexec = chosen()
     flavour = FLAVOURS[vendor]
-    variables = {**flavour.variables, **os.environ}
+    variables = {**flavour.variables, **_without_places(os.environ)}
     if size > usable_cores() and vendor == "Open MPI":
         variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
     with ExitStack() as stack:
