@@ -15,6 +15,7 @@ from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
 from busbw_analysis.peaks import HostCopy, NoRoof, host_copies, roof_of
 from busbw_analysis.peer_roofs import PairShares, shares_of
+from busbw_analysis.races import Race, races_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
@@ -35,7 +36,8 @@ __all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Ver
 class Judgement:
     """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
     ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy,
-    ``pair_shares[i]`` what the pairs of matrix i reached of their roofs.
+    ``pair_shares[i]`` what the pairs of matrix i reached of their roofs, ``races`` are algorithms of one op beside
+    each other.
     """
 
     dataset: Dataset
@@ -53,6 +55,7 @@ class Judgement:
     files: tuple[Stored, ...] = ()
     rungs: tuple[Rung, ...] = ()
     pair_shares: tuple[PairShares | NoRoof | None, ...] = ()
+    races: tuple[Race, ...] = ()
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
@@ -95,6 +98,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         memory=memory,
         files=files,
         pair_shares=shares,
+        races=races_of(curves, library_of_run(dataset)),
         rungs=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
@@ -136,6 +140,7 @@ def _curve(
             parameters,
             library_of_run(dataset),
         ),
+        parameters=parameters,
         roof=roof_of(dataset, series, copies, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
         explanation=explain(series, everything, parameters, library_of_run(dataset)),

@@ -10,7 +10,7 @@ from busbw_analysis.series import Point, Series
 from busbw_analysis.summary import LOCAL, Interval
 from busbw_analysis.theory.bounds import Explanation
 from busbw_analysis.theory.fit import Fit, Refused
-from busbw_analysis.theory.models import NoModel, Prediction
+from busbw_analysis.theory.models import NoModel, Parameters, Prediction
 
 Word = Literal[
     "near the roof",
@@ -40,13 +40,14 @@ MODEL_TOLERANCE = 1.25
 @dataclass(frozen=True, slots=True)
 class Curve:
     """One measured curve with everything that it is held against. ``model[i]`` is for ``series.points[i]``;
-    ``alternatives`` are the textbook algorithms at the largest size, which nothing is judged by. ``explanation`` says
-    where the time goes; it is there where the model is.
+    ``parameters`` are what it was fed with; ``alternatives`` are the textbook algorithms at the largest size, which
+    nothing is judged by. ``explanation`` says where the time goes; it is there where the model is.
     """
 
     series: Series
     fit: Fit | Refused
     model: tuple[Prediction, ...] | NoModel
+    parameters: Parameters | NoModel
     roof: Roof | NoRoof
     explanation: Explanation | NoModel
     alternatives: tuple[Prediction, ...] = ()

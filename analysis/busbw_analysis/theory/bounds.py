@@ -208,7 +208,7 @@ def explain(
         return parameters
     bound = lower_bound(key.op)
     adds = any(model.added_bytes(ranks, 1 << 20) for model in models)
-    gamma, sums = _gamma(key, everything) if adds else (None, "")
+    gamma, sums = gamma_of(key, everything) if adds else (None, "")
     sizes = [point.size_bytes for point in series.points]
     ports = _ports(models, bound, ranks)
     spent: list[Spent] = []
@@ -250,7 +250,7 @@ def _ports(models: Sequence[CostModel], bound: LowerBound | None, ranks: int) ->
     return ranks - 1 if several else 1
 
 
-def _gamma(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
+def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None, str]:
     """Seconds for each byte that is added up, from sums of arrays in the same run, and what to say of it."""
     found = [
         other

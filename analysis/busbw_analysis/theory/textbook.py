@@ -13,15 +13,19 @@ from busbw_analysis.theory.counts import (
     CHAN,
     LEVELS,
     PAT,
+    RABENSEIFNER,
     SANDERS,
     SEGMENTS,
     THAKUR,
     Textbook,
     below,
     bits,
+    core,
     down,
     even,
+    folds,
     half,
+    in_pairs,
     is_power,
     levels,
     none,
@@ -31,6 +35,8 @@ from busbw_analysis.theory.counts import (
     several_hosts,
     share,
     the_share,
+    twice_the_levels,
+    twice_the_others,
     twice_the_share,
     up,
 )
@@ -53,6 +59,16 @@ def _segments_down_a_tree(ranks: int) -> float:
 def _segments_down_twins(ranks: int) -> float:
     """Two in a round, but one in the last where the trees of the others are that small."""
     return 0 if ranks == 1 else 2 * (SEGMENTS + up(ranks - 1)) - (1 if ranks in {3, 4} else 0)
+
+
+def _around_both(ranks: int, hosts: int) -> float:
+    """Once around the ranks of a host, and once around the hosts."""
+    return ranks // hosts - 1 + hosts - 1
+
+
+def _down_both(ranks: int, hosts: int) -> float:
+    """Levels of a tree of hosts, and of one of the ranks of a host."""
+    return up(hosts) + up(ranks // hosts)
 
 
 TEXTBOOK: tuple[Textbook, ...] = (
@@ -81,21 +97,33 @@ TEXTBOOK: tuple[Textbook, ...] = (
         "Chen et al. 2005",
         even,
     ),
+    Textbook("all_gather", "pairwise", others, the_share, none, others, "(n−1) α + (n−1)/n S β", "counted"),
     Textbook("all_gather", "pat", levels, the_share, none, others, "⌈lg n⌉ α + (n−1)/n S β", PAT),
     Textbook("all_gather", "direct", one, the_share, none, others, "α + (n−1)/n S β", "counted", messages=others),
+    Textbook(
+        "all_gather",
+        "hierarchical",
+        _around_both,
+        the_share,
+        none,
+        others,
+        "(g−1 + k−1) α + (n−1)/n S β, g = n/k on each host, of which (k−1)/n S between hosts",
+        "counted",
+        several_hosts,
+    ),
     Textbook(
         "reduce_scatter", "ring", others, the_share, the_share, others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", CHAN
     ),
     Textbook(
         "reduce_scatter",
         "recursive-halving",
-        levels,
-        the_share,
-        the_share,
-        others,
-        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2",
-        THAKUR,
-        powers_of_two,
+        lambda n, _k: folds(n, up(n), down(n) + 2),
+        lambda n, _k: folds(n, share(n), 1 + (in_pairs(n) + 1) / n),
+        lambda n, _k: folds(n, share(n), 1 + in_pairs(n) / n),
+        lambda n, _k: n - 1 + (n - core(n)) / n,
+        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n = 2^⌊lg n⌋ + r (⌊lg n⌋ + 2) α + "
+        "(1 + (K+1)/n) S β + (1 + K/n) S γ, K = Σ over d = 1, 2, 4 … below 2^⌊lg n⌋ of d + min(r, d)",
+        f"{THAKUR}; counted where ranks fold in",
     ),
     Textbook(
         "reduce_scatter",
@@ -142,6 +170,17 @@ TEXTBOOK: tuple[Textbook, ...] = (
         "counted",
         messages=others,
     ),
+    Textbook(
+        "reduce_scatter",
+        "hierarchical",
+        _around_both,
+        the_share,
+        the_share,
+        others,
+        "(g−1 + k−1) α + (n−1)/n S β + (n−1)/n S γ, g = n/k on each host, of which (k−1)/n S between hosts",
+        "counted",
+        several_hosts,
+    ),
     Textbook("all_to_all", "pairwise", others, the_share, none, others, "(n−1) α + (n−1)/n S β", THAKUR),
     Textbook("all_to_all", "spread", one, the_share, none, others, "α + (n−1)/n S β", "counted", messages=others),
     Textbook(
@@ -157,7 +196,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "all_to_all",
         "two-level",
-        lambda n, k: n // k - 1 + k - 1,
+        _around_both,
         lambda n, k: share(n // k) + share(k),
         none,
         lambda n, k: n * (share(n // k) + share(k)),
@@ -211,12 +250,48 @@ TEXTBOOK: tuple[Textbook, ...] = (
         f"{SANDERS}; counted",
         messages=lambda n, _k: _segments_down_twins(n),
     ),
+    Textbook(
+        "broadcast",
+        "hierarchical",
+        _down_both,
+        _down_both,
+        none,
+        others,
+        "(⌈lg k⌉ + ⌈lg g⌉)(α + S β), g = n/k on each host, of which ⌈lg k⌉ S between hosts",
+        "counted",
+        several_hosts,
+    ),
     Textbook("reduce", "binomial-tree", levels, levels, levels, others, "⌈lg n⌉ (α + S β + S γ)", CHAN),
+    Textbook(
+        "reduce",
+        "rabenseifner",
+        lambda n, _k: folds(n, 2 * up(n), 2 * down(n) + 1),
+        lambda n, _k: 2 * share(core(n)) + folds(n, 0, 1),
+        lambda n, _k: share(core(n)) + folds(n, 0, 1),
+        lambda n, k: n - 1 + below(core(n), k),
+        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and α + S β + S γ more",
+        f"{RABENSEIFNER}; {THAKUR}",
+    ),
     Textbook("gather", "binomial-tree", levels, the_share, none, below, "⌈lg n⌉ α + (n−1)/n S β", CHAN),
     Textbook("gather", "linear", one, the_share, none, the_share, "α + (n−1)/n S β", "counted", messages=others),
     Textbook("scatter", "binomial-tree", levels, the_share, none, below, "⌈lg n⌉ α + (n−1)/n S β", CHAN),
     Textbook("scatter", "linear", one, the_share, none, the_share, "α + (n−1)/n S β", "counted", messages=others),
     Textbook("barrier", "dissemination", levels, none, none, none, "⌈lg n⌉ α", "Hensgen et al. 1988"),
+    Textbook("barrier", "linear", twice_the_others, none, none, none, "2(n−1) α", "counted"),
+    Textbook("barrier", "ring", twice_the_others, none, none, none, "2(n−1) α", "an all_reduce of one element"),
+    Textbook(
+        "barrier", "binomial-tree", twice_the_levels, none, none, none, "2⌈lg n⌉ α", "an all_reduce of one element"
+    ),
+    Textbook(
+        "barrier",
+        "recursive-doubling",
+        lambda n, _k: folds(n, up(n), down(n) + 2),
+        none,
+        none,
+        none,
+        "lg n α; (⌊lg n⌋ + 2) α for other n",
+        f"an all_reduce of one element; {THAKUR}",
+    ),
 )
 """Every algorithm that can be measured by hand, and none else."""
 
@@ -235,9 +310,11 @@ def crossover_bytes(
     alpha_seconds: float,
     beta_seconds_per_byte: float,
     gamma_seconds_per_byte: float = 0.0,
+    host_bytes_per_second: float | None = None,
 ) -> float | None:
     """S* at which two algorithms take the same time on ``ranks`` ranks of ``hosts`` hosts: below it the one with fewer
     rounds is faster, above it the one with fewer bytes. None where one of them is at least as fast at every size.
+    ``host_bytes_per_second`` is R where all ranks share one host.
 
     Raises AnalysisError where one of them does not exist for so many ranks and hosts, or a parameter is no time.
     """
@@ -251,7 +328,10 @@ def crossover_bytes(
         raise AnalysisError(message)
 
     def of_a_byte(row: Textbook) -> float:
-        return row.sent(ranks, hosts) * beta_seconds_per_byte + row.added(ranks, hosts) * gamma_seconds_per_byte
+        moving = row.sent(ranks, hosts) * beta_seconds_per_byte
+        if host_bytes_per_second is not None:
+            moving = max(moving, row.moved(ranks, hosts) / host_bytes_per_second)
+        return moving + row.added(ranks, hosts) * gamma_seconds_per_byte
 
     rounds = (other.rounds(ranks, hosts) - one.rounds(ranks, hosts)) * alpha_seconds
     a_byte = of_a_byte(one) - of_a_byte(other)

@@ -1,0 +1,299 @@
+"""Algorithms of one op held against each other: which is the fastest at which sizes, and whether formulas said so.
+
+Measured by hand beside each other, and beside what the library runs by itself. S* is where the formulas of two of
+them cost the same, with α and β (γ, R) of messages of the same run, or else of a joint fit.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from typing import Final
+
+import numpy as np
+from scipy.optimize import brentq
+
+from busbw.errors import AnalysisError
+from busbw.units import format_rate, format_time
+from busbw_analysis.crossings import Crossing, Gain, Timed, crossings, faster, gain
+from busbw_analysis.evidence import LIBRARY, algorithm_of, shape_of
+from busbw_analysis.series import Point, Series, SeriesKey
+from busbw_analysis.theory.bounds import gamma_of
+from busbw_analysis.theory.choices import Library, Unknown
+from busbw_analysis.theory.joint import Joint, OneRegime
+from busbw_analysis.theory.models import NoModel, Parameters, model_of
+from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.textbook import crossover_bytes, textbook
+from busbw_analysis.verdicts import Curve
+
+Cost = Callable[[float], float]
+"""S in bytes → seconds; NaN where no cost is known."""
+
+_BEYOND: Final = 16
+"""S* of costs that are no straight lines is looked for up to so many times what was measured, and down to as little."""
+_STEPS: Final = 8
+"""For each factor of two."""
+_ALIKE: Final = 1e-9
+"""Costs that differ by less are the same, but for what floating point makes of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the formulas of two algorithms say: their crossings S*, and which is the ``faster`` at the smallest size
+    that was measured (None: they cost the same). ``origin`` says where α, β, γ and R are from.
+    """
+
+    crossings: tuple[Crossing, ...]
+    faster: str | None
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two algorithms at the sizes that both were measured at: which was ``faster`` for sure at each (None: not told
+    apart), where they cross, and what their formulas say of that.
+    """
+
+    names: tuple[str, str]
+    sizes_bytes: tuple[int, ...]
+    faster: tuple[str | None, ...]
+    measured: tuple[Crossing, ...]
+    smallest: Gain
+    largest: Gain
+    expected: Expected | NoModel
+
+    def expected_bytes(self, crossing: Crossing) -> float | None:
+        """The S* that a measured ``crossing`` is to be held against: the nearest at which the same two change places
+        in the same direction. None where the formulas have no such.
+        """
+        if isinstance(self.expected, NoModel):
+            return None
+        alike = [one.at_bytes for one in self.expected.crossings if one.below == crossing.below]
+        return min(alike, key=lambda at: abs(math.log(at / crossing.at_bytes)), default=None)
+
+    @property
+    def undecided(self) -> tuple[int, ...]:
+        """The sizes that do not tell them apart, but for those between which they cross."""
+        sure = [place for place, name in enumerate(self.faster) if name is not None]
+        crossed = {
+            place
+            for one, two in pairwise(sure)
+            if self.faster[one] != self.faster[two]
+            for place in range(one + 1, two)
+        }
+        return tuple(
+            size
+            for place, (size, name) in enumerate(zip(self.sizes_bytes, self.faster, strict=True))
+            if name is None and place not in crossed
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """All algorithms of one op on the same ranks, measured in the same way, and every two of them. ``key`` is what they
+    have in common.
+    """
+
+    key: SeriesKey
+    curves: Mapping[str, Series]
+    pairs: tuple[Pair, ...]
+
+    @property
+    def by_size(self) -> Mapping[int, Mapping[str, Point]]:
+        """What was measured at each size that all of them have, ascending."""
+        points = {name: _sized(series) for name, series in self.curves.items()}
+        common = set.intersection(*(set(found) for found in points.values()))
+        return {size: {name: found[size] for name, found in points.items()} for size in sorted(common)}
+
+    @property
+    def leaders(self) -> tuple[str, ...]:
+        """Those with the least median at one of these sizes or more, from the smallest size on."""
+        return tuple(
+            dict.fromkeys(min(points, key=lambda name: points[name].time_ns) for points in self.by_size.values())
+        )
+
+
+def races_of(
+    curves: Sequence[Curve], library: Library | Unknown | None = None, joint: Sequence[OneRegime] = ()
+) -> tuple[Race, ...]:
+    """Every op that two algorithms were measured of, by hand or one of them by the backend itself (``library``: which
+    it is over MPI).
+
+    S* has the parameters of the models of ``curves``, which are from messages; without them those of a ``joint`` fit,
+    where these very curves are among its data.
+    """
+    found: dict[SeriesKey, dict[str, Curve]] = {}
+    for curve in curves:
+        name = algorithm_of(curve.series.key)
+        if name is not None and _sized(curve.series):
+            found.setdefault(replace(curve.series.key, variant=None), {})[name] = curve
+    everything = [curve.series for curve in curves]
+    races = [
+        Race(key, series, tuple(_pairs(series, _costs(members, everything, library, joint))))
+        for key, members in found.items()
+        if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
+    ]
+    return tuple(race for race in races if race.pairs)
+
+
+def _sized(series: Series) -> dict[int, Point]:
+    return {point.size_bytes: point for point in series.points if point.size_bytes}
+
+
+def _pairs(curves: Mapping[str, Series], costs: "_Costs | NoModel") -> Iterator[Pair]:
+    for names in combinations(curves, 2):
+        one, other = (_sized(curves[name]) for name in names)
+        timed = {size: (one[size], other[size]) for size in one if size in other}
+        if timed:
+            yield _pair(names, timed, costs)
+
+
+def _pair(names: tuple[str, str], timed: Timed, costs: "_Costs | NoModel") -> Pair:
+    sizes = tuple(timed)
+    return Pair(
+        names=names,
+        sizes_bytes=sizes,
+        faster=tuple(faster(names, both) for both in timed.values()),
+        measured=crossings(names, timed),
+        smallest=gain(names, sizes[0], timed[sizes[0]]),
+        largest=gain(names, sizes[-1], timed[sizes[-1]]),
+        expected=costs if isinstance(costs, NoModel) else _expected(names, sizes, costs),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Costs:
+    """What every algorithm should take, by name. ``crossover`` is S* in closed form, for two of the textbook."""
+
+    of: Mapping[str, Cost | NoModel]
+    origin: str
+    crossover: Callable[[str, str], float | None] | None = None
+
+
+def _expected(names: tuple[str, str], sizes: Sequence[int], costs: _Costs) -> Expected | NoModel:
+    one, other = (costs.of[name] for name in names)
+    if isinstance(one, NoModel):
+        return one
+    if isinstance(other, NoModel):
+        return other
+    difference = functools.partial(_difference, one, other)
+    if costs.crossover is not None and LIBRARY not in names:
+        at = costs.crossover(*names)
+        places = [] if at is None else [(at, difference(at / 2))]
+    else:
+        places = list(_places(difference, sizes[0] / _BEYOND, sizes[-1] * _BEYOND))
+    at_smallest = difference(sizes[0])
+    return Expected(
+        crossings=tuple(Crossing(*(names if before < 0 else names[::-1]), at) for at, before in places),
+        faster=None if abs(at_smallest) <= _ALIKE else names[0] if at_smallest < 0 else names[1],
+        origin=costs.origin,
+    )
+
+
+def _difference(one: Cost, other: Cost, size_bytes: float) -> float:
+    """Of the logarithms: below 0 where ``one`` costs less."""
+    return math.log(one(size_bytes) / other(size_bytes))
+
+
+def _places(
+    difference: Callable[[float], float], first_bytes: float, last_bytes: float
+) -> Iterator[tuple[float, float]]:
+    """The sizes at which ``difference`` changes its sign, each with what it is before."""
+    grid = np.geomspace(first_bytes, last_bytes, round(_STEPS * math.log2(last_bytes / first_bytes)) + 1)
+    differences = [(float(size), difference(float(size))) for size in grid]
+    apart = [(size, value) for size, value in differences if math.isnan(value) or abs(value) > _ALIKE]
+    for (size, before), (next_size, after) in pairwise(apart):
+        if before < 0 < after or after < 0 < before:
+            yield float(brentq(difference, size, next_size)), before
+
+
+def _costs(
+    members: Mapping[str, Curve],
+    everything: Sequence[Series],
+    library: Library | Unknown | None,
+    joint: Sequence[OneRegime],
+) -> _Costs | NoModel:
+    """By messages, where the models of these curves have their parameters from there, else by a joint fit."""
+    parameters = next(curve.parameters for curve in members.values())
+    if isinstance(parameters, Parameters):
+        return _by_messages(members, everything, library, parameters)
+    series = {name: curve.series for name, curve in members.items()}
+    fitted = (one.joint for one in joint if one.joint is not None)
+    return next((_by_joint(series, one) for one in fitted if _has(one, series)), parameters)
+
+
+def _by_messages(
+    members: Mapping[str, Curve],
+    everything: Sequence[Series],
+    library: Library | Unknown | None,
+    parameters: Parameters,
+) -> _Costs:
+    key = next(iter(members.values())).series.key
+    ranks = len(key.ranks)
+    gamma, words = gamma_of(key, everything)
+
+    def cost(curve: Curve) -> Cost | NoModel:
+        if isinstance(curve.model, NoModel):
+            return curve.model
+
+        @functools.cache
+        def seconds(size_bytes: float) -> float:
+            model = model_of(curve.series.key, round(size_bytes), library)
+            if isinstance(model, NoModel):
+                return math.nan
+            return model.seconds(ranks, size_bytes, parameters) + (gamma or 0.0) * model.added_bytes(ranks, size_bytes)
+
+        return seconds
+
+    def crossover(one: str, other: str) -> float | None:
+        rows = [textbook(key.op, name) for name in (one, other)]
+        if rows[0] is None or rows[1] is None:
+            return None
+        return crossover_bytes(
+            rows[0],
+            rows[1],
+            ranks,
+            key.hosts,
+            parameters.alpha_seconds,
+            parameters.beta_seconds_per_byte,
+            gamma or 0.0,
+            parameters.host_bytes_per_second,
+        )
+
+    origin = parameters.origin if gamma is None else f"{parameters.origin}; {words}"
+    return _Costs({name: cost(curve) for name, curve in members.items()}, origin, crossover)
+
+
+def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
+    """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
+    seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
+    return all(
+        (series.key.op, None if name == LIBRARY else name, *shape_of(series), size, point.time_ns / 1e9) in seen
+        for name, series in curves.items()
+        for size, point in _sized(series).items()
+    )
+
+
+def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
+    def cost(name: str, series: Series) -> Cost | NoModel:
+        op = series.key.op
+        term: Term | None = joint.terms.get(op) if name == LIBRARY else candidates(op, series.key.backend, name)[0]
+        if term is None:
+            return NoModel(f"the joint fit has no algorithm for {op} of the library")
+        try:
+            joint.seconds(term, *shape_of(series), series.points[-1].size_bytes)
+        except AnalysisError as error:
+            return NoModel(str(error))
+        return lambda size_bytes: joint.seconds(term, *shape_of(series), size_bytes)
+
+    known = [
+        f"{symbol} {format_time(1e9 * estimate.value) if name == 'alpha' else format_rate(1 / estimate.value)}"
+        for name, symbol in _SYMBOLS.items()
+        if (estimate := joint.parameters.get(name)) is not None and estimate.value > 0
+    ]
+    origin = f"{', '.join(known)}, from a joint fit that has these very curves among its data"
+    return _Costs({name: cost(name, series) for name, series in curves.items()}, origin)
+
+
+_SYMBOLS: Final = {"alpha": "α", "beta": "1/β", "shared": "R", "gamma": "1/γ"}
