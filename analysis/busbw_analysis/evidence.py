@@ -13,6 +13,7 @@ from busbw_analysis.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.peaks import HostCopy, host_copies
 from busbw_analysis.series import Series, SeriesKey, series_of
 from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.theory.choices import Calls, Library, Unknown, library_of_run
 from busbw_analysis.theory.joint import Observation
 from busbw_analysis.theory.models import MODELS, UNMODELLED, NoModel, Parameters
 from busbw_analysis.theory.parameters import parameters_for
@@ -46,6 +47,13 @@ class _Group:
     summaries: tuple[CaseSummary, ...]
     series: tuple[Series, ...]
     copies: dict[str, HostCopy]
+    library: Library | Unknown | None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Ranks and hosts."""
+        hosts = self.dataset.runs[0].run.hosts
+        return len(hosts), len(set(hosts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +97,16 @@ class Evidence:
         """Whether so many ranks have to share cores, where ranks need one each."""
         return self.device == "cpu" and self.cores is not None and -(-ranks // hosts) > self.cores
 
+    def calls(self, ranks: int, hosts: int) -> Calls | None:
+        """How the MPI library is called on so many ranks and hosts: as it was there, else as it was where ranks share
+        cores like those; None over another backend.
+        """
+
+        def unlike(group: _Group) -> tuple[bool, bool]:
+            return group.shape != (ranks, hosts), self.crowded(*group.shape) != self.crowded(ranks, hosts)
+
+        return _calls_of(min(self._groups, key=unlike), (self.curves or self.of_op)[0].key)
+
     def observations(self) -> tuple[Observation, ...]:
         """Every measured point of every op, for a fit over all of them."""
         return tuple(
@@ -102,17 +120,20 @@ class Evidence:
                 launches=tuple(median / 1e9 for median in point.launch_medians_ns),
                 algorithm=None if algorithm_of(one.key) == LIBRARY else algorithm_of(one.key),
                 oversubscribed=self.crowded(*shape_of(one)),
-                launch_set=self._launch_set(one),
+                # What the launches of one group of runs had in common, all of its curves have.
+                launch_set=f"{place}",
                 launch_keys=point.launch_keys,
+                calls=_calls_of(self._groups[place], one.key),
             )
             for one in self.everything
             if algorithm_of(one.key) is not None
+            for place in [next(place for place, group in enumerate(self._groups) if one in group.series)]
             for point in one.points
         )
 
-    def _launch_set(self, series: Series) -> str:
-        """The runs whose launches these are: what they had in common, all curves of them have."""
-        return next((f"{place}" for place, group in enumerate(self._groups) if series in group.series), "")
+
+def _calls_of(group: _Group, key: SeriesKey) -> Calls | None:
+    return None if group.library is None or key.backend != "mpi" else Calls(group.library, key.dtype, key.mode)
 
 
 def shape_of(series: Series) -> tuple[int, int]:
@@ -225,7 +246,8 @@ def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = No
 
 def _group(dataset: Dataset) -> _Group:
     summaries = summarise(dataset)
-    return _Group(dataset, summaries, series_of(dataset, summaries), dict(host_copies(dataset, summaries)))
+    copies = dict(host_copies(dataset, summaries))
+    return _Group(dataset, summaries, series_of(dataset, summaries), copies, library_of_run(dataset))
 
 
 def _alone(group: _Group) -> list[Series]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
 from busbw_analysis.series import Point
+from busbw_analysis.theory.choices import Unknown
 from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of, size_words
 from busbw_analysis.theory.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.theory.laws import Law, Value, answering, from_joint, from_messages
@@ -174,7 +175,7 @@ def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> tupl
     """The times of ``law`` on every shape that it exists for and that its parameters tell of."""
     points: list[tuple[int, Value]] = []
     for ranks, hosts in shapes:
-        if law.term.possible(ranks, hosts):
+        if law.term.possible(ranks, hosts, size_bytes):
             try:
                 points.append((ranks, law.at(ranks, hosts, size_bytes)))
             except AnalysisError:
@@ -217,6 +218,7 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
     joint = _by_joint_fit(evidence, asked, notes)
     about_messages: list[str] = []
     laws = _better(joint, _by_messages(evidence, asked, about_messages), notes)
+    notes += [law.term.by_table for law in laws if law.chosen and law.term.by_table is not None]
     # Where the joint fit answers, it is no matter what messages could not.
     return laws, tuple(notes if joint and laws is joint else [*notes, *about_messages])
 
@@ -269,11 +271,16 @@ def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple
         notes.append(parameters.reason)
         return ()
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
-    terms = candidates(evidence.op, evidence.backend, by_hand)
-    known = by_hand is not None or isinstance(model_for(evidence.op, evidence.backend), CostModel)
+    calls = evidence.calls(asked.ranks, asked.hosts)
+    choices = [calls.choice(evidence.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
+    why = next((f": {one.reason}" for one in choices if isinstance(one, Unknown)), "")
+    terms = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
+    own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or terms[0].backend == evidence.backend
+    known = by_hand is not None or own
     if not known:
         names = ", ".join(term.algorithm for term in terms)
-        notes.append(f"what {evidence.backend} runs for {evidence.op} is not known; name one with --algorithm: {names}")
+        what = f"what {evidence.backend} runs for {evidence.op} is not known{why}"
+        notes.append(f"{what}; name one with --algorithm: {names}")
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
     return tuple(
         from_messages(term, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)

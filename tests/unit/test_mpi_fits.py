@@ -1,18 +1,50 @@
 """Joint fits and predictions over MPI, whose libraries choose algorithms by tables of their own."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pytest
 
-from busbw.errors import UnlikeRuns
+from busbw.errors import AnalysisError, UnlikeRuns
+from busbw.ops import OPS
 from busbw.records import JSON
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
-from busbw_analysis.evidence import read_groups
+from busbw_analysis.evidence import evidence_of, read_groups
+from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.load import pool
+from busbw_analysis.prediction import Prediction, predict, question
+from busbw_analysis.theory.choices import Calls, Library
+from busbw_analysis.theory.design import amounts
+from busbw_analysis.theory.joint import Joint
+from busbw_analysis.theory.terms import candidates
 
 SIZES = tuple(64 * 4**step for step in range(8))
 OPEN_MPI, MPICH = "Open MPI v5.0.8", "MPICH Version: 5.0.2"
+TUNED, CH4 = Library("Open MPI", (5, 0, 8)), Library("MPICH", (5, 0, 2), "ch4:ucx ofi")
+ALPHA, BETA, GAMMA, CALL = 5e-6, 1e-9, 4e-10, 2e-6
+MIB = 1 << 20
+
+
+def truth(op: str, ranks: int, size_bytes: int, library: Library | None, algorithm: str | None = None) -> float:
+    """Seconds of one call where the library does what its table says, or always the same."""
+    calls = None if library is None else Calls(library, "float32")
+    term = candidates(op, "mpi", algorithm, calls)[0]
+    rounds, sent, _, call, added = amounts(term, ranks, 1, size_bytes)
+    return rounds * ALPHA + sent * BETA + call * CALL + added * GAMMA
+
+
+@dataclass(frozen=True, slots=True)
+class Obeying(World):
+    """A library that does what its table says (None: ``always`` the same algorithm)."""
+
+    library: Library | None = None
+    always: str | None = None
+
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
+        single = OPS[op].members != "all"
+        return truth(op, len(ranks), size_bytes, None if single else self.library, None if single else self.always)
 
 
 def run(
@@ -46,3 +78,83 @@ def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None
         read_groups([run(2, threads="funneled", cores=2), run(3, cores=2), run(4, threads="funneled", cores=2)])
     with pytest.raises(UnlikeRuns, match=r"may not be pooled: 'mpi.threads'"):
         pool((run(2, threads="funneled"), run(2, seed=9)))
+
+
+def joint_of(runs: Sequence[StoredRun]) -> Joint:
+    (one,) = joint_fits_of(read_groups(runs))
+    assert one.joint is not None, one.refused
+    return one.joint
+
+
+def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Prediction:
+    known = evidence_of(read_groups(runs), op)
+    return predict(known, question(known, ranks, sizes))
+
+
+@pytest.mark.parametrize(
+    ("text", "library", "shapes"),
+    [(OPEN_MPI, TUNED, (2, 3, 4, 6)), (MPICH, CH4, (4, 6, 8, 16))],
+)
+def test_what_a_library_runs_by_its_table_is_found_and_parameters_are_those_of_all_its_algorithms(
+    text: str, library: Library, shapes: Sequence[int]
+) -> None:
+    world = Obeying(sample_noise=0.01, library=library)
+    joint = joint_of([run(ranks, world, ("broadcast",), library=text) for ranks in shapes])
+    assert joint.algorithms == {"broadcast": f"choice of {library.called}"}
+    assert not joint.ties
+    assert joint.parameters["alpha"].value == pytest.approx(ALPHA, rel=0.1)
+    assert joint.parameters["beta"].value == pytest.approx(BETA, rel=0.1)
+    assert any(note.startswith(f"choice of {library.called}: default choice of") for note in joint.notes)
+
+
+def test_a_library_that_does_not_do_what_its_table_says_is_found_out() -> None:
+    world = Obeying(sample_noise=0.01, always="ring")
+    joint = joint_of([run(ranks, world, ("all_reduce",), library=OPEN_MPI) for ranks in (2, 4, 8, 16)])
+    rivals = {rival.algorithm: rival for rival in joint.rivals["all_reduce"]}
+    assert joint.algorithms["all_reduce"] == "ring"
+    assert rivals["choice of Open MPI 5.0.8"].error > 0.2
+    assert "choice of Open MPI 5.0.8" not in joint.ties.get("all_reduce", ())
+
+
+def test_too_few_numbers_of_ranks_leave_what_the_library_is_known_to_run_and_no_ring() -> None:
+    joint = joint_of([run(ranks, Obeying(sample_noise=0.01, library=CH4)) for ranks in (4, 8)])
+    assert joint.algorithms == {"all_reduce": "choice of MPICH 5.0.2"}
+    assert any("all_reduce (choice of MPICH 5.0.2) cannot be told" in note for note in joint.notes)
+
+
+def test_an_algorithm_without_a_formula_is_said_and_takes_the_table_out_of_the_race() -> None:
+    world = Obeying(sample_noise=0.01, always="linear")
+    joint = joint_of([run(ranks, world, ("gather",), library=OPEN_MPI) for ranks in (2, 3, 4)])
+    assert joint.algorithms["gather"] in {"linear", "binomial-tree"}
+    assert all(not rival.algorithm.startswith("choice") for rival in joint.rivals["gather"])
+    assert any(
+        "what mpi runs for gather is not known: Open MPI 5.0.8 chooses linear_sync" in one for one in joint.notes
+    )
+
+
+def test_messages_and_the_table_answer_for_numbers_of_ranks_that_were_not_measured() -> None:
+    """And each size is answered by what the library takes for it, with its name."""
+    runs = [run(2, Obeying(sample_noise=0.01, library=CH4), ("broadcast", "ping_pong"))]
+    found = answer(runs, "broadcast", 8, 1024, 64 * 1024, MIB)
+    assert [one.algorithm for one in found.forecasts] == [
+        "binomial-tree (binomial of MPICH 5.0.2)",
+        "scatter, then recursive doubling (scatter_recursive_doubling_allgather of MPICH 5.0.2)",
+        "scatter-ring (scatter_ring_allgather of MPICH 5.0.2)",
+    ]
+    term = candidates("broadcast", "mpi", None, Calls(CH4, "float32"))[0]
+    for one in found.forecasts:
+        rounds, sent, *_ = amounts(term, 8, 1, one.size_bytes)
+        # What a call takes by itself is in the time of every message.
+        assert one.seconds.value == pytest.approx(rounds * (ALPHA + CALL) + sent * BETA, rel=0.1)
+    assert any(
+        note.startswith("choice of MPICH 5.0.2: default choice of MPICH 5.0.2: the selection") for note in found.notes
+    )
+
+
+def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() -> None:
+    shared = run(2, Obeying(library=CH4), ("all_reduce", "ping_pong"), threads="funneled")
+    with pytest.raises(AnalysisError, match=r"what mpi runs for all_reduce is not known: MPICH 5.0.2 does all_reduce"):
+        answer([shared], "all_reduce", 4, MIB)
+    (one,) = joint_fits_of(read_groups([run(2, Obeying(library=CH4), threads="funneled")]))
+    assert one.joint is not None
+    assert any("within a host in shared memory" in note for note in one.joint.notes)

@@ -8,6 +8,7 @@ shared memory send no messages at all. Where any of that is so, nothing is predi
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal
 
 from busbw.placement import variables_of
@@ -48,6 +49,11 @@ class Library:
         """Name and version."""
         return f"{self.name} {'.'.join(map(str, self.version))}"
 
+    @property
+    def source(self) -> str:
+        """Where its choices are from."""
+        return f"default choice of {self.called}: {OPEN_MPI_SOURCE if self.name == _OPEN_MPI else MPICH_SOURCE}"
+
 
 @dataclass(frozen=True, slots=True)
 class Call:
@@ -81,6 +87,26 @@ class Unknown:
     """No choice, and why."""
 
     reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """How an MPI library was called: which it was, with elements of what type and in which mode."""
+
+    library: Library | Unknown
+    dtype: str | None = None
+    mode: str = "isolated"
+
+    def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unknown:
+        """What the library runs for one of them, or why that is not known."""
+        return _choice(self, op, ranks, hosts, int(size_bytes))
+
+
+@lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls again and again
+def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> Choice | Unknown:
+    if isinstance(calls.library, Unknown):
+        return calls.library
+    return choose(calls.library, Call(op, ranks, hosts, size_bytes, calls.dtype, calls.mode))
 
 
 def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]] | None:
@@ -141,8 +167,7 @@ def choose(library: Library, call: Call) -> Choice | Unknown:
     row = _cost(library, call, name)
     if row is None:
         return Unknown(f"{library.called} chooses {name} for {_where(call)}, of which no formula is known")
-    source = OPEN_MPI_SOURCE if library.name == _OPEN_MPI else MPICH_SOURCE
-    return Choice(library.called, name, row, f"default choice of {library.called}: {source}; {row.source}")
+    return Choice(library.called, name, row, f"{library.source}; {row.source}")
 
 
 def _where(call: Call) -> str:

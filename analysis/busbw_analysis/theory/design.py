@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
-from busbw_analysis.theory.terms import Term
+from busbw_analysis.theory.choices import Calls, Unknown
+from busbw_analysis.theory.models import MESSAGES
+from busbw_analysis.theory.terms import Term, candidates
 
 Floats = npt.NDArray[np.float64]
 
@@ -43,6 +45,7 @@ class Observation:
     in their order (seconds), ``seconds`` the headline, which is the median of those. ``algorithm`` names the one that
     was run by hand; None means the library's own. Launches of one ``launch_set`` that have the same one of
     ``launch_keys`` are the same launch; without keys, those at the same place.
+    ``calls`` tells of the MPI library, where it was one.
     """
 
     op: str
@@ -56,6 +59,7 @@ class Observation:
     oversubscribed: bool = False
     launch_set: str = ""
     launch_keys: tuple[tuple[int, int], ...] = ()
+    calls: Calls | None = None
 
     @property
     def regime(self) -> Regime:
@@ -73,6 +77,39 @@ class Observation:
 
 Terms = Mapping[tuple[str, str | None], Term]
 """The algorithm that is taken to be behind each curve."""
+
+
+def candidates_of(observations: Sequence[Observation]) -> tuple[Term, ...]:
+    """What may be behind ``observations``, which are of one curve, as of ``terms.candidates``."""
+    first = observations[0]
+    return candidates(first.op, first.backend, first.algorithm, _calls_of(observations))
+
+
+def _calls_of(observations: Sequence[Observation]) -> Calls | None:
+    every = {one.calls for one in observations}
+    if len(every) > 1:
+        return Calls(Unknown("they are of several MPI libraries, or of one that was called in several ways"))
+    return every.pop()
+
+
+def possible_for(term: Term, observations: Sequence[Observation]) -> bool:
+    """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``."""
+    return all(term.possible(one.ranks, one.hosts, one.size_bytes) for one in observations)
+
+
+def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
+    """For each op that an MPI library ran by an algorithm of its own of which nothing is known, why that is so."""
+    curves: dict[str, list[Observation]] = {}
+    for one in observations:
+        if one.algorithm is None and one.calls is not None and one.op not in MESSAGES:
+            curves.setdefault(one.op, []).append(one)
+    said: list[str] = []
+    for op, members in curves.items():
+        calls = _calls_of(members)
+        found = [calls.choice(op, one.ranks, one.hosts, one.size_bytes) for one in members] if calls else []
+        reason = next((one.reason for one in found if isinstance(one, Unknown)), None)
+        said += [f"what {members[0].backend} runs for {op} is not known: {reason}"] if reason else []
+    return tuple(said)
 
 
 def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:

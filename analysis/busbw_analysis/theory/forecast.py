@@ -239,6 +239,7 @@ def by_law(
     """
     law, instead = answering(laws, ranks, hosts, size_bytes)
     term = law.term
+    algorithm, formula = term.named(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
     return Forecast(
         op=term.op,
@@ -247,8 +248,8 @@ def by_law(
         hosts=hosts,
         seconds=law.at(ranks, hosts, size_bytes),
         basis=law.basis,
-        algorithm=term.algorithm,
-        formula=term.formula,
+        algorithm=algorithm,
+        formula=formula,
         parameters=law.parameters,
         interval_note=law.interval_note,
         extrapolated=(*reaches, *([instead] if instead else [])),
@@ -257,7 +258,7 @@ def by_law(
         ties=tuple(
             (other.term.algorithm, other.told(ranks, hosts, size_bytes))
             for other in laws
-            if other.tied and other.term is not term and other.term.possible(ranks, hosts)
+            if other.tied and other.term is not term and other.term.possible(ranks, hosts, size_bytes)
         ),
     )
 

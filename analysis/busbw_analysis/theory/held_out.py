@@ -10,6 +10,7 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    possible_for,
     relative_errors,
     rows_of,
     solve,
@@ -71,7 +72,12 @@ def _chosen_below(
     if all(name is not None for _, name in terms):
         return dict(terms)
     earlier = chosen_terms([one for one in observations if one.ranks < largest], wanted)
-    return {curve: earlier.get(curve, term) for curve, term in terms.items()}
+    possible = {
+        curve: term
+        for curve, term in earlier.items()
+        if possible_for(term, [one for one in observations if one.curve == curve])
+    }
+    return {**terms, **possible}
 
 
 def _held_out_ranks(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:

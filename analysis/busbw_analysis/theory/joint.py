@@ -25,6 +25,7 @@ from busbw_analysis.theory.design import (
     rows_of,
     solve,
     times_of,
+    unknown_choices,
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.theory.held_out import OfCurve, by_curve, fitted, validations
@@ -239,13 +240,17 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
         wanted=tuple(wanted),
         validations=validations(observations, outcome.terms, wanted),
         of_curves=by_curve(observations, outcome.terms, wanted),
-        notes=(*notes, *outcome.notes),
+        notes=(*notes, *outcome.notes, *_by_tables(outcome.terms), *unknown_choices(observations)),
         interval_note=interval_note,
         observations=observations,
         coefficients=tuple(coefficients.tolist()),
         draws=tuple(map(tuple, draws.tolist())),
         unknown=separation.unknown,
     )
+
+
+def _by_tables(terms: Terms) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(term.by_table for term in terms.values() if term.by_table is not None))
 
 
 def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
@@ -302,10 +307,14 @@ def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: F
             term = next(iter(candidates(op, first.backend)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
             found.append((op, [amounts(term, *place, size) for place in places for size in sizes]))
-    again = [term for term in terms.values() if term.possible(*there) and term.op not in _OF_TWO_RANKS]
+    again = [
+        amounts(term, *there, size)
+        for term in terms.values()
+        for size in sizes
+        if term.possible(*there, size) and term.op not in _OF_TWO_RANKS
+    ]
     if again:
-        words = f"another number of ranks, such as {more}"
-        found.append((words, [amounts(term, *there, size) for term in again for size in sizes]))
+        found.append((f"another number of ranks, such as {more}", again))
     times = times_of(observations)
     # Where nothing but a barrier was timed there is no size to measure anything else at.
     return tuple(_remedy(words, np.asarray(extra), coefficients, times) for words, extra in found if extra)

@@ -11,6 +11,7 @@ from typing import Final
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.series import Series
+from busbw_analysis.theory.design import candidates_of
 from busbw_analysis.theory.joint import PARAMETERS, Joint, Parameter
 from busbw_analysis.theory.models import Parameters
 from busbw_analysis.theory.terms import Term, candidates
@@ -170,14 +171,16 @@ def answering(laws: Sequence[Law], ranks: int, hosts: int, size_bytes: int) -> t
     """
     chosen = next(law for law in laws if law.chosen)
     where = f"does not exist for {ranks} ranks on {hosts} host(s)"
-    if chosen.term.possible(ranks, hosts):
+    if chosen.term.possible(ranks, hosts, size_bytes):
         chosen.at(ranks, hosts, size_bytes)
         return chosen, None
     for other in laws:
-        if other.tied and other.term.possible(ranks, hosts) and other.told(ranks, hosts, size_bytes) is not None:
+        possible = other.tied and other.term.possible(ranks, hosts, size_bytes)
+        if possible and other.told(ranks, hosts, size_bytes) is not None:
             name = other.term.algorithm
             said = f"algorithm: {chosen.term.algorithm} {where}; {name} answers, which the data cannot tell from it"
             return replace(other, held_out=other.held_out.asked_for(name)), said
+    chosen.term.named(ranks, hosts, size_bytes)  # which says why, where that is no matter of the ranks alone
     message = f"{chosen.term.op} by {chosen.term.algorithm} {where}"
     raise AnalysisError(message)
 
@@ -187,7 +190,13 @@ def _scored(
 ) -> tuple[HeldOut, Tested | None]:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
-    tested = [(one.key.hosts, point) for one in curves if len(one.key.ranks) == largest for point in one.points]
+    tested = [
+        (one.key.hosts, point)
+        for one in curves
+        if len(one.key.ranks) == largest
+        for point in one.points
+        if term.possible(largest, one.key.hosts, point.size_bytes)
+    ]
     if not tested:
         return _unmeasured(term.op, term.algorithm), None
     how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
@@ -269,7 +278,8 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
         )
 
     order = {name: place for place, name in enumerate((chosen, *tied))}
-    terms = candidates(op, joint.backend, algorithm)
+    own = [one for one in joint.observations if one.curve == (op, None)]
+    terms = candidates(op, joint.backend, algorithm) if algorithm else candidates_of(own)
     return tuple(law(term) for term in sorted(terms, key=lambda term: order.get(term.algorithm, len(order))))
 
 

@@ -19,6 +19,8 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    candidates_of,
+    possible_for,
     relative_errors,
     resampled_times,
     rows_of,
@@ -27,7 +29,7 @@ from busbw_analysis.theory.design import (
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.theory.identify import columns_of, identify
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.terms import Term
 
 LEAST_RANK_COUNTS: Final = 3
 """Two to fit how a cost grows with n, and one to see whether it goes on like that."""
@@ -220,11 +222,9 @@ def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> 
 
 
 def _options(curve: Curve, observations: Sequence[Observation]) -> tuple[_Option, ...]:
-    op, algorithm = curve
-    where = {(one.ranks, one.hosts) for one in observations}
     found: list[_Option] = []
-    for term in candidates(op, observations[0].backend, algorithm):
-        if not all(term.possible(ranks, hosts) for ranks, hosts in where):
+    for term in candidates_of(observations):
+        if not possible_for(term, observations):
             continue
         rows = rows_of(observations, {curve: term})
         same = next((option for option in found if np.allclose(option.rows, rows, rtol=1e-12)), None)
@@ -233,8 +233,9 @@ def _options(curve: Curve, observations: Sequence[Observation]) -> tuple[_Option
         else:
             found[found.index(same)] = _Option((*same.terms, term), rows)
     if not found:
-        told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(where))
-        message = f"no known algorithm of {op} is possible on {told}"
+        where = sorted({(one.ranks, one.hosts) for one in observations})
+        told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)
+        message = f"no known algorithm of {curve[0]} is possible on {told}"
         raise AnalysisError(message)
     return tuple(found)
 

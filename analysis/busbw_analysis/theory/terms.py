@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.models import MODELS, CostModel
+from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
+from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
 from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
 Amount = Callable[[int, int, float], float]
@@ -14,8 +15,10 @@ Amount = Callable[[int, int, float], float]
 @dataclass(frozen=True, slots=True)
 class Term:
     """One op by one algorithm: how many rounds it takes, the bytes that its busiest rank sends and adds up, and those
-    that all ranks send together. ``possible(n, k)``: whether there is such a thing on n ranks and k hosts. ``backend``
-    is one that is known to run it, or ``textbook``.
+    that all ranks send together. ``possible(n, k, S)``: whether there is such a thing on n ranks and k hosts at that
+    size. ``backend`` is one that is known to run it, or ``textbook``. ``of_call(n, k, S)`` are name and formula of what
+    is run for one call, where that is no matter of the term alone; it and the amounts raise AnalysisError for one of
+    which no cost is known.
     """
 
     op: str
@@ -25,14 +28,25 @@ class Term:
     sent_bytes: Amount
     added_bytes: Amount
     moved_bytes: Amount
-    possible: Callable[[int, int], bool]
+    possible: Callable[[int, int, float], bool]
     formula: str
     source: str
+    of_call: Callable[[int, int, float], tuple[str, str]] | None = None
+
+    @property
+    def by_table(self) -> str | None:
+        """Where the table is from that says what is run for each call; None where one algorithm is."""
+        return None if self.of_call is None else f"{self.algorithm}: {self.source}"
+
+    def named(self, ranks: int, hosts: int, size_bytes: float) -> tuple[str, str]:
+        """The algorithm and the formula of one call."""
+        return (self.algorithm, self.formula) if self.of_call is None else self.of_call(ranks, hosts, size_bytes)
 
 
-def candidates(op: str, backend: str, algorithm: str | None = None) -> tuple[Term, ...]:
+def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls | None = None) -> tuple[Term, ...]:
     """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured by hand,
-    else what ``backend`` is known to run (``ring (gloo)``), first, and then all of the textbook.
+    else what ``backend`` is known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses by its
+    table), first, and then all of the textbook.
 
     A message between two ranks has one term. Raises AnalysisError for an op or an algorithm of which no cost is known.
     """
@@ -44,22 +58,21 @@ def candidates(op: str, backend: str, algorithm: str | None = None) -> tuple[Ter
             raise AnalysisError(message)
         return named
     own = [
-        _modelled(row, row.algorithm if op in _MESSAGES else f"{row.algorithm} ({backend})")
+        _modelled(row, row.algorithm if op in MESSAGES else f"{row.algorithm} ({backend})")
         for row in MODELS
         if row.op == op and row.backend == backend
     ]
+    if calls is not None and not isinstance(calls.library, Unknown) and op not in MESSAGES:
+        own.append(_chosen(op, backend, calls, calls.library))
     counted = [_counted(row) for row in TEXTBOOK if row.op == op]
     others = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and row.backend == "textbook"]
     # A message is a message on every backend, so what is known of it for one serves for all.
-    messages = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and op in _MESSAGES and not own]
+    messages = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and op in MESSAGES and not own]
     found = (*own, *messages, *counted, *others)
     if not found:
         message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"
         raise AnalysisError(message)
     return found
-
-
-_MESSAGES = frozenset({"ping_pong", "pair_uni", "pair_bidir", "send_recv"})
 
 
 def _counted(row: Textbook) -> Term:
@@ -71,7 +84,7 @@ def _counted(row: Textbook) -> Term:
         sent_bytes=lambda n, k, s: row.sent(n, k) * s,
         added_bytes=lambda n, k, s: row.added(n, k) * s,
         moved_bytes=lambda n, k, s: row.moved(n, k) * s,
-        possible=row.possible,
+        possible=lambda n, k, _s: row.possible(n, k),
         formula=row.formula,
         source=row.source,
     )
@@ -86,7 +99,35 @@ def _modelled(row: CostModel, algorithm: str) -> Term:
         sent_bytes=lambda n, _k, s: row.rank_bytes(n, s),
         added_bytes=lambda n, _k, s: row.added_bytes(n, s),
         moved_bytes=lambda n, _k, s: row.total_bytes(n, s),
-        possible=lambda n, _k: row.possible(n),
+        possible=lambda n, _k, _s: row.possible(n),
         formula=row.formula,
         source=row.source,
+    )
+
+
+def _chosen(op: str, backend: str, calls: Calls, library: Library) -> Term:
+    """Whatever ``library`` takes by its table for each number of ranks and each size."""
+
+    def choice(ranks: int, hosts: int, size_bytes: float) -> Choice:
+        found = calls.choice(op, ranks, hosts, size_bytes)
+        if isinstance(found, Unknown):
+            raise AnalysisError(found.reason)
+        return found
+
+    def named(ranks: int, hosts: int, size_bytes: float) -> tuple[str, str]:
+        found = choice(ranks, hosts, size_bytes)
+        return f"{found.row.algorithm} ({found.name} of {found.library})", found.row.formula
+
+    return Term(
+        op=op,
+        backend=backend,
+        algorithm=f"choice of {library.called}",
+        rounds=lambda n, k, s: choice(n, k, s).row.rounds(n, k),
+        sent_bytes=lambda n, k, s: choice(n, k, s).row.sent(n, k) * s,
+        added_bytes=lambda n, k, s: choice(n, k, s).row.added(n, k) * s,
+        moved_bytes=lambda n, k, s: choice(n, k, s).row.moved(n, k) * s,
+        possible=lambda n, k, s: isinstance(calls.choice(op, n, k, s), Choice),
+        formula="that of the algorithm in its table for so many ranks and bytes",
+        source=library.source,
+        of_call=named,
     )
