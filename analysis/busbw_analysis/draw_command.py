@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.schedules import ALGORITHMS
+from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.drawings import MOST_RANKS
 from busbw_analysis.drawings import draw as drawing
 
@@ -22,14 +22,15 @@ _RANKS, _HOSTS = 4, 2
 def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
     """Draw the rounds of OP/ALGORITHM, such as all_reduce/ring, as SVG on standard output.
 
-    busbw list algorithms names them all.
+    busbw list algorithms names those that can be measured by hand; those of a switch are all_reduce/nvls,
+    all_reduce/sharp, all_gather/nvls and reduce_scatter/nvls.
     """
     op, _, name = algorithm.partition("/")
-    if op not in ALGORITHMS or name not in ALGORITHMS[op]:
-        allowed = ", ".join(f"{op}/{known}" for known in ALGORITHMS[op]) if op in ALGORITHMS else "all_reduce/ring …"
+    if op not in DRAWABLE or name not in DRAWABLE[op]:
+        allowed = ", ".join(f"{op}/{known}" for known in DRAWABLE[op]) if op in DRAWABLE else "all_reduce/ring …"
         message = f"{algorithm!r} is no OP/ALGORITHM that can be drawn; allowed are {allowed} (busbw list algorithms)"
         raise UsageError(message)
-    usual = _HOSTS if ALGORITHMS[op][name].levels else 1
+    usual = _HOSTS if DRAWABLE[op][name].levels else 1
     try:
         text = drawing(op, name, ranks, usual if hosts is None else hosts)
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
@@ -39,7 +40,7 @@ def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
 
 def documented() -> Iterator[tuple[str, str]]:
     """The drawings of the documentation: name of the file and what is in it."""
-    for op, named in ALGORITHMS.items():
+    for op, named in DRAWABLE.items():
         for name, row in named.items():
             yield f"{op}-{name}.svg", drawing(op, name, _RANKS, _HOSTS if row.levels else 1)
     yield "all_reduce-recursive-doubling-5.svg", drawing("all_reduce", "recursive-doubling", 5)

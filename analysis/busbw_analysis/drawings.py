@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from busbw.errors import AnalysisError
-from busbw.schedules import ALGORITHMS
-from busbw.schedules.base import NOTHING, Schedule, cost
+from busbw.schedules.base import NOTHING, Schedule, cost, through_a_link
+from busbw_analysis.drawable import DRAWABLE
 
 MOST_RANKS, MOST_ARROWS = 16, 400
 """Beyond these nobody can read it."""
@@ -64,9 +64,9 @@ def draw(op: str, algorithm: str, ranks: int, hosts: int = 1) -> str:
     Raises AnalysisError for an unknown algorithm, for a number of ranks that it does not take, and for a picture that
     nobody could read.
     """
-    named = ALGORITHMS.get(op)
+    named = DRAWABLE.get(op)
     if named is None:
-        message = f"{op!r} is no operation with algorithms; there are {', '.join(ALGORITHMS)}"
+        message = f"{op!r} is no operation with algorithms; there are {', '.join(DRAWABLE)}"
         raise AnalysisError(message)
     if algorithm not in named:
         message = f"{op} has no algorithm {algorithm!r}; it has {', '.join(named)}"
@@ -90,17 +90,17 @@ def draw(op: str, algorithm: str, ranks: int, hosts: int = 1) -> str:
         message = f"{op}/{algorithm} has {arrows} messages for {ranks} ranks; a drawing has {MOST_ARROWS} at most"
         raise AnalysisError(message)
     on = f"{ranks} ranks" + (f" on {hosts} hosts" if hosts > 1 else "")
-    return render(schedule, f"{op}, {algorithm}, {on}", row.summary, ranks // hosts)
+    return render(schedule, f"{op}, {algorithm}, {on}", row.summary, ranks, ranks // hosts)
 
 
-def render(schedule: Schedule, title: str, summary: str, on_host: int) -> str:
-    """A schedule as an SVG file; ``on_host`` ranks stand together under the name of their host."""
-    counted = cost(schedule)
-    cut = f", S in {schedule.blocks} blocks" if schedule.blocks > 1 else ""
-    words = f"{summary}: {counted.rounds} rounds, {counted.sent} S through the busiest link{cut}"
+def render(schedule: Schedule, title: str, summary: str, ranks: int, on_host: int) -> str:
+    """A schedule of ``ranks`` ranks as an SVG file; ``on_host`` of them stand together under the name of their host.
+    Who else is in it is a switch.
+    """
+    words = f"{summary}: {_counted(schedule, ranks)}"
     arrows: list[str] = []
     top = _TOP
-    for number, messages in enumerate(_labelled(schedule), start=1):
+    for number, messages in enumerate(_labelled(schedule, ranks), start=1):
         lanes = _lanes(messages)
         arrows.append(f'<text class="muted" x="16" y="{top + 19}">round {number}</text>')
         arrows += [_arrow(one, top + 15 + lane * _LANE) for lane, row in enumerate(lanes) for one in row]
@@ -119,7 +119,7 @@ def render(schedule: Schedule, title: str, summary: str, on_host: int) -> str:
             f'<rect class="page" width="{width}" height="{height}"/>',
             f'<text class="title" x="16" y="24">{escape(title)}</text>',
             f'<text class="muted" x="16" y="43">{escape(words)}</text>',
-            *(_life(rank, schedule.ranks // on_host, on_host, top) for rank in range(schedule.ranks)),
+            *(_life(member, _name(member, ranks, on_host), top) for member in range(schedule.ranks)),
             *arrows,
             legend,
             "</svg>",
@@ -139,11 +139,27 @@ def _letter(rank: int) -> str:
     return chr(ord("a") + rank)
 
 
-def _life(rank: int, hosts: int, on_host: int, bottom: int) -> str:
-    host = f" · host {rank // on_host}" if hosts > 1 else ""
+def _counted(schedule: Schedule, ranks: int) -> str:
+    """Rounds and bytes in words. Where there is a switch, its ways are halves of a message, and rounds may overlap."""
+    cut = f", S in {schedule.blocks} blocks" if schedule.blocks > 1 else ""
+    if schedule.ranks == ranks:
+        counted = cost(schedule)
+        return f"{counted.rounds} rounds, {counted.sent} S through the busiest link{cut}"
+    halves = sum(any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds)
+    through = through_a_link(schedule, ranks)
+    return f"{len(schedule.rounds)} rounds, {halves} of half a message, {through} S through the link of a rank{cut}"
+
+
+def _name(member: int, ranks: int, on_host: int) -> str:
+    if member >= ranks:
+        return "switch"
+    return _letter(member) + (f" · host {member // on_host}" if ranks > on_host else "")
+
+
+def _life(member: int, name: str, bottom: int) -> str:
     return (
-        f'<text class="rank" x="{_x(rank)}" y="{_TOP - 14}">{_letter(rank)}{host}</text>'
-        f'<line class="life" x1="{_x(rank)}" y1="{_TOP - 8}" x2="{_x(rank)}" y2="{bottom}"/>'
+        f'<text class="rank" x="{_x(member)}" y="{_TOP - 14}">{name}</text>'
+        f'<line class="life" x1="{_x(member)}" y1="{_TOP - 8}" x2="{_x(member)}" y2="{bottom}"/>'
     )
 
 
@@ -171,7 +187,7 @@ def _lanes(messages: Sequence[_Arrow]) -> list[list[_Arrow]]:
     return rows
 
 
-def _labelled(schedule: Schedule) -> Iterator[list[_Arrow]]:
+def _labelled(schedule: Schedule, ranks: int) -> Iterator[list[_Arrow]]:
     """The messages of every round with what is in them, by carrying the schedule out."""
     numbered = any(block > 0 for slots in schedule.begins for block in slots)
     state: list[list[frozenset[tuple[int, int]]]] = [
@@ -183,9 +199,7 @@ def _labelled(schedule: Schedule) -> Iterator[list[_Arrow]]:
         arrows: list[_Arrow] = []
         for transfer in one:
             contents = [before[transfer.source][slot] for slot in transfer.sent]
-            arrows.append(
-                _Arrow(transfer.source, transfer.to, _label(contents, schedule.ranks, numbered), transfer.adds)
-            )
+            arrows.append(_Arrow(transfer.source, transfer.to, _label(contents, ranks, numbered), transfer.adds))
             for slot, content in zip(transfer.received, contents, strict=True):
                 state[transfer.to][slot] = state[transfer.to][slot] | content if transfer.adds else content
         yield arrows

@@ -10,14 +10,14 @@ from click.testing import CliRunner
 
 from busbw.cli import main as busbw
 from busbw.errors import AnalysisError, UsageError
-from busbw.schedules import ALGORITHMS
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
+from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.drawings import MOST_ARROWS, draw
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
 SVG = "{http://www.w3.org/2000/svg}"
-EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
+EVERY = [(op, name) for op, named in DRAWABLE.items() for name in named]
 
 
 def parsed(text: str) -> ET.Element:
@@ -25,7 +25,7 @@ def parsed(text: str) -> ET.Element:
 
 
 def hosts_of(op: str, name: str) -> int:
-    return 2 if ALGORITHMS[op][name].levels else 1
+    return 2 if DRAWABLE[op][name].levels else 1
 
 
 def classes(root: ET.Element, tag: str) -> list[str]:
@@ -39,7 +39,7 @@ def words(root: ET.Element, kind: str) -> list[str]:
 @pytest.mark.parametrize(("op", "name"), EVERY)
 def test_every_message_is_an_arrow_and_every_round_a_row(op: str, name: str) -> None:
     hosts = hosts_of(op, name)
-    schedule = ALGORITHMS[op][name].on(4, hosts)
+    schedule = DRAWABLE[op][name].on(4, hosts)
     root = parsed(draw(op, name, 4, hosts))
     messages = [transfer for one in schedule.rounds for transfer in one]
     assert classes(root, "path").count("adds") == sum(transfer.adds for transfer in messages)
@@ -80,6 +80,17 @@ def test_blocks_that_are_not_added_up_are_told_from_sums() -> None:
 def test_ranks_of_several_hosts_say_on_which_they_are() -> None:
     root = parsed(draw("all_reduce", "hierarchical", 4, 2))
     assert words(root, "rank") == ["a · host 0", "b · host 0", "c · host 1", "d · host 1"]
+
+
+def test_a_switch_is_named_and_its_ways_are_halves_of_a_message() -> None:
+    root = parsed(draw("all_reduce", "sharp", 4, 2))
+    assert words(root, "rank") == ["a · host 0", "b · host 0", "c · host 1", "d · host 1", "switch"]
+    assert words(root, "muted")[0].endswith(
+        "4 rounds, 2 of half a message, 3/2 S through the link of a rank, S in 2 blocks"
+    )
+    labels = words(parsed(draw("all_reduce", "nvls", 3)), "label")
+    assert labels[:6] == ["a0–2", "b0–2", "c0–2", "Σ0", "Σ1", "Σ2"]
+    assert labels[-3:] == ["Σ0–2"] * 3
 
 
 def test_it_can_be_read_on_a_dark_page_too() -> None:
