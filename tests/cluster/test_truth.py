@@ -17,9 +17,12 @@ from bed import Bed, Network, Ranks
 from measured import measured
 
 from busbw import store
+from busbw_analysis.evidence import algorithm_of, evidence_of, read_groups
 from busbw_analysis.judge import Curve, judge
-from busbw_analysis.load import load
+from busbw_analysis.load import pool
+from busbw_analysis.prediction import predict, question
 from busbw_analysis.theory.fit import Fit
+from busbw_analysis.theory.laws import VALID_RANKS
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
 
 pytestmark = pytest.mark.timeout(600)
@@ -106,6 +109,29 @@ algorithms = ["ring", "binomial-tree", "recursive-doubling"]
 """
 
 
+_SCALING = """\
+name = "scaling"
+
+[timing]
+blocks = 1
+min_samples = 8
+least_samples = 5
+min_seconds = 0.0
+max_seconds = 0.3
+launch_warmup_seconds = 0.2
+warmup_calls = 1
+
+[[sweep]]
+ops = ["ping_pong"]
+sizes = "2KiB..512KiB*4"
+
+[[sweep]]
+ops = ["all_reduce", "all_gather"]
+sizes = "2KiB..512KiB*4"
+algorithms = ["library", "ring"]
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
     """What the analysis says of a run on one network."""
@@ -142,6 +168,12 @@ class Networks:
 
     def found(self, rate_mbit: int, delay_ms: int, hosts: int, text: str = _PLAN) -> Found:
         """What busbw finds between the first ``hosts`` of them."""
+        judgement = judge(pool((self.run(rate_mbit, delay_ms, hosts, text),)))
+        keys = ((curve.series.key, curve) for curve in judgement.curves)
+        return Found({key.op if key.variant is None else f"{key.op} {key.variant}": curve for key, curve in keys})
+
+    def run(self, rate_mbit: int, delay_ms: int, hosts: int, text: str) -> store.StoredRun:
+        """One launch of a plan on the first ``hosts`` of them."""
         results = Path(mkdtemp(dir=self.results))
         plan = results / "plan.toml"
         largest = "1MiB" if rate_mbit < 1000 else "4MiB"
@@ -150,9 +182,8 @@ class Networks:
         options = ("--plan", plan, "--results-dir", results, "--quiet")
         ends = self.ranks.run(*options, hosts=self.bed.names[:hosts])
         assert [end.code for end in ends] == [0] * hosts, ends
-        judgement = judge(load([*store.folders(results)]))
-        keys = ((curve.series.key, curve) for curve in judgement.curves)
-        return Found({key.op if key.variant is None else f"{key.op} {key.variant}": curve for key, curve in keys})
+        (folder,) = store.folders(results)
+        return store.read(folder)
 
 
 @pytest.fixture(scope="module")
@@ -259,3 +290,22 @@ def test_a_ring_beats_trees_from_the_size_that_theory_says(tmp_path: Path) -> No
         assert predicted is not None
         crossings[name] = measured_crossing(by_hand[name], by_hand["ring"]) / predicted
     assert all(1 / 1.5 < ratio < 1.5 for ratio in crossings.values()), crossings
+
+
+@measured
+def test_what_is_predicted_for_eight_hosts_is_what_they_take(tmp_path: Path) -> None:
+    """From 2, 4 and 6 hosts, and said to be validated: the times of 6 follow from those of 2 and 4."""
+    with Bed(hosts=8, shared=[tmp_path]) as bed, Ranks(bed, tmp_path) as ranks:
+        networks = Networks(bed, ranks, tmp_path)
+        *fewer, eight = (networks.run(100, 1, hosts, _SCALING) for hosts in (2, 4, 6, 8))
+    groups, truth = read_groups(fewer), judge(pool((eight,)))
+    for curve in truth.curves:
+        key, points = curve.series.key, curve.series.points
+        if key.op == "ping_pong":
+            continue
+        evidence = evidence_of(groups, key.op, algorithm_of(key))
+        asked = question(evidence, 8, [point.size_bytes for point in points])
+        forecasts = predict(evidence, asked).forecasts
+        ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]
+        assert all(one.held_out.passed for one in forecasts), [one.held_out.words for one in forecasts]
+        assert all(abs(ratio - 1) < VALID_RANKS for ratio in ratios), (key.label, ratios)
