@@ -19,11 +19,8 @@ RANKS = 3
 IMPOSSIBLE = {
     ("all_gather", "recursive-doubling"),
     ("all_gather", "neighbour-exchange"),
-    ("reduce_scatter", "recursive-halving"),
     ("reduce_scatter", "neighbour-exchange"),
-    ("all_reduce", "hierarchical"),
-    ("all_reduce", "multi-ring"),
-    ("all_to_all", "two-level"),
+    *((op, name) for op, named in ALGORITHMS.items() for name, algorithm in named.items() if algorithm.levels),
 }
 """On three ranks of one host."""
 

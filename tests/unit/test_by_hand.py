@@ -138,8 +138,9 @@ def test_what_comes_out_is_what_has_to(case: Case) -> None:
     assert wrong_elements(case) == 0
 
 
-def test_a_barrier_holds_everybody_until_the_last_has_come() -> None:
-    case, mail, late = case_of("barrier", "dissemination", 5, 0), Mail(), threading.Event()
+@pytest.mark.parametrize("name", ALGORITHMS["barrier"])
+def test_a_barrier_holds_everybody_until_the_last_has_come(name: str) -> None:
+    case, mail, late = case_of("barrier", name, 5, 0), Mail(), threading.Event()
     nothing = torch.zeros(0, dtype=torch.uint8)
 
     def rank(me: int) -> bool:

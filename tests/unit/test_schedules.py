@@ -73,9 +73,10 @@ def test_levels_of_hosts_end_alike(hosts: int, op: str, name: str) -> None:
         assert execute(schedule) == meaning(op, hosts * on_host, schedule.blocks)
 
 
-def test_a_barrier_lets_nobody_go_before_the_last_has_come() -> None:
+@pytest.mark.parametrize("name", ALGORITHMS["barrier"])
+def test_a_barrier_lets_nobody_go_before_the_last_has_come(name: str) -> None:
     for ranks in RANKS:
-        schedule = schedule_of("barrier", "dissemination", ranks)
+        schedule = schedule_of("barrier", name, ranks)
         assert schedule is not None
         heard = [{rank} for rank in range(ranks)]
         for one in schedule.rounds:

@@ -48,6 +48,7 @@ BY_HAND: Final = "by hand: "
 """What the variant of a case begins with that was measured with one of these; its name follows."""
 
 _ROUNDING = 1e-12
+_ONE_ELEMENT = "an all_reduce of one element, as PyTorch has its barrier over NCCL"
 
 
 def _segments_down_a_tree(ranks: int) -> float:
@@ -66,9 +67,14 @@ def _around_both(ranks: int, hosts: int) -> float:
     return ranks // hosts - 1 + hosts - 1
 
 
-def _down_both(ranks: int, hosts: int) -> float:
-    """Levels of a tree of hosts, and of one of the ranks of a host."""
-    return up(hosts) + up(ranks // hosts)
+def _inside(ranks: int, hosts: int) -> float:
+    """(g−1)/g, as of a ring of one host."""
+    return share(ranks // hosts)
+
+
+def _others_inside(ranks: int, hosts: int) -> float:
+    """g−1."""
+    return ranks // hosts - 1
 
 
 TEXTBOOK: tuple[Textbook, ...] = (
@@ -107,9 +113,11 @@ TEXTBOOK: tuple[Textbook, ...] = (
         the_share,
         none,
         others,
-        "(g−1 + k−1) α + (n−1)/n S β, g = n/k on each host, of which (k−1)/n S between hosts",
+        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β; {LEVELS}",
         "counted",
         several_hosts,
+        inner_rounds=_others_inside,
+        inner_sent=_inside,
     ),
     Textbook(
         "reduce_scatter", "ring", others, the_share, the_share, others, "(n−1) α + (n−1)/n S β + (n−1)/n S γ", CHAN
@@ -177,9 +185,11 @@ TEXTBOOK: tuple[Textbook, ...] = (
         the_share,
         the_share,
         others,
-        "(g−1 + k−1) α + (n−1)/n S β + (n−1)/n S γ, g = n/k on each host, of which (k−1)/n S between hosts",
+        f"(g−1) α_i + (k−1) α + (g−1)/g S β_i + (k−1)/n S β + (n−1)/n S γ; {LEVELS}",
         "counted",
         several_hosts,
+        inner_rounds=_others_inside,
+        inner_sent=_inside,
     ),
     Textbook("all_to_all", "pairwise", others, the_share, none, others, "(n−1) α + (n−1)/n S β", THAKUR),
     Textbook("all_to_all", "spread", one, the_share, none, others, "α + (n−1)/n S β", "counted", messages=others),
@@ -253,13 +263,15 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook(
         "broadcast",
         "hierarchical",
-        _down_both,
-        _down_both,
+        lambda n, k: up(n // k) + up(k) + n // k - 1,
+        lambda n, k: 2 * share(n // k) + up(k) * k / n,
         none,
-        others,
-        "(⌈lg k⌉ + ⌈lg g⌉)(α + S β), g = n/k on each host, of which ⌈lg k⌉ S between hosts",
+        lambda n, k: below(n // k, k) + k - 1 + k * (n // k - 1),
+        f"(⌈lg g⌉ + g−1) α_i + ⌈lg k⌉ α + 2(g−1)/g S β_i + ⌈lg k⌉/g S β; {LEVELS}",
         "counted",
         several_hosts,
+        inner_rounds=lambda n, k: up(n // k) + n // k - 1,
+        inner_sent=lambda n, k: 2 * share(n // k),
     ),
     Textbook("reduce", "binomial-tree", levels, levels, levels, others, "⌈lg n⌉ (α + S β + S γ)", CHAN),
     Textbook(
@@ -278,7 +290,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
     Textbook("scatter", "linear", one, the_share, none, the_share, "α + (n−1)/n S β", "counted", messages=others),
     Textbook("barrier", "dissemination", levels, none, none, none, "⌈lg n⌉ α", "Hensgen et al. 1988"),
     Textbook("barrier", "linear", twice_the_others, none, none, none, "2(n−1) α", "counted"),
-    Textbook("barrier", "ring", twice_the_others, none, none, none, "2(n−1) α", "an all_reduce of one element"),
+    Textbook("barrier", "ring", twice_the_others, none, none, none, "2(n−1) α", _ONE_ELEMENT),
     Textbook(
         "barrier", "binomial-tree", twice_the_levels, none, none, none, "2⌈lg n⌉ α", "an all_reduce of one element"
     ),
@@ -290,7 +302,7 @@ TEXTBOOK: tuple[Textbook, ...] = (
         none,
         none,
         "lg n α; (⌊lg n⌋ + 2) α for other n",
-        f"an all_reduce of one element; {THAKUR}",
+        f"{_ONE_ELEMENT}; {THAKUR}",
     ),
 )
 """Every algorithm that can be measured by hand, and none else."""

@@ -115,16 +115,21 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "neighbour-exchange": Algorithm(
             "two blocks to either neighbour in turns", exchanges.gathering_neighbours, _even, _EVEN
         ),
+        "pairwise": Algorithm("one partner after the other", exchanges.gathering_pairwise),
         "pat": Algorithm("every block down a tree of its own, far first, together", exchanges.gathering_trees),
         "direct": Algorithm("every block to everybody at once", exchanges.gathering_direct),
+        "hierarchical": Algorithm(
+            "rings between hosts, then rings on every host",
+            exchanges.gathering_in_two_levels,
+            takes=_HOSTS,
+            levels=True,
+        ),
     },
     "reduce_scatter": {
         "ring": Algorithm("every block once around, growing", exchanges.scattering_ring),
         "recursive-halving": Algorithm(
             "half of what is left to a partner half as far each time",
             exchanges.scattering_recursive_halving,
-            _power_of_two,
-            _POWER_OF_TWO,
         ),
         "pairwise": Algorithm("one partner after the other", exchanges.scattering_pairwise),
         "bruck": _scattering("Bruck's all-gather the other way round", exchanges.gathering_bruck),
@@ -133,6 +138,12 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         ),
         "pat": _scattering("every block up a tree of its own, far last, together", exchanges.gathering_trees),
         "direct": _scattering("every block to its rank at once", exchanges.gathering_direct),
+        "hierarchical": Algorithm(
+            "rings on every host, then rings between hosts",
+            lambda ranks, on_host: exchanges.mirrored(exchanges.gathering_in_two_levels(ranks, on_host)),
+            takes=_HOSTS,
+            levels=True,
+        ),
     },
     "all_to_all": {
         "pairwise": Algorithm("one partner after the other", exchanges.exchange_pairwise),
@@ -156,8 +167,17 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
             "down two trees with half of the data in 8 segments",
             lambda ranks: rooted.broadcast_double_tree(ranks, _SEGMENTS),
         ),
+        "hierarchical": Algorithm(
+            "a scatter on the first host, trees between hosts, rings on every host",
+            rooted.broadcast_in_two_levels,
+            takes=_HOSTS,
+            levels=True,
+        ),
     },
-    "reduce": {"binomial-tree": Algorithm("up a binomial tree", rooted.reduce_binomial)},
+    "reduce": {
+        "binomial-tree": Algorithm("up a binomial tree", rooted.reduce_binomial),
+        "rabenseifner": Algorithm("halves to partners to add, then a binomial gather", rooted.reduce_rabenseifner),
+    },
     "gather": {
         "binomial-tree": Algorithm("up a binomial tree, growing", rooted.gather_binomial),
         "linear": Algorithm("every rank to rank 0", rooted.gather_linear),
@@ -166,6 +186,18 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         "binomial-tree": Algorithm("down a binomial tree, shrinking", rooted.scatter_binomial),
         "linear": Algorithm("rank 0 to every rank", rooted.scatter_linear),
     },
-    "barrier": {"dissemination": Algorithm("a word to ranks twice as far each time", rooted.barrier_dissemination)},
+    "barrier": {
+        "dissemination": Algorithm("a word to ranks twice as far each time", rooted.barrier_dissemination),
+        "linear": Algorithm("rank 0 hears one after the other, then tells one after the other", rooted.barrier_linear),
+        "ring": Algorithm("an all-reduce of one element by a ring", lambda ranks: rooted.barrier_of(rings.ring(ranks))),
+        "binomial-tree": Algorithm(
+            "an all-reduce of one element by a binomial tree",
+            lambda ranks: rooted.barrier_of(all_reduce.binomial(ranks)),
+        ),
+        "recursive-doubling": Algorithm(
+            "an all-reduce of one element by recursive doubling",
+            lambda ranks: rooted.barrier_of(all_reduce.recursive_doubling(ranks)),
+        ),
+    },
 }
 """Operation → name → algorithm. What each costs is in ``busbw_analysis.theory.textbook``, and counted in its tests."""

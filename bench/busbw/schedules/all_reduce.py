@@ -1,9 +1,9 @@
 """All-reduce by partners, trees and servers: every rank ends with the sum of all inputs. Rings are in ``rings``."""
 
 from collections.abc import Iterator
-from functools import partial
 
-from busbw.schedules.base import Round, Schedule, Slots, Transfer, every_rank, joined, levels, same, vectors
+from busbw.schedules.base import Round, Schedule, every_rank, joined, same, vectors
+from busbw.schedules.partners import core, distances, doubling, fold, halving, unfold
 from busbw.schedules.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
 
 
@@ -11,42 +11,19 @@ def recursive_doubling(ranks: int) -> Schedule:
     """Everything to a partner twice as far in every round; ranks beyond a power of two fold in before and get the
     result afterwards (Thakur et al. 2005).
     """
-    core = _core(ranks)
-
-    def rounds() -> Iterator[Round]:
-        for distance in _doubled(core):
-            yield every_rank(core, lambda rank, far=distance: same(rank, rank ^ far, (0,), adds=True))  # type: ignore[misc]
-
-    return _of(ranks, 1, *_folded(ranks, (0,), rounds()))
+    middle = core(ranks)
+    rounds = (
+        every_rank(middle, lambda rank, far=distance: same(rank, rank ^ far, (0,), adds=True))  # type: ignore[misc]
+        for distance in distances(middle)
+    )
+    return _of(ranks, 1, fold(ranks, (0,)), rounds, unfold(ranks, (0,)))
 
 
 def rabenseifner(ranks: int) -> Schedule:
     """Recursive halving to add, recursive doubling to hand out, folded likewise (Rabenseifner 2004)."""
-    core = _core(ranks)
-
-    def rounds() -> Iterator[Round]:
-        for distance in reversed([*_doubled(core)]):
-            yield every_rank(core, partial(halved, distance=distance))
-        for distance in _doubled(core):
-            yield every_rank(core, partial(doubled, distance=distance))
-
-    return _of(ranks, core, *_folded(ranks, tuple(range(core)), rounds()))
-
-
-def halved(rank: int, distance: int) -> Transfer:
-    """In recursive halving: the half of what ``rank`` still adds up that is its partner's."""
-    partner = rank ^ distance
-    return same(rank, partner, _aligned(partner, distance), adds=True)
-
-
-def doubled(rank: int, distance: int) -> Transfer:
-    """In recursive doubling: all that ``rank`` has got."""
-    return same(rank, rank ^ distance, _aligned(rank, distance))
-
-
-def _aligned(rank: int, length: int) -> Slots:
-    first = rank // length * length
-    return tuple(range(first, first + length))
+    middle = core(ranks)
+    whole = tuple(range(middle))
+    return _of(ranks, middle, fold(ranks, whole), halving(middle), doubling(middle), unfold(ranks, whole))
 
 
 def binomial(ranks: int) -> Schedule:
@@ -107,20 +84,3 @@ def direct(ranks: int) -> Schedule:
 def _of(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:
     whole = vectors(ranks, blocks)
     return Schedule(ranks, blocks, whole, joined(*parts), whole)
-
-
-def _core(ranks: int) -> int:
-    """The largest power of two that is not more than ``ranks``."""
-    return 1 << (ranks.bit_length() - 1)
-
-
-def _doubled(core: int) -> Iterator[int]:
-    return (1 << level for level in range(levels(core)))
-
-
-def _folded(ranks: int, whole: Slots, inner: Iterator[Round]) -> tuple[Iterator[Round], ...]:
-    """``inner`` among a power of two of ranks; the others hand in their input before and get the result afterwards."""
-    core = _core(ranks)
-    before = tuple(same(rank, rank - core, whole, adds=True) for rank in range(core, ranks))
-    after = tuple(same(rank - core, rank, whole) for rank in range(core, ranks))
-    return iter([before]), inner, iter([after])

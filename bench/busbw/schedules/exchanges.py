@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from functools import partial
 
-from busbw.schedules.all_reduce import doubled, halved
 from busbw.schedules.base import (
     NOTHING,
     Round,
@@ -17,6 +16,8 @@ from busbw.schedules.base import (
     same,
     vectors,
 )
+from busbw.schedules.partners import aligned, core, distances, doubling
+from busbw.schedules.rings import around_every_host, hosts_of
 
 # --- all-gather --------------------------------------------------------------------------------------------------
 
@@ -34,8 +35,17 @@ def gathering_ring(ranks: int) -> Schedule:
 
 def gathering_recursive_doubling(ranks: int) -> Schedule:
     """Everything to a partner twice as far in every round; a power of two of ranks (Thakur et al. 2005)."""
+    return _gathered(ranks, doubling(ranks))
+
+
+def gathering_pairwise(ranks: int) -> Schedule:
+    """Every block straight to each other rank, one rank a round."""
     return _gathered(
-        ranks, (every_rank(ranks, partial(doubled, distance=1 << level)) for level in range(levels(ranks)))
+        ranks,
+        (
+            every_rank(ranks, lambda rank, far=distance: same(rank, (rank + far) % ranks, (rank,)))  # type: ignore[misc]
+            for distance in range(1, ranks)
+        ),
     )
 
 
@@ -104,6 +114,20 @@ def gathering_trees(ranks: int) -> Schedule:
     return _gathered(ranks, rounds())
 
 
+def gathering_in_two_levels(ranks: int, on_host: int) -> Schedule:
+    """Rings of the ranks with the same place on all hosts, then a ring of every host, in which all that a rank has got
+    from its like on other hosts goes around as one message. Raises ValueError unless ``on_host`` divides ``ranks``.
+    """
+    hosts = hosts_of(ranks, on_host)
+
+    def across(rank: int, turn: int) -> Transfer:
+        return same(rank, (rank + on_host) % ranks, ((rank - turn * on_host) % ranks,))
+
+    between = (every_rank(ranks, partial(across, turn=turn)) for turn in range(hosts - 1))
+    inside = around_every_host(ranks, on_host, lambda place: tuple(range(place, ranks, on_host)))
+    return Schedule(ranks, ranks, own_blocks(ranks), joined(between, inside), vectors(ranks, ranks))
+
+
 def _gathered(ranks: int, rounds: Iterator[Round]) -> Schedule:
     return Schedule(ranks, ranks, own_blocks(ranks), joined(rounds), vectors(ranks, ranks))
 
@@ -126,10 +150,26 @@ def scattering_ring(ranks: int) -> Schedule:
 
 
 def scattering_recursive_halving(ranks: int) -> Schedule:
-    """Half of what is left to a partner half as far in every round; a power of two of ranks (Thakur et al. 2005)."""
-    return _scattered(
-        ranks, (every_rank(ranks, partial(halved, distance=1 << level)) for level in reversed(range(levels(ranks))))
-    )
+    """Half of what is left to a partner half as far in every round. Of ranks beyond a power of two each second one of
+    the first hands all of its input to its neighbour before, who adds up for both, and gets its block afterwards
+    (Thakur et al. 2005).
+    """
+    middle = core(ranks)
+    folded = ranks - middle
+    pairs = [(2 * number, 2 * number + 1) for number in range(folded)]
+    # Who is left, numbered by place, and the blocks that are added up for each: two of those who add up for another.
+    left = [*(taking for _, taking in pairs), *range(2 * folded, ranks)]
+    meant = [*pairs, *((rank,) for rank in range(2 * folded, ranks))]
+
+    def half(place: int, distance: int) -> Transfer:
+        partner = place ^ distance
+        wanted = tuple(block for one in aligned(partner, distance) for block in meant[one])
+        return same(left[place], left[partner], wanted, adds=True)
+
+    before = tuple(same(giving, taking, tuple(range(ranks)), adds=True) for giving, taking in pairs)
+    halves = (every_rank(middle, partial(half, distance=far)) for far in reversed(distances(middle)))
+    after = tuple(same(taking, giving, (giving,)) for giving, taking in pairs)
+    return _scattered(ranks, (one for part in ([before], halves, [after]) for one in part))
 
 
 def scattering_pairwise(ranks: int) -> Schedule:
@@ -210,10 +250,7 @@ def exchange_in_two_levels(ranks: int, on_host: int) -> Schedule:
 
     Slots are a rank's input, what waits for the second half, and what is received for good.
     """
-    if ranks % on_host:
-        message = f"{ranks} ranks are not a multiple of {on_host} on a host"
-        raise ValueError(message)
-    hosts = ranks // on_host
+    hosts = hosts_of(ranks, on_host)
 
     def waiting(host: int, place: int, source_place: int) -> int:
         """Where rank ``place`` keeps what its neighbour ``source_place`` has for its like on ``host``."""

@@ -1,7 +1,7 @@
 """All-reduce by rings: one, several at once, in segments, and in two levels of hosts."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from busbw.schedules.base import Round, Schedule, Slots, Transfer, every_rank, joined, same, vectors
 
@@ -21,7 +21,7 @@ def across_hosts(ranks: int, on_host: int) -> Schedule:
     rank in place i and leaves it at the one before: each rank sends to another host in one ring alone, so that all
     network cards of a host are at work. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
-    _hosts(ranks, on_host)
+    hosts_of(ranks, on_host)
     orders = [
         [first + (place + ring) % on_host for first in range(0, ranks, on_host) for place in range(on_host)]
         for ring in range(on_host)
@@ -68,7 +68,7 @@ def in_two_levels(ranks: int, on_host: int) -> Schedule:
     """A ring of the ranks of a host that adds up, rings of the ranks with the same place on all hosts, a ring of the
     host that hands out. Raises ValueError unless ``on_host`` divides ``ranks``.
     """
-    hosts = _hosts(ranks, on_host)
+    hosts = hosts_of(ranks, on_host)
 
     def across(turn: int, first: int, *, adds: bool) -> Round:
         def transfer(rank: int) -> Transfer:
@@ -90,15 +90,17 @@ def on_every_host(ranks: int, on_host: int, length: int, *, adds: bool) -> Itera
     """On each host a ring over shards of ``length`` blocks: one that adds up, which leaves shard p + 1 at place p, or
     one that hands these out.
     """
+    first = 0 if adds else 1
+    return around_every_host(ranks, on_host, lambda place: shard(place + first, on_host, length), adds=adds)
+
+
+def around_every_host(
+    ranks: int, on_host: int, slots: Callable[[int], Slots], *, adds: bool = False
+) -> Iterator[Round]:
+    """On each host a ring in which ``slots(place)`` set out from that place."""
     for turn in range(on_host - 1):
         yield tuple(
-            same(
-                rank,
-                _next(rank, on_host),
-                shard(rank % on_host + (0 if adds else 1) - turn, on_host, length),
-                adds=adds,
-            )
-            for rank in range(ranks)
+            same(rank, _next(rank, on_host), slots((rank - turn) % on_host), adds=adds) for rank in range(ranks)
         )
 
 
@@ -113,7 +115,8 @@ def _next(rank: int, on_host: int) -> int:
     return host * on_host + (place + 1) % on_host
 
 
-def _hosts(ranks: int, on_host: int) -> int:
+def hosts_of(ranks: int, on_host: int) -> int:
+    """How many hosts there are. Raises ValueError unless ``on_host`` divides ``ranks``."""
     if ranks % on_host:
         message = f"{ranks} ranks are not a multiple of {on_host} on a host"
         raise ValueError(message)

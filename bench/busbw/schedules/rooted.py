@@ -2,7 +2,9 @@
 
 from collections.abc import Iterator
 
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, levels, own_blocks, same, vectors
+from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, own_blocks, same, vectors
+from busbw.schedules.partners import core, distances, fold, halving
+from busbw.schedules.rings import around_every_host, hosts_of
 from busbw.schedules.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
 
 
@@ -40,6 +42,22 @@ def broadcast_double_tree(ranks: int, segments: int) -> Schedule:
     return _broadcast(ranks, 2 * segments, down(trees, segments))
 
 
+def broadcast_in_two_levels(ranks: int, on_host: int) -> Schedule:
+    """A binomial scatter on the first host, binomial trees of the ranks with the same place on all hosts, and a ring of
+    every host that gathers: every card of a host has its share. Raises ValueError unless ``on_host`` divides ``ranks``.
+    """
+    between = (
+        tuple(
+            same(one.source * on_host + place, one.to * on_host + place, (place,))
+            for one in messages
+            for place in range(on_host)
+        )
+        for messages in down_the_binomial_tree(hosts_of(ranks, on_host))
+    )
+    inside = around_every_host(ranks, on_host, lambda place: (place,))
+    return _broadcast(ranks, on_host, _scattering_tree(on_host), between, inside)
+
+
 def _broadcast(ranks: int, blocks: int, *parts: Iterator[Round]) -> Schedule:
     whole = tuple(range(blocks))
     return Schedule(
@@ -51,6 +69,16 @@ def reduce_binomial(ranks: int) -> Schedule:
     """A binomial tree that adds up at rank 0 (Chan et al. 2007)."""
     whole = vectors(ranks, 1)
     return Schedule(ranks, 1, whole, joined(up_the_binomial_tree(ranks)), _at_root(ranks, (0,)))
+
+
+def reduce_rabenseifner(ranks: int) -> Schedule:
+    """Recursive halving to add, a binomial tree to gather the sums at rank 0; ranks beyond a power of two fold in
+    before (Rabenseifner 2004).
+    """
+    middle = core(ranks)
+    whole = tuple(range(middle))
+    rounds = joined(fold(ranks, whole), halving(middle), _gathering_tree(middle))
+    return Schedule(ranks, middle, vectors(ranks, middle), rounds, _at_root(ranks, whole))
 
 
 def scatter_binomial(ranks: int) -> Schedule:
@@ -69,8 +97,7 @@ def _scatter(ranks: int, rounds: Iterator[Round]) -> Schedule:
 
 
 def _scattering_tree(ranks: int) -> Iterator[Round]:
-    for level in reversed(range(levels(ranks))):
-        step = 1 << level
+    for step in reversed(distances(ranks)):
         yield tuple(
             same(rank, rank + step, _from(rank + step, step, ranks)) for rank in range(0, ranks - step, 2 * step)
         )
@@ -78,11 +105,12 @@ def _scattering_tree(ranks: int) -> Iterator[Round]:
 
 def gather_binomial(ranks: int) -> Schedule:
     """The same the other way round."""
-    rounds = (
-        tuple(same(rank, rank - step, _from(rank, step, ranks)) for rank in range(step, ranks, 2 * step))
-        for step in (1 << level for level in range(levels(ranks)))
-    )
-    return _gather(ranks, rounds)
+    return _gather(ranks, _gathering_tree(ranks))
+
+
+def _gathering_tree(ranks: int) -> Iterator[Round]:
+    for step in distances(ranks):
+        yield tuple(same(rank, rank - step, _from(rank, step, ranks)) for rank in range(step, ranks, 2 * step))
 
 
 def gather_linear(ranks: int) -> Schedule:
@@ -96,11 +124,35 @@ def _gather(ranks: int, rounds: Iterator[Round]) -> Schedule:
 
 def barrier_dissemination(ranks: int) -> Schedule:
     """A word to the rank that is twice as far in every round (Hensgen et al. 1988)."""
-    nothing: tuple[Slots, ...] = ((),) * ranks
-    rounds = (
-        every_rank(ranks, lambda rank, step=1 << level: same(rank, (rank + step) % ranks, ()))  # type: ignore[misc]
-        for level in range(levels(ranks))
+    return _barrier(
+        ranks,
+        (
+            every_rank(ranks, lambda rank, step=step: same(rank, (rank + step) % ranks, ()))  # type: ignore[misc]
+            for step in distances(ranks)
+        ),
     )
+
+
+def barrier_linear(ranks: int) -> Schedule:
+    """Rank 0 hears one rank after the other, and then tells one after the other."""
+    others = range(1, ranks)
+    return _barrier(
+        ranks, iter([*((same(rank, 0, ()),) for rank in others), *((same(0, rank, ()),) for rank in others)])
+    )
+
+
+def barrier_of(all_reduce: Schedule) -> Schedule:
+    """An all-reduce of one element, which is in the last of its blocks: who has the sum has heard of everybody."""
+    one_element = all_reduce.blocks - 1
+    rounds = (
+        tuple(same(one.source, one.to, ()) for one in messages if one_element in one.sent)
+        for messages in all_reduce.rounds
+    )
+    return _barrier(all_reduce.ranks, rounds)
+
+
+def _barrier(ranks: int, rounds: Iterator[Round]) -> Schedule:
+    nothing: tuple[Slots, ...] = ((),) * ranks
     return Schedule(ranks, 1, nothing, joined(rounds), nothing)
 
 
