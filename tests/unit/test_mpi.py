@@ -231,6 +231,14 @@ def test_a_process_manager_that_the_library_was_built_without_is_refused_before_
     backend.refuse_another_manager("srun", pmix, _OPEN)
     backend.refuse_another_manager("srun", {"PMI_RANK": "0"}, _MPICH)
     backend.refuse_another_manager("mpirun", pmix, _MPICH)
+    open_mpis = {**pmix, **_OPEN_MPI}
+    words = (
+        r"the mpirun of Open MPI started the ranks, and mpi4py has loaded MPICH Version: 5\.0\.2, .* mpiexec of MPICH"
+    )
+    with pytest.raises(LaunchError, match=words):
+        backend.refuse_another_manager("mpirun", open_mpis, _MPICH)
+    backend.refuse_another_manager("mpirun", open_mpis, _OPEN)
+    backend.refuse_another_manager("mpirun", {**open_mpis, **_HYDRA}, _MPICH)
 
 
 @pytest.mark.parametrize(

@@ -341,12 +341,21 @@ def _flag_of(version: str) -> str:
 
 
 def refuse_another_manager(launcher: str, variables: Mapping[str, str], version: str) -> None:
-    """Raise LaunchError where srun has set up PMIx and MPICH was built without: its MPI_Init would end the process."""
-    speaks_pmix = "pmix" in version.lower()
-    if launcher == "srun" and version.startswith("MPICH") and "PMIX_RANK" in variables and not speaks_pmix:
+    """Raise LaunchError where PMIx has been set up for the ranks, by srun or by Open MPI's mpirun, and MPICH was built
+    without: its MPI_Init would end the process.
+    """
+    if not version.startswith("MPICH") or "pmix" in version.lower() or "PMIX_RANK" not in variables:
+        return
+    name = first_words(version)
+    if launcher == "srun":
         message = (
-            f"srun was given --mpi=pmix, which {first_words(version)} does not understand; start the ranks with "
-            f"{_flag_of(version)}"
+            f"srun was given --mpi=pmix, which {name} does not understand; start the ranks with {_flag_of(version)}"
+        )
+        raise LaunchError(message)
+    if "OMPI_COMM_WORLD_RANK" in variables and "PMI_RANK" not in variables:
+        message = (
+            f"the mpirun of Open MPI started the ranks, and mpi4py has loaded {name}, which does not understand its "
+            "PMIx; start them with the mpiexec of MPICH, or name the library of Open MPI to mpi4py with MPI4PY_LIBMPI"
         )
         raise LaunchError(message)
 
