@@ -11,7 +11,9 @@ Row: TypeAlias = dict[str, JSON]
 MISSING: Final = "–"
 """What a cell without a value shows."""
 
-_LEFT: Final = frozenset({"op", "flags", "curve", "note", "case", "verdict", "algorithm", "links", "busiest"})
+_LEFT: Final = frozenset(
+    {"op", "flags", "curve", "note", "case", "verdict", "algorithm", "algorithms", "links", "busiest", "faster", "S*"}
+)
 
 
 def aligned(columns: Sequence[tuple[str, str]], body: Sequence[Sequence[str]], notes: Sequence[str]) -> str:

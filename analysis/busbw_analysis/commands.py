@@ -17,11 +17,14 @@ from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_ch
 from busbw_analysis.columns import Row
 from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
+from busbw_analysis.crossing_tables import crossing_rows, crossing_text
 from busbw_analysis.evidence import read_groups
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, Severity, judge
 from busbw_analysis.load import Dataset, load
+from busbw_analysis.races import races_of
 from busbw_analysis.selftest import selftest_for
+from busbw_analysis.theory.choices import library_of_run
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -97,12 +100,28 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     datasets = read_groups([store.read(store.find(results_dir, run)) for run in runs], force=force)
     judgements = [_judged(dataset, catalogued) for dataset in datasets]
     rows = _told_apart(judgements, tables.fit_rows)
-    joint = joint_tables.joint_rows(joint_fits_of(datasets))
+    regimes = joint_fits_of(datasets)
+    joint = joint_tables.joint_rows(regimes)
     messages = _told_apart(judgements, message_tables.message_rows)
     chosen = _told_apart(judgements, lambda judgement: nccl_choices.nccl_rows(judgement, catalogued))
-    parts = [tables.fit_text(rows), message_tables.message_text(messages), nccl_choices.nccl_text(chosen)]
+    crossed = _told_apart(
+        judgements,
+        lambda judgement: crossing_rows(races_of(judgement.curves, library_of_run(judgement.dataset), regimes)),
+    )
+    parts = [
+        tables.fit_text(rows),
+        message_tables.message_text(messages),
+        nccl_choices.nccl_text(chosen),
+        crossing_text(crossed),
+    ]
     text = "\n\n".join(part for part in [*parts, joint_tables.joint_text(joint) if joint else ""] if part)
-    document: dict[str, JSON] = {"fits": rows, "messages": messages, "nccl": chosen, "joint": joint}
+    document: dict[str, JSON] = {
+        "fits": rows,
+        "messages": messages,
+        "nccl": chosen,
+        "joint": joint,
+        "crossings": crossed,
+    }
     _print(judgements, document, text, as_json=as_json)
 
 

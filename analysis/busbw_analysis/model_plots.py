@@ -1,4 +1,6 @@
-"""Draws what theory leaves over: how far fit and model are from each measured size, and where the time goes."""
+"""Draws what theory leaves over: how far fit and model are from each measured size, where the time goes, and how far
+algorithms are from the fastest of them.
+"""
 
 import math
 from collections.abc import Sequence
@@ -17,10 +19,12 @@ from busbw_analysis.plots import (
     HAIRLINE,
     HEIGHT,
     INK,
+    LINE_STYLES,
     MUTED,
     PAGE,
     POINTS_PER_INCH,
     WIDTH,
+    Point,
     binary_ticks,
     widen,
 )
@@ -42,6 +46,7 @@ _VARIABLES: Final[dict[Part, str]] = {
     "unexplained": "var(--hairline)",
 }
 _RATIOS: Final = (0.001, 0.01, 0.03, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 5.0, 10.0, 30.0, 100.0, 1000.0)
+_TIMES: Final = (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 30.0, 50.0, 100.0, 300.0, 1000.0, 10000.0)
 _LEAST_SPAN = 2.0
 _HIGHEST_STACK = 2.0
 """A column is cut off at twice what was measured; its numbers stand in the table."""
@@ -61,6 +66,24 @@ class Column:
 
     size_bytes: int
     shares: tuple[tuple[Part, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Relative:
+    """One algorithm in the colour and marker of ``slot``: its points are times over that of the fastest."""
+
+    slot: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A crossing between ``low_bytes`` and ``high_bytes``, where they are known, and the S* that it is held against."""
+
+    at_bytes: float
+    low_bytes: float | None
+    high_bytes: float | None
+    expected_bytes: float | None
 
 
 def draw_ratios(ratios: Sequence[Ratios], identity: str, title: str, description: str) -> str:
@@ -126,6 +149,56 @@ def draw_stack(columns: Sequence[Column], identity: str, title: str, description
                 floor += share
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=4)
         return inline(figure, identity, title, description)
+
+
+def draw_relative(
+    algorithms: Sequence[Relative], marks: Sequence[Mark], identity: str, title: str, description: str
+) -> str:
+    """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*."""
+    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
+        figure, axes = _canvas()
+        points = [point for one in algorithms for point in one.points]
+        reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in points))
+        axes.set_yscale("log")
+        axes.set_ylim(1 / reach**0.06, reach)
+        _dress(axes, [point.size_bytes for point in points], "Time / that of the fastest")
+        ticks = [tick for tick in _TIMES if tick <= reach]
+        ticks = (
+            ticks if len(ticks) <= 7 else [tick for tick in ticks if math.log10(tick) % 1 == 0 or tick in {3.0, 30.0}]
+        )
+        _name(axes, ticks, [f"{tick:g} ×" for tick in ticks])
+        left, right = axes.get_xlim()
+        for mark in marks:
+            if mark.low_bytes is not None and mark.high_bytes is not None:
+                axes.axvspan(mark.low_bytes, mark.high_bytes, facecolor=HAIRLINE, alpha=0.45, linewidth=0, zorder=1)
+            for size, kind in ((mark.at_bytes, "bound"), (mark.expected_bytes, "model")):
+                if size is not None and left < size < right:
+                    style, width = LINE_STYLES["bound" if kind == "bound" else "model"]
+                    axes.axvline(size, color=INK, linewidth=width, linestyle=style, zorder=2)
+        for one in algorithms:
+            _draw_relative(axes, one)
+        return inline(figure, identity, title, description)
+
+
+def _draw_relative(axes: Axes, one: Relative) -> None:
+    colour, marker = SERIES[one.slot], MARKERS[one.slot]
+    barred = [(point.size_bytes, point.low, point.high) for point in one.points if point.low and point.high]
+    if barred:
+        sizes, lows, highs = zip(*barred, strict=True)
+        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
+    axes.plot(
+        [point.size_bytes for point in one.points],
+        [point.value for point in one.points],
+        color=colour,
+        linewidth=0.8,
+        marker=marker,
+        markersize=5.6,
+        # Only the first is filled: where curves coincide, each is still seen through those upon it.
+        markerfacecolor=colour if one.slot == 0 else "none",
+        markeredgecolor=PAGE if one.slot == 0 else colour,
+        markeredgewidth=0.8 if one.slot == 0 else 1.3,
+        zorder=4,
+    )
 
 
 def swatch(part: Part) -> str:

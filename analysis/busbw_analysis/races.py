@@ -72,6 +72,11 @@ class Pair:
         alike = [one.at_bytes for one in self.expected.crossings if one.below == crossing.below]
         return min(alike, key=lambda at: abs(math.log(at / crossing.at_bytes)), default=None)
 
+    def ratio(self, crossing: Crossing) -> float | None:
+        """A measured ``crossing`` over its S*; None where there is none."""
+        expected = self.expected_bytes(crossing)
+        return None if expected is None else crossing.at_bytes / expected
+
     @property
     def undecided(self) -> tuple[int, ...]:
         """The sizes that do not tell them apart, but for those between which they cross."""
@@ -113,6 +118,19 @@ class Race:
             dict.fromkeys(min(points, key=lambda name: points[name].time_ns) for points in self.by_size.values())
         )
 
+    @property
+    def turns(self) -> tuple[tuple[Crossing, float | None], ...]:
+        """The measured crossings at which the fastest of all changes, each with its S*."""
+        fastest = [(size, min(points, key=lambda name: points[name].time_ns)) for size, points in self.by_size.items()]
+        found: list[tuple[Crossing, float | None]] = []
+        for pair in self.pairs:
+            for one in pair.measured:
+                before = [name for size, name in fastest if size < (one.low_bytes or one.at_bytes)]
+                after = [name for size, name in fastest if size > (one.high_bytes or one.at_bytes)]
+                if before[-1:] == [one.below] and after[:1] == [one.above]:
+                    found.append((one, pair.expected_bytes(one)))
+        return tuple(found)
+
 
 def races_of(
     curves: Sequence[Curve], library: Library | Unknown | None = None, joint: Sequence[OneRegime] = ()
@@ -135,6 +153,11 @@ def races_of(
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
     return tuple(race for race in races if race.pairs)
+
+
+def lacks_formulas(races: Sequence[Race]) -> bool:
+    """Whether there is a race without any S*, which a joint fit may have."""
+    return any(all(isinstance(pair.expected, NoModel) for pair in race.pairs) for race in races)
 
 
 def _sized(series: Series) -> dict[int, Point]:

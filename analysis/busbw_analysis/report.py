@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -12,6 +12,7 @@ from busbw.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
 from busbw_analysis.hierarchy import Rung
+from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, Verdict, Word
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
@@ -32,6 +33,7 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
+from busbw_analysis.races import lacks_formulas, races_of
 from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_hierarchy import hierarchy
@@ -43,6 +45,7 @@ from busbw_analysis.report_roofline import best_arithmetic, rooflines
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report_storage import storage
 from busbw_analysis.report_trust import overlaps, trust
+from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -93,6 +96,10 @@ class Report:
 
 def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
+    if lacks_formulas(judgement.races):
+        regimes = joint_fits_of([judgement.dataset])
+        races = races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
+        judgement = replace(judgement, races=races)
     page = page_of(judgement)
     return Report(page.answer, report_html.render(page), report_text.render(page), report_json.render(judgement, page))
 

@@ -13,6 +13,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
   ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
   times are normal
+- ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
+  where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
   in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it,
   null between hosts whose switches are not known
@@ -41,6 +43,7 @@ import msgspec
 import numpy as np
 
 from busbw.records import JSON
+from busbw_analysis.crossing_tables import crossing_rows
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve
@@ -69,6 +72,7 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "counts": {state: states.count(state) for state in _STATES},
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
+        "crossings": plain(crossing_rows(judgement.races)),
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": [
             {"none": shares.reason} if isinstance(shares, NoRoof) else plain(shares) for shares in judgement.pair_shares

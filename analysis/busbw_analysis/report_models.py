@@ -24,7 +24,9 @@ from busbw_analysis.page import (
     three_digits,
 )
 from busbw_analysis.plots import Line, Panel
+from busbw_analysis.races import Race
 from busbw_analysis.remarks import oversubscribed_hosts
+from busbw_analysis.report_crossings import beside_each_other
 from busbw_analysis.report_curves import curve_label, ends_in_words, varying_fields
 from busbw_analysis.series import Point
 from busbw_analysis.summary import CaseSummary, Flag
@@ -84,16 +86,22 @@ class _Modelled:
 
 
 def theory(judgement: Judgement) -> Section | None:
-    """A part for every op of which a curve has a model; None where none has. Why one has none stands with the op."""
+    """A part for every op of which a curve has a model, or of which several algorithms were measured; None where there
+    is none. Why a curve has no model stands with the op.
+    """
     cases = {case.index: case for case in judgement.cases}
     by_op: dict[str, list[_Modelled]] = {}
     for curve in judgement.curves:
         if (modelled := _modelled(curve)) is not None:
             by_op.setdefault(curve.series.key.op, []).append(modelled)
+    races: dict[str, list[Race]] = {}
+    for race in judgement.races:
+        races.setdefault(race.key.op, []).append(race)
+        by_op.setdefault(race.key.op, [])
     if not by_op:
         return None
     count = sum(len(members) for members in by_op.values())
-    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)]
+    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_LEAST)] if count else []
     if count > _MOST_DRAWN:
         blocks.append(Paragraph(f"{count} curves have a model; the first {_MOST_DRAWN} are drawn.", tone="quiet"))
     parts: list[Section] = []
@@ -105,6 +113,7 @@ def theory(judgement: Judgement) -> Section | None:
                 op,
                 members,
                 [in_words(one.curve, judgement.dataset, cases) for one in members],
+                races.get(op, ()),
                 drawn=_MOST_DRAWN - before,
                 folded=count > _OPEN,
             )
@@ -189,7 +198,14 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
 
 
 def _operation(
-    anchor: str, op: str, members: Sequence[_Modelled], told: Sequence[str], *, drawn: int, folded: bool
+    anchor: str,
+    op: str,
+    members: Sequence[_Modelled],
+    told: Sequence[str],
+    races: Sequence[Race],
+    *,
+    drawn: int,
+    folded: bool,
 ) -> Section:
     varying = varying_fields(one.curve.series.key for one in members)
     several = len(members) > 1
@@ -201,8 +217,10 @@ def _operation(
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
     blocks += [Paragraph(f"Sums: {note}.", tone="quiet") for note in notes]
+    for number, race in enumerate(races, start=1):
+        blocks += beside_each_other(race, f"{anchor}-{number}", draw=drawn > 0)
     if not several:
-        return Section(anchor, op, (figures[0], *blocks))
+        return Section(anchor, op, (*figures, *blocks))
     parts = tuple(
         Section(f"{anchor}-curve-{number}", label, (figure,), folded=folded)
         for number, (label, figure) in enumerate(zip(labels, figures, strict=True), start=1)

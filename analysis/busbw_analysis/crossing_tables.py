@@ -1,0 +1,207 @@
+"""Where algorithms cross, in words: what ``busbw fit`` prints of it, and the rows of it for machines."""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Final
+
+from busbw.records import JSON
+from busbw.units import about_size, format_size
+from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.crossings import Crossing, Gain
+from busbw_analysis.evidence import LIBRARY
+from busbw_analysis.races import Pair, Race
+from busbw_analysis.theory.models import NoModel
+
+NOT_TOLD: Final = "not told apart"
+_PAIRS: Final = 6
+"""So many pairs are all shown: those of four algorithms."""
+_NAMED: Final = 3
+
+_NOTES: Final = (
+    "faster: where intervals do not overlap; in brackets the range in which they cross; S*: where their formulas do",
+    "not seen: S* is among these sizes, and on one side of it the other one is faster; not told: no size says so",
+)
+
+
+def shown(race: Race) -> tuple[Pair, ...]:
+    """The pairs that there is room for: of many those of the library and of what is the fastest at some size."""
+    if len(race.pairs) <= _PAIRS:
+        return race.pairs
+    first = {*race.leaders, LIBRARY}
+    return tuple(pair for pair in race.pairs if first.issuperset(pair.names))
+
+
+def measured_words(pair: Pair) -> str:
+    """Which of two was the faster at which sizes."""
+    count = len(pair.sizes_bytes)
+    undecided = pair.undecided
+    if len(undecided) == count:
+        return f"{NOT_TOLD} at any of {count} sizes" if count > 1 else f"{NOT_TOLD} at the one size"
+    if pair.measured:
+        text = crossing_words(pair.measured)
+    else:
+        name = next(name for name in pair.faster if name is not None)
+        sure = [size for size in pair.sizes_bytes if size not in undecided]
+        if undecided and len(sure) <= _NAMED:
+            return f"{name} at {_sizes(sure)}; {NOT_TOLD} elsewhere"
+        text = f"{name} at {len(sure)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
+    if not undecided:
+        return text
+    return f"{text}; {NOT_TOLD} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
+
+
+def _sizes(sizes_bytes: Iterable[int]) -> str:
+    return ", ".join(map(format_size, sizes_bytes))
+
+
+def crossing_words(found: Sequence[Crossing]) -> str:
+    """``tree up to 23 KiB (20 KiB … 27 KiB), then ring``."""
+    parts = [f"{one.below} up to {about_size(one.at_bytes)}{_range(one)}" for one in found]
+    return f"{', '.join(parts)}, then {found[-1].above}"
+
+
+def _range(crossing: Crossing) -> str:
+    if crossing.low_bytes is None or crossing.high_bytes is None:
+        return ""
+    return f" ({about_size(crossing.low_bytes)} … {about_size(crossing.high_bytes)})"
+
+
+def formula_words(pair: Pair) -> str:
+    """S* of the same two, with the one that is faster above it; where it is not among these sizes, the nearest."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return MISSING
+    if not expected.crossings:
+        return "none: they cost the same" if expected.faster is None else f"none: {expected.faster} at all sizes"
+    inside = [one for one in expected.crossings if _inside(pair, one)]
+    if inside:
+        return ", ".join(f"{about_size(one.at_bytes)}, then {one.above}" for one in inside[:_NAMED])
+    middle = math.sqrt(pair.sizes_bytes[0] * pair.sizes_bytes[-1])
+    nearest = min(expected.crossings, key=lambda one: abs(math.log(one.at_bytes / middle)))
+    return f"{about_size(nearest.at_bytes)} (not measured), then {nearest.above}"
+
+
+def agreement_words(pair: Pair) -> str:
+    """How the measured crossings stand to S*: their ratio, or in words where there is not one of each."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return MISSING
+    if pair.measured:
+        ratios = [pair.ratio(one) for one in pair.measured]
+        return ", ".join("not predicted" if ratio is None else f"{ratio:.2g}" for ratio in ratios)
+    inside = [one for one in expected.crossings if _inside(pair, one)]
+    sure = [(size, name) for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None]
+    if not sure:
+        return "not told"
+    if inside:
+        against = any((name == one.below) != (size < one.at_bytes) for one in inside[:1] for size, name in sure)
+        return "not seen" if against else "not told"
+    faster = expected.faster if not expected.crossings else _at(pair, expected.crossings)
+    if faster is None:
+        return "predicted alike"
+    return "as predicted" if sure[0][1] == faster else "the other one"
+
+
+def _inside(pair: Pair, crossing: Crossing) -> bool:
+    return pair.sizes_bytes[0] < crossing.at_bytes < pair.sizes_bytes[-1]
+
+
+def _at(pair: Pair, expected: Sequence[Crossing]) -> str:
+    """Which is the faster by formulas that do not cross among the sizes that were measured."""
+    after = [one for one in expected if one.at_bytes >= pair.sizes_bytes[-1]]
+    return after[0].below if after else expected[-1].above
+
+
+def gain_words(gain: Gain) -> str:
+    """``ring 2.1 ×``."""
+    return f"{gain.faster} {gain.times:.2g} ×" if gain.sure else NOT_TOLD
+
+
+def kinds_of(race: Race) -> tuple[str, ...]:
+    """What the intervals of its times are."""
+    return tuple(dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points))
+
+
+def origin_words(pair: Pair) -> str:
+    """Where the parameters of S* are from, or why there is no S*."""
+    expected = pair.expected
+    return f"no S*: {expected.reason}" if isinstance(expected, NoModel) else f"S* by {expected.origin}"
+
+
+def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Each of the words that pairs (names, words) have, once, with whose they are where they differ."""
+    by_words: dict[str, list[str]] = {}
+    for names, words in told:
+        by_words.setdefault(words, []).append(names)
+    several = len(by_words) > 1
+    return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
+
+
+def crossing_rows(races: Sequence[Race]) -> list[Row]:
+    """One row for every two algorithms of a curve: bytes, and ratios of times."""
+    return [_row(race, pair) for race in races for pair in race.pairs]
+
+
+def _row(race: Race, pair: Pair) -> Row:
+    found: list[JSON] = [
+        {**asdict(one), "expected_bytes": pair.expected_bytes(one), "ratio": pair.ratio(one)} for one in pair.measured
+    ]
+    return {
+        "curve": race.key.label,
+        "op": race.key.op,
+        "ranks": list(race.key.ranks),
+        "algorithms": list(pair.names),
+        "sizes_bytes": list(pair.sizes_bytes),
+        "faster": list(pair.faster),
+        "crossings": found,
+        "smallest": asdict(pair.smallest),
+        "largest": asdict(pair.largest),
+        "expected": {"none": pair.expected.reason} if isinstance(pair.expected, NoModel) else asdict(pair.expected),
+        "intervals": list(kinds_of(race)),
+        "shown": pair in shown(race),
+        "measured_words": measured_words(pair),
+        "formula_words": formula_words(pair),
+        "agreement": agreement_words(pair),
+        "gain_words": [gain_words(pair.smallest), gain_words(pair.largest)],
+        "origin": origin_words(pair),
+    }
+
+
+def crossing_text(rows: Sequence[Row]) -> str:
+    """``rows`` of ``crossing_rows`` as a block of aligned columns for every curve; "" where there are none."""
+    blocks = (list(members) for _, members in groupby(rows, key=lambda row: row["curve"]))
+    return "\n\n".join("\n".join(_block(members)) for members in blocks)
+
+
+def _block(rows: Sequence[Row]) -> Iterator[str]:
+    kept = [row for row in rows if row["shown"]]
+    ends = [format_size(pick(size for row in kept for size in row["sizes_bytes"])) for pick in (min, max)]
+    columns = (
+        ("algorithms", ""),
+        ("faster", ""),
+        ("S*", ""),
+        ("measured/S*", ""),
+        *((f"at {end}", "") for end in dict.fromkeys(ends)),
+    )
+    body = [
+        [
+            ", ".join(row["algorithms"]),
+            row["measured_words"],
+            row["formula_words"],
+            row["agreement"],
+            *row["gain_words"][: len(columns) - 4],
+        ]
+        for row in kept
+    ]
+    more = len(rows) - len(kept)
+    kinds = dict.fromkeys(kind for row in kept for kind in row["intervals"])
+    notes = [
+        f"intervals: {', '.join(kinds)}",
+        *origins((", ".join(row["algorithms"]), row["origin"]) for row in kept),
+        *_NOTES,
+    ]
+    notes += [f"{more} more pairs, of which none is the fastest anywhere: --json"] if more else []
+    yield f"algorithms against each other · {rows[0]['curve']}"
+    yield aligned(columns, body, notes)
