@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator
+from statistics import median
 from typing import Final
 
 import click
@@ -20,7 +21,7 @@ _COLUMNS: Final = (
     ("pieces", ""),
     ("α", ""),
     ("busbw", ""),
-    ("in sample", "mean/max"),
+    ("in sample", "median/mean/max"),
     ("held-out", "median/worst"),
     ("note", ""),
 )
@@ -70,6 +71,7 @@ def _row(curve: Published, fit: Fit) -> Row:
         ],
         "alpha_seconds": fit.alpha_seconds,
         "busbw": fit.busbw,
+        "median_residual": _median_residual(fit),
         "mean_residual": fit.mean_residual,
         "max_residual": fit.max_residual,
         "held_out_median_error": None if validation is None else validation.median_error,
@@ -91,7 +93,7 @@ def _line(curve: Published, fit: Fit) -> list[str]:
         str(len(fit.segments)),
         format_time(fit.alpha_seconds * 1e9),
         format_rate(fit.busbw),
-        f"{fit.mean_residual:.1%}/{fit.max_residual:.1%}",
+        f"{_median_residual(fit):.1%}/{fit.mean_residual:.1%}/{fit.max_residual:.1%}",
         MISSING if validation is None else f"{validation.median_error:.1%}/{validation.worst_error:.1%}",
         "; ".join([*missed, *breaks]),
     ]
@@ -109,7 +111,17 @@ def _point_lines(curve: Published, fit: Fit) -> Iterator[list[str]]:
         if position < curve.left_out:
             yield [*head, MISSING, MISSING, f"left out: {curve.left_out_because}"]
             continue
-        segment = next(one for one in fit.segments if one.first_bytes <= size <= one.last_bytes)
-        fitted = (segment.alpha_seconds + segment.beta_seconds_per_byte * size) * 1e9
-        jump = "jump" if size == segment.first_bytes and segment is not fit.segments[0] else ""
+        fitted = _fitted_ns(fit, size)
+        jump = "jump" if size in {one.first_bytes for one in fit.segments[1:]} else ""
         yield [*head, format_time(fitted), f"{fitted / time - 1:+.1%}", jump]
+
+
+def _fitted_ns(fit: Fit, size: int) -> float:
+    segment = next(one for one in fit.segments if one.first_bytes <= size <= one.last_bytes)
+    return (segment.alpha_seconds + segment.beta_seconds_per_byte * size) * 1e9
+
+
+def _median_residual(fit: Fit) -> float:
+    return median(
+        abs(_fitted_ns(fit, size) / time - 1) for size, time in zip(fit.sizes_bytes, fit.times_ns, strict=True)
+    )
