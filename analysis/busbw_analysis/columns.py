@@ -1,9 +1,10 @@
-"""Rows as aligned columns for a terminal, in the manner of nccl-tests."""
+"""Rows as aligned columns for a terminal, in the manner of nccl-tests, and what several tables have in theirs."""
 
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from busbw.records import JSON
+from busbw_analysis.theory.validation import Validation
 
 Row: TypeAlias = dict[str, JSON]
 """One line of a table by the names of its columns, in base units."""
@@ -33,3 +34,15 @@ def aligned(columns: Sequence[tuple[str, str]], body: Sequence[Sequence[str]], n
         mark = "# " if number < len(lines) - len(body) else "  "
         texts.append((mark + "  ".join(cells)).rstrip())
     return "\n".join([*texts, *(f"# {note}" for note in notes)])
+
+
+def validation_row(check: Validation) -> Row:
+    """What a fit, of one curve or of many, is off by on data that were kept from it."""
+    return {
+        "held_out": check.held_out,
+        "median_error": check.median_error,
+        "worst_error": check.worst_error,
+        "count": check.count,
+        "validated": check.passed,
+        "note": check.note,
+    }

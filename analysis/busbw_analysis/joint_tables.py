@@ -5,10 +5,10 @@ from typing import Final
 
 from busbw.records import JSON
 from busbw.units import format_rate, format_time
-from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.evidence import LIBRARY
 from busbw_analysis.theory.identify import SYMBOLS
-from busbw_analysis.theory.joint import Estimate, Joint, OneRegime, Parameter, Together, Validation
+from busbw_analysis.theory.joint import Estimate, Joint, OneRegime, Parameter, Together
 
 _PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
 _ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))
@@ -48,7 +48,7 @@ def _row(one: OneRegime) -> Row:
         "not_separated": [_together(mixed) for mixed in joint.together],
         "algorithms": [_algorithm(joint, op) for op in joint.algorithms],
         "by_hand": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
-        "validations": [_validation(check) for check in joint.validations],
+        "validations": [validation_row(check) for check in joint.validations],
         "interval_note": joint.interval_note,
         "notes": list(joint.notes),
     }
@@ -78,17 +78,6 @@ def _algorithm(joint: Joint, op: str) -> dict[str, JSON]:
         for rival in joint.rivals.get(op, ())
     ]
     return {"op": op, "algorithm": joint.algorithms[op], "ties": list(joint.ties.get(op, ())), "rivals": rivals}
-
-
-def _validation(check: Validation) -> dict[str, JSON]:
-    return {
-        "held_out": check.held_out,
-        "median_error": check.median_error,
-        "worst_error": check.worst_error,
-        "count": check.count,
-        "validated": check.passed,
-        "note": check.note,
-    }
 
 
 def joint_text(rows: Sequence[Row]) -> str:

@@ -53,7 +53,6 @@ def published(*, name: str | None, as_json: bool) -> None:
 
 
 def _row(curve: Published, fit: Fit) -> Row:
-    validation = fit.validation
     return {
         "curve": curve.name,
         "what": curve.what,
@@ -74,16 +73,16 @@ def _row(curve: Published, fit: Fit) -> Row:
         "median_residual": _median_residual(fit),
         "mean_residual": fit.mean_residual,
         "max_residual": fit.max_residual,
-        "held_out_median_error": None if validation is None else validation.median_error,
-        "held_out_worst_error": None if validation is None else validation.worst_error,
-        "validated": None if validation is None else validation.passed,
+        "held_out_median_error": fit.held_out_sizes.median_error,
+        "held_out_worst_error": fit.held_out_sizes.worst_error,
+        "validated": fit.validated,
     }
 
 
 def _line(curve: Published, fit: Fit) -> list[str]:
-    validation = fit.validation
+    checked = fit.held_out_sizes
     missed = [f"in sample above {IN_SAMPLE:.0%}"] if fit.mean_residual > IN_SAMPLE else []
-    missed += [] if validation is None or validation.passed else ["not validated"]
+    missed += ["not validated"] if fit.validated is False else []
     breaks = [f"jumps at {', '.join(about_size(size) for size in fit.breaks_bytes)}"] if fit.breaks_bytes else []
     return [
         curve.name,
@@ -94,7 +93,7 @@ def _line(curve: Published, fit: Fit) -> list[str]:
         format_time(fit.alpha_seconds * 1e9),
         format_rate(fit.busbw),
         f"{_median_residual(fit):.1%}/{fit.mean_residual:.1%}/{fit.max_residual:.1%}",
-        MISSING if validation is None else f"{validation.median_error:.1%}/{validation.worst_error:.1%}",
+        MISSING if checked.median_error is None else f"{checked.median_error:.1%}/{checked.worst_error:.1%}",
         "; ".join([*missed, *breaks]),
     ]
 

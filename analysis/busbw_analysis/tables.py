@@ -5,7 +5,7 @@ from statistics import median
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time, significant
-from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.peaks import TRAFFIC, Roof
@@ -45,7 +45,8 @@ _SHOW_NOTES: Final = (
 )
 _FIT_NOTES: Final = (
     "T = α + S/B in each segment; rates are those the last segment tends to; S½: half of that rate",
-    "held-out: median and worst error on every second size, left out of a fit; + marks the pieces after the first",
+    "held-out: median and worst error on every second size, left out of a fit, and on each launch in turn",
+    "validated: both medians and the mean residual are at most 10 %; + marks the pieces after the first",
 )
 
 
@@ -256,7 +257,8 @@ _FIT_COLUMNS: Final = (
     ("busbw", ""),
     ("S½", ""),
     ("residual", "mean/max"),
-    ("held-out", "median/worst"),
+    ("held-out sizes", "median/worst"),
+    ("held-out launches", "median/worst"),
     ("note", ""),
 )
 
@@ -310,9 +312,10 @@ def _fit_row(curve: Curve) -> Row:
             }
             for candidate in fit.candidates
         ],
-        "held_out_median_error": None if fit.validation is None else fit.validation.median_error,
-        "held_out_worst_error": None if fit.validation is None else fit.validation.worst_error,
-        "validated": None if fit.validation is None else fit.validation.passed,
+        "held_out_median_error": fit.held_out_sizes.median_error,
+        "held_out_worst_error": fit.held_out_sizes.worst_error,
+        "validations": [validation_row(one) for one in (fit.held_out_sizes, fit.held_out_launches)],
+        "validated": fit.validated,
         "interval_note": fit.interval_note,
         "validation_note": fit.validation_note,
     }
@@ -356,9 +359,11 @@ def _fit_lines(row: Row) -> Iterator[list[str]]:
         first, last = number == 0, number == len(row["segments"]) - 1
         interval = row["alpha_interval_seconds"] if first else None
         bound = f"{' and '.join(segment['at_bound'])} at 0" if segment["at_bound"] else None
-        notes = [row["interval_note"], row["validation_note"].split(":")[0]] if first else []
+        # What speaks for it stands in the columns, what against it may not.
+        verdict = "validated" if row["validated"] else row["validation_note"]
+        notes = [row["interval_note"], verdict] if first else []
         notes += [_theory_words(row["model"])] if first and row["model"] is not None else []
-        held_out = row["held_out_median_error"] if first else None
+        errors = [_off(check) for check in row["validations"]] if first else [MISSING, MISSING]
         yield [
             row["curve"] if first else "  +",
             str(row["sizes"]) if first else "",
@@ -371,6 +376,11 @@ def _fit_lines(row: Row) -> Iterator[list[str]]:
             format_rate(row["busbw"]) if last else MISSING,
             about_size(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else MISSING,
             f"{row['mean_residual']:.1%}/{row['max_residual']:.1%}" if first else "",
-            MISSING if held_out is None else f"{held_out:.1%}/{row['held_out_worst_error']:.1%}",
+            *errors,
             "; ".join([*notes, *([bound] if bound else [])]),
         ]
+
+
+def _off(check: Row) -> str:
+    error = check["median_error"]
+    return MISSING if error is None else f"{error:.1%}/{check['worst_error']:.1%}"

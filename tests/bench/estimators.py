@@ -53,8 +53,8 @@ def of_curve(name: str, fit: Fit) -> str:
     """One line of the table."""
     sizes, times = np.asarray(fit.sizes_bytes, dtype=np.float64), np.asarray(fit.times_ns) / 1e9
     between = interpolated(sizes, times)
-    ours = fit.validation
-    held_out = "–" if ours is None else f"{ours.median_error:.1%}/{ours.worst_error:.1%}"
+    ours = fit.held_out_sizes
+    held_out = "–" if ours.median_error is None else f"{ours.median_error:.1%}/{ours.worst_error:.1%}"
     alpha, _ = robust(fit.segments[0], sizes, times)
     _, beta = robust(fit.segments[-1], sizes, times)
     return (

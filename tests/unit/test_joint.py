@@ -401,11 +401,42 @@ def test_launches_that_differ_are_not_validated() -> None:
     assert left_out.count == 4 * len(found)
 
 
+def test_a_launch_is_left_out_of_all_that_it_measured() -> None:
+    # The last launch took three times as long; half of the sizes were not measured in the first one.
+    keys, pace = tuple((0, launch) for launch in range(5)), (1.0, 1.0, 1.0, 1.0, 3.0)
+    found = [
+        replace(one, launches=tuple(one.seconds * by for by in pace[place % 2 :]), launch_keys=keys[place % 2 :])
+        for place, one in enumerate(rings((2, 4)))
+    ]
+    left_out = fit_jointly(found).validations[2]
+    assert left_out.count == sum(len(one.launches) for one in found)
+    assert left_out.median_error == pytest.approx(0, abs=1e-6)
+    assert left_out.worst_error == pytest.approx(2 / 3)
+
+
+def test_one_launch_cannot_be_left_out() -> None:
+    left_out = fit_jointly(rings((2, 4))).validations[2]
+    assert (left_out.passed, left_out.note) == (None, "not validated: there is one launch")
+
+
 # --- what is refused ---------------------------------------------------------------------------------------------
 
 
 def ring_on(ranks: int, sizes: Sequence[int] = SIZES) -> list[Observation]:
     return seen(term("all_gather", "ring"), ranks, by_hand=True, sizes=sizes)
+
+
+def test_when_no_curve_can_take_part_it_is_said_why() -> None:
+    (one,) = fit_regimes(falling())
+    assert one.refused is not None
+    assert "negative slope" in one.refused
+    assert one.left_out == ()
+    (several,) = fit_regimes([*falling(), *ring_on(2, SIZES[:4])])
+    assert several.refused == "no curve can take part in it, each for its own reason"
+    said = joint_text(joint_rows([several]))
+    assert "# left out: the time of all_gather by ring on 4 ranks falls with size" in said
+    assert "# left out: all_gather by ring on 2 ranks has 4 sizes" in said
+    assert "nothing was measured" not in said
 
 
 def falling() -> list[Observation]:
@@ -526,7 +557,8 @@ def test_the_text_says_all_that_the_rows_have() -> None:
     assert json.loads(json.dumps(rows)) == rows
     assert rows[0]["parameters"]["alpha"]["interval"][0] < rows[0]["parameters"]["alpha"]["value"]
     (nothing,) = fit_regimes(seen(term("all_reduce", "ring"), 4, sizes=SIZES[:2]))
-    assert "no joint fit: nothing was measured" in joint_text(joint_rows([nothing]))
+    why = "no joint fit: all_reduce on 4 ranks has 2 sizes; a fit needs at least 5"
+    assert why in joint_text(joint_rows([nothing]))
 
 
 def test_fit_takes_runs_of_several_numbers_of_ranks(tmp_path: Path) -> None:

@@ -593,7 +593,7 @@ def test_a_run_given_twice_is_refused() -> None:
 
 def test_one_size_carries_no_curve_and_no_model() -> None:
     known = evidence_of(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
-    with pytest.raises(AnalysisError, match="1 size is too few for a fit; it needs at least 4") as caught:
+    with pytest.raises(AnalysisError, match="the curve has 1 size; a fit needs at least 5") as caught:
         answer(known, 4, GIB)
     assert "add ping_pong to the plan" in str(caught.value)
     with pytest.raises(AnalysisError, match="add ping_pong to the plan"):
@@ -669,7 +669,7 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
 
 
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
-    level = World(pieces=(Piece(20e-6, -1e-12),))
+    level = World(pieces=(Piece(20e-6, -2e-13),))
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
     known = evidence_of(read_groups([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)

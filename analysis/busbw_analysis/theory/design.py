@@ -170,16 +170,16 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
     generator = np.random.default_rng(seed)
     sets: dict[object, dict[object, int]] = {}
     for one in observations:
-        known = sets.setdefault(_launch_set(one), {})
-        for key in _launch_keys(one):
+        known = sets.setdefault(launch_set_of(one), {})
+        for key in launch_keys_of(one):
             known.setdefault(key, len(known))
     draws = {name: generator.integers(0, len(keys), size=(count, len(keys))) for name, keys in sets.items()}
     times = np.empty((count, len(observations)))
     for column, one in enumerate(observations):
-        keys = sets[_launch_set(one)]
+        keys = sets[launch_set_of(one)]
         launches = np.full(len(keys), np.nan)
-        launches[[keys[key] for key in _launch_keys(one)]] = one.launches
-        drawn = launches[draws[_launch_set(one)]]
+        launches[[keys[key] for key in launch_keys_of(one)]] = one.launches
+        drawn = launches[draws[launch_set_of(one)]]
         none = np.isnan(drawn).all(axis=1)
         if none.any():
             # All that were drawn are others: what it has stands for it.
@@ -188,9 +188,11 @@ def resampled_times(observations: Sequence[Observation], count: int, seed: int) 
     return times
 
 
-def _launch_set(one: Observation) -> object:
+def launch_set_of(one: Observation) -> object:
+    """What shares its launches with the observation."""
     return one.launch_set or (one.ranks, one.hosts)
 
 
-def _launch_keys(one: Observation) -> Sequence[object]:
+def launch_keys_of(one: Observation) -> Sequence[object]:
+    """Which launch each time of the observation is from."""
     return one.launch_keys or range(len(one.launches))

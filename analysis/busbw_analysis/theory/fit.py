@@ -9,29 +9,30 @@ more, where BIC speaks for it strongly (Kass and Raftery 1995).
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
-from busbw.units import format_size, format_time
 from busbw_analysis.launches import tail_of_medians
-from busbw_analysis.peaks import COMPUTE
+from busbw_analysis.peaks import COMPUTE, STORAGE
 from busbw_analysis.series import Series
+from busbw_analysis.summary import LOCAL
+from busbw_analysis.theory.acceptance import refuse_alone, refuse_curve
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
+from busbw_analysis.theory.validation import Validation, validation
 
-LEAST_SIZES = 4
-"""Sizes that a piece of the curve needs, and so the whole fit."""
+LEAST_IN_A_PIECE: Final = 4
+"""Sizes that a piece of the curve needs; the whole needs ``acceptance.LEAST_SIZES``."""
 
 LAUNCHES_FOR_A_BOOTSTRAP = 5
 """Below it the interval covers the truth far less often than it says, whatever the resampling."""
 
 _SIZES_FOR_FOUR = 24
-_LARGEST_FALL = 3.0
 _RESAMPLES = 400
-_VALID_MEDIAN_ERROR = 0.10
+_VALID_IN_SAMPLE = 0.10
+"""A fit whose mean error on its own sizes is larger is not validated, however well it does on a few others."""
 _TINY = 1e-18
 _STRONG = 6.0
 """A difference in BIC that Kass and Raftery 1995 call strong evidence."""
@@ -81,21 +82,12 @@ class FitIntervals:
 
 
 @dataclass(frozen=True, slots=True)
-class Validation:
-    """Relative errors on the sizes that were left out when every second one was; ``passed``: median ≤ 10 %."""
-
-    median_error: float
-    worst_error: float
-    sizes: int
-    passed: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Fit:
     """A curve in a few numbers. ``alpha_seconds`` is the intercept of the first segment; ``algbw`` and ``busbw`` (B/s)
     the rates that the last segment tends to (None where it has no slope or there is no wire); ``half_size_bytes`` the
     size at which half of that rate is reached. Residuals are |T̂ − T| / T. ``intervals`` is None unless there are
-    launches enough; ``interval_note`` says so. ``validation`` is None when too few sizes are left.
+    launches enough; ``interval_note`` says so. ``validated``: by sizes, by launches where there are several, and in
+    sample; None where no size could be held out. ``validation_note`` says by what, or why not.
     """
 
     sizes_bytes: tuple[int, ...]
@@ -111,7 +103,9 @@ class Fit:
     candidates: tuple[Candidate, ...]
     intervals: FitIntervals | None
     interval_note: str
-    validation: Validation | None
+    held_out_sizes: Validation
+    held_out_launches: Validation
+    validated: bool | None
     validation_note: str
 
 
@@ -128,6 +122,8 @@ def fit_series(series: Series) -> Fit | Refused:
         return Refused("its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it")
     points = series.points
     try:
+        if series.key.op not in LOCAL | STORAGE:
+            refuse_alone(series.key.op, len(series.key.ranks))
         return fit_points(
             [point.size_bytes for point in points],
             [point.time_ns for point in points],
@@ -163,7 +159,9 @@ def fit_points(
     first, last = core.segments[0], core.segments[-1]
     algbw = 1 / last.beta_seconds_per_byte if last.beta_seconds_per_byte > 0 else None
     intervals, note = _intervals(sizes, launches, len(core.segments), seed)
-    validation, validation_note = _validate(sizes, times, noise)
+    by_sizes = _held_out_sizes(sizes, times, noise)
+    by_launches = _held_out_launches(sizes, launches, len(core.segments))
+    validated, validation_note = _verdict(by_sizes, by_launches, float(residuals.mean()))
     return Fit(
         sizes_bytes=tuple(sizes_bytes),
         times_ns=tuple(times_ns),
@@ -178,7 +176,9 @@ def fit_points(
         candidates=core.candidates,
         intervals=intervals,
         interval_note=note,
-        validation=validation,
+        held_out_sizes=by_sizes,
+        held_out_launches=by_launches,
+        validated=validated,
         validation_note=validation_note,
     )
 
@@ -190,30 +190,7 @@ def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
     if not any(sizes):
         message = "the op has no size, so there is nothing to fit a time over"
         raise AnalysisError(message)
-    if len(sizes) < LEAST_SIZES:
-        counted = "1 size is" if len(sizes) == 1 else f"{len(sizes)} sizes are"
-        message = f"{counted} too few for a fit; it needs at least {LEAST_SIZES}"
-        raise AnalysisError(message)
-    pairs = list(pairwise(sizes))
-    if any(one >= two for one, two in pairs) or sizes[0] <= 0:
-        twice = next((one for one, two in pairs if one == two), None)
-        wrong = f"size {twice} B stands twice" if twice is not None else "the sizes are not positive and ascending"
-        message = f"{wrong}; a fit needs each size once, in order"
-        raise AnalysisError(message)
-    broken = [time for time in times if not (math.isfinite(time) and time > 0)]
-    if broken:
-        message = f"a time of {broken[0]} ns is impossible; times are positive and finite"
-        raise AnalysisError(message)
-    high = 0
-    for index, time in enumerate(times):
-        if times[high] > _LARGEST_FALL * time:
-            message = (
-                f"time falls from {format_time(times[high])} at {format_size(sizes[high])} to {format_time(time)} at "
-                f"{format_size(sizes[index])}: a cost that falls to less than 1/{_LARGEST_FALL:g} as the message grows "
-                "is not α + β·S; look for a slow mode or a disturbance at the smaller size"
-            )
-            raise AnalysisError(message)
-        high = index if time > times[high] else high
+    refuse_curve("the curve", sizes, [time / 1e9 for time in times])
 
 
 def _launch_matrix(launch_medians_ns: Sequence[Sequence[float]]) -> Floats:
@@ -250,13 +227,13 @@ class _Core:
 
 def _fit_core(sizes: Floats, times: Floats, noise: float) -> _Core:
     count = len(sizes)
-    most = min(count // LEAST_SIZES, 4 if count >= _SIZES_FOR_FOUR else 3)
+    most = min(count // LEAST_IN_A_PIECE, 4 if count >= _SIZES_FOR_FOUR else 3)
     candidates: list[Candidate] = []
     errors: list[Floats] = []
     cuts: list[Cuts] = []
     for pieces in range(1, most + 1):
         left_out = _left_out_errors(sizes, times, pieces)
-        found = best_cuts(sizes[None], times[None], pieces, LEAST_SIZES)
+        found = best_cuts(sizes[None], times[None], pieces, LEAST_IN_A_PIECE)
         variance = max(float(found.residual[0]) / count, noise**2, _TINY)
         bic = count * math.log(variance) + (3 * pieces - 1) * math.log(count)
         standard_error = float(left_out.std(ddof=1) / math.sqrt(count))
@@ -315,7 +292,7 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
     """|ln(T̂/T)| of every size, predicted by a fit of all the others. A fold lacks one size, so a piece may too."""
     count = len(sizes)
     others = np.asarray([[other for other in range(count) if other != left] for left in range(count)])
-    folds = best_cuts(sizes[others], times[others], pieces, LEAST_SIZES - 1)
+    folds = best_cuts(sizes[others], times[others], pieces, LEAST_IN_A_PIECE - 1)
     predicted = np.maximum(folds.predict(sizes[others], sizes), _TINY)
     error: Floats = np.abs(np.log(predicted / times))
     return error
@@ -333,7 +310,7 @@ def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple
         return None, f"no interval: {noun}, {LAUNCHES_FOR_A_BOOTSTRAP} are needed"
     draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
     times = np.median(launches[draws], axis=1)
-    cuts = best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_SIZES)
+    cuts = best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
     alpha = _bounds(cuts.alpha[:, 0], tail_of_medians(count))
     slopes = _bounds(cuts.beta[:, -1], tail_of_medians(count))
     algbw = Bounds(1 / slopes.high, 1 / slopes.low) if slopes.low > 0 else None
@@ -345,19 +322,42 @@ def _bounds(values: Floats, tail: float) -> Bounds:
     return Bounds(float(low), float(high))
 
 
-def _validate(sizes: Floats, times: Floats, noise: float) -> tuple[Validation | None, str]:
+def _held_out_sizes(sizes: Floats, times: Floats, noise: float) -> Validation:
     """Fit every second size, predict the ones between by the pieces of that fit and by nothing else."""
     count = len(sizes)
     tested = np.arange(1, count - 1, 2)
     kept = np.setdiff1d(np.arange(count), tested)
-    if len(kept) < LEAST_SIZES or len(tested) < 2:
-        return None, f"not validated: {count} sizes leave too few when every second one is held out"
-    core = _fit_core(sizes[kept], times[kept], noise)
-    errors = np.abs(core.by_segments(sizes[tested]) / times[tested] - 1)
-    middle, worst = float(np.median(errors)), float(errors.max())
-    validation = Validation(middle, worst, len(tested), middle <= _VALID_MEDIAN_ERROR)
-    verdict = "validated" if validation.passed else "not validated"
-    return (
-        validation,
-        f"{verdict}: {len(tested)} held-out sizes are off by {middle:.1%} (median) and {worst:.1%} (worst)",
-    )
+    errors = None
+    if len(kept) >= LEAST_IN_A_PIECE and len(tested) > 1:
+        core = _fit_core(sizes[kept], times[kept], noise)
+        errors = np.abs(core.by_segments(sizes[tested]) / times[tested] - 1)
+    return validation("every second size", errors, "", f"{count} sizes leave too few when every second one is held out")
+
+
+def _held_out_launches(sizes: Floats, launches: Floats, pieces: int) -> Validation:
+    """Fit all launches but one, with as many pieces as that of all of them, and predict that one, each in turn."""
+    count, errors = len(launches), None
+    if count > 1:
+        others = np.asarray([np.median(np.delete(launches, left, axis=0), axis=0) for left in range(count)])
+        everywhere = np.broadcast_to(sizes, launches.shape)
+        cuts = best_cuts(everywhere, others, pieces, LEAST_IN_A_PIECE)
+        predicted = np.stack([cuts.predict(everywhere, everywhere[:, place]) for place in range(len(sizes))], axis=1)
+        errors = np.abs(predicted / launches - 1).ravel()
+    why_not = "there is one launch" if count else "no launch measured all sizes"
+    return validation("each launch in turn", errors, "", why_not)
+
+
+def _verdict(by_sizes: Validation, by_launches: Validation, mean_residual: float) -> tuple[bool | None, str]:
+    """Whether the fit is validated, and by what; or why it is not."""
+    tried = [one for one in (by_sizes, by_launches) if one.passed is not None]
+    off = [f"{one.held_out} is off by {one.median_error:.1%} (median)" for one in tried if not one.passed]
+    if mean_residual > _VALID_IN_SAMPLE:
+        off.append(f"its own sizes are off by {mean_residual:.1%} (mean)")
+    if off:
+        return False, f"not validated: {'; '.join(off)}"
+    if by_sizes.passed is None:
+        return None, by_sizes.note
+    errors = [
+        f"{one.held_out} is off by {one.median_error:.1%} (median), {one.worst_error:.1%} (worst)" for one in tried
+    ]
+    return True, f"validated: {'; '.join(errors)}"

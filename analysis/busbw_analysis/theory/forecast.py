@@ -18,8 +18,9 @@ from busbw.errors import AnalysisError
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.launches import tail_of_medians
 from busbw_analysis.series import Point, Series
+from busbw_analysis.theory.acceptance import LEAST_SIZES
 from busbw_analysis.theory.counts import bus_factor
-from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_SIZES, Fit, Segment, fit_points, fit_series
+from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_IN_A_PIECE, Fit, Segment, fit_points, fit_series
 from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 
@@ -135,7 +136,7 @@ def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
     draws = np.random.default_rng(seed).integers(0, count, size=(_RESAMPLES, count))
     times: Floats = np.median(launches[draws], axis=1)
     sizes = np.asarray([point.size_bytes for point in series.points], dtype=np.float64)
-    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_SIZES)
+    return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
 
 
 def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
@@ -194,10 +195,14 @@ def size_words(size_bytes: int, first: int, last: int) -> list[str]:
 
 
 def _between(fit: Fit) -> HeldOut:
-    if fit.validation is None:
-        return HeldOut(fit.validation_note.removeprefix("not validated: "), None, None, passed=False)
-    checked = fit.validation
-    return HeldOut(f"{checked.sizes} held-out sizes", checked.median_error, checked.worst_error, checked.passed)
+    checked = fit.held_out_sizes
+    why = fit.validation_note.removeprefix("not validated: ")
+    if checked.median_error is None:
+        return HeldOut(why, None, None, passed=False)
+    how = f"{checked.count} held-out sizes"
+    # Where those passed and the fit did not, it is for what else it was tried on.
+    how = f"{why}; {how}" if checked.passed and not fit.validated else how
+    return HeldOut(how, checked.median_error, checked.worst_error, passed=bool(fit.validated))
 
 
 def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:

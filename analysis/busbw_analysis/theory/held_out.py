@@ -10,6 +10,8 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    launch_keys_of,
+    launch_set_of,
     possible_for,
     relative_errors,
     rows_of,
@@ -122,20 +124,29 @@ def fitted(
 
 
 def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
-    """Errors on each launch of a fit to the others; None where there is but one."""
-    fewest = min(len(one.launches) for one in observations)
-    if fewest < 2:
-        return None
+    """Errors on each launch of a fit to the others; None where there is but one. Runs have launches of their own: the
+    first of each are left out together, then the second.
+    """
+    sets: dict[object, dict[object, None]] = {}
+    for one in observations:
+        sets.setdefault(launch_set_of(one), {}).update(dict.fromkeys(launch_keys_of(one)))
     found: list[Floats] = []
-    for left in range(fewest):
-        others = [
-            replace(one, launches=(*one.launches[:left], *one.launches[left + 1 :]), launch_keys=())
-            for one in observations
-        ]
-        alone = [replace(one, launches=(one.launches[left],), launch_keys=()) for one in observations]
-        errors = _errors(others, alone, terms, wanted)
+    for left in range(max(len(keys) for keys in sets.values())):
+        out = {name: list(keys)[left] for name, keys in sets.items() if 1 < len(keys) > left}
+        apart = [_without_launch(one, out.get(launch_set_of(one))) for one in observations]
+        alone = [tested for _, tested in apart if tested is not None]
+        errors = _errors([seen for seen, _ in apart if seen is not None], alone, terms, wanted) if alone else None
         found += [] if errors is None else [errors]
     return np.concatenate(found) if found else None
+
+
+def _without_launch(one: Observation, left: object) -> tuple[Observation | None, Observation | None]:
+    """The observation by all launches but ``left``, and by that alone; None where it has no such."""
+    apart: tuple[list[float], list[float]] = [], []
+    for key, time in zip(launch_keys_of(one), one.launches, strict=True):
+        apart[left is not None and key == left].append(time)
+    rest, alone = (replace(one, launches=tuple(times), launch_keys=()) if times else None for times in apart)
+    return rest, alone
 
 
 def validations(
