@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The truth. ``pieces`` holds for every op that ``by_op`` does not name.
+    """The truth. ``pieces`` holds for every op that ``by_op`` does not name, nor ``by_variant`` the variant of a case.
 
     ``sample_noise`` and ``launch_noise`` are the standard deviations of the logarithm of a sample and of a whole
     launch. ``jitter_seconds`` is the mean of the exponential delay with which each rank arrives; ``late_rank`` arrives
@@ -67,6 +67,7 @@ class World:
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
     by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     by_distance: Mapping[int | None, tuple[Piece, ...]] = field(default_factory=dict)
+    by_variant: Mapping[str | None, tuple[Piece, ...]] = field(default_factory=dict)
     sample_noise: float = 0.02
     launch_noise: float = 0.0
     jitter_seconds: float = 0.0
@@ -81,10 +82,12 @@ class World:
     moved: Mapping[str, float] = field(default_factory=dict)
     shared_clock: bool = True
 
-    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+    def seconds(
+        self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None, variant: str | None = None
+    ) -> float:
         """The true time of one call on ``ranks``; ``apart`` is how far the two of a pair are."""
         is_pair = OPS[op].members != "all"
-        pieces = self.by_op.get(op, self.pieces)
+        pieces = self.by_variant.get(variant, self.by_op.get(op, self.pieces))
         if is_pair:
             pieces = self.by_distance.get(apart, pieces)
         piece = [one for one in pieces if one.first_bytes <= size_bytes][-1]
@@ -306,7 +309,7 @@ def _group(
 ) -> GroupSamples:
     op = OPS[one.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
+    truth = world.seconds(one.op, one.size_bytes, members, apart, one.variant) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
     done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)
     arrival = (

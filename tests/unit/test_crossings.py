@@ -1,0 +1,418 @@
+"""Where measured algorithms cross: what is sure is found where it is, noise is no crossing, and S* stands beside it."""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.records import Case
+from busbw.testing.synthetic import Piece, World, case, synthetic_run
+from busbw_analysis import report
+from busbw_analysis.crossing_tables import (
+    agreement_words,
+    crossing_rows,
+    crossing_text,
+    formula_words,
+    gain_words,
+    measured_words,
+    origin_words,
+    shown,
+)
+from busbw_analysis.crossings import Crossing, crossings, faster, gain
+from busbw_analysis.joint_fits import joint_fits_of
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.page import Figure, Section, Table
+from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
+from busbw_analysis.report_models import theory
+from busbw_analysis.series import Point
+from busbw_analysis.summary import Interval
+from busbw_analysis.theory.models import NoModel, Parameters, alternatives
+from busbw_analysis.theory.textbook import crossover_bytes, textbook
+
+SIZES = tuple(4**exponent for exponent in range(4, 12))
+"""256 B to 4 MiB."""
+ALPHA, BETA = 20e-6, 1e-9
+RANKS = 8
+ROUNDS = {"ring": 14, "binomial-tree": 6, "recursive-doubling": 3, "rabenseifner": 6}
+SENT = {"ring": 14 / 8, "binomial-tree": 6, "recursive-doubling": 3, "rabenseifner": 14 / 8}
+"""Of 8 ranks."""
+NAMES = ("tree", "ring")
+
+
+def point(size_bytes: int, time_ns: float, spread: float | None = 0.01) -> Point:
+    ends = (None, None) if spread is None else (time_ns / (1 + spread), time_ns * (1 + spread))
+    return Point(
+        size_bytes=size_bytes,
+        case=0,
+        time_ns=time_ns,
+        interval=Interval(*ends, "none" if spread is None else "95 % over launches"),
+        fastest_ns=time_ns,
+        algbw=None,
+        busbw=None,
+        wire_bytes=0.0,
+        samples=10,
+        launch_medians_ns=(time_ns,),
+        launch_keys=((0, 0),),
+    )
+
+
+def timed(
+    one: Iterable[float], other: Iterable[float], spread: float | None = 0.01
+) -> Mapping[int, tuple[Point, Point]]:
+    """Two algorithms with these times at the first of SIZES."""
+    both = zip(SIZES, one, other, strict=False)
+    return {size: (point(size, first, spread), point(size, second, spread)) for size, first, second in both}
+
+
+def lines(alpha: float, beta: float) -> list[float]:
+    return [alpha + beta * size for size in SIZES]
+
+
+class TestCrossings:
+    """Of two curves alone."""
+
+    def test_one_is_found_between_the_sizes_by_a_straight_line_on_logarithmic_paper(self) -> None:
+        (found,) = crossings(NAMES, timed([1.0, 1.0], [4.0, 0.25]))
+        assert (found.below, found.above) == ("tree", "ring")
+        assert found.at_bytes == pytest.approx(math.sqrt(SIZES[0] * SIZES[1]))
+        assert found.low_bytes is not None
+        assert found.high_bytes is not None
+        # Of the line from ln 4 down to −ln 4 over a factor of four in size, 2 ln 1.01 either way.
+        width = 4 ** (2 * math.log(1.01) / math.log(16))
+        assert found.high_bytes / found.at_bytes == pytest.approx(width)
+        assert found.at_bytes / found.low_bytes == pytest.approx(width)
+
+    @given(
+        st.floats(2e3, 1e6),
+        st.floats(1.5, 30),
+        st.floats(1.5, 30),
+        st.floats(0.001, 0.03),
+        st.sampled_from([NAMES, NAMES[::-1]]),
+    )
+    def test_lines_that_cross_are_found_near_their_crossing(
+        self, at: float, rounds: float, factor: float, spread: float, names: tuple[str, str]
+    ) -> None:
+        """Of straight lines, a polygon through points at every factor of four is not far off."""
+        few, many = lines(1.0, factor / at), lines(rounds, 0.0)
+        truth = at * (rounds - 1) / factor
+        both = timed(few, many, spread) if names == NAMES else timed(many, few, spread)
+        found = crossings(names, both)
+        if not SIZES[0] < truth < SIZES[-1]:
+            assert not found
+            return
+        if not found:
+            # Too near to an end for the intervals of that end to be apart.
+            assert truth < SIZES[1] or truth > SIZES[-2] or rounds < 2
+            return
+        (one,) = found
+        assert one.below == "tree"
+        assert one.low_bytes is not None
+        assert one.high_bytes is not None
+        assert one.low_bytes <= one.at_bytes <= one.high_bytes
+        assert 1 / 1.5 < one.at_bytes / truth < 1.5
+
+    def test_medians_that_change_places_within_the_intervals_are_no_crossing(self) -> None:
+        both = timed([1.0, 1.02, 1.0, 1.02], [1.02, 1.0, 1.02, 1.0], spread=0.05)
+        assert crossings(NAMES, both) == ()
+        assert [faster(NAMES, points) for points in both.values()] == [None] * 4
+
+    def test_on_the_way_from_one_to_the_other_they_are_one_crossing_with_a_wide_range(self) -> None:
+        both = timed([1.0, 1.02, 1.0, 1.02, 3.0], [3.0, 1.0, 1.02, 1.0, 1.0], spread=0.05)
+        (found,) = crossings(NAMES, both)
+        assert found.low_bytes is not None
+        assert found.high_bytes is not None
+        assert SIZES[0] < found.low_bytes < SIZES[1]
+        assert SIZES[3] < found.high_bytes < SIZES[4]
+        assert found.low_bytes < found.at_bytes < found.high_bytes
+
+    def test_two_crossings_are_two(self) -> None:
+        found = crossings(NAMES, timed([1.0, 9.0, 1.0], [3.0, 3.0, 3.0]))
+        assert [(one.below, one.above) for one in found] == [("tree", "ring"), ("ring", "tree")]
+        assert found[0].at_bytes == pytest.approx(math.sqrt(SIZES[0] * SIZES[1]))
+        assert found[1].at_bytes == pytest.approx(math.sqrt(SIZES[1] * SIZES[2]))
+
+    def test_without_intervals_there_is_a_place_and_no_range(self) -> None:
+        assert crossings(NAMES, timed([1.0, 1.0], [4.0, 0.25], spread=None)) == (
+            Crossing("tree", "ring", pytest.approx(math.sqrt(SIZES[0] * SIZES[1]))),
+        )
+
+    def test_what_is_as_long_is_not_told_apart(self) -> None:
+        assert crossings(NAMES, timed([1.0, 1.0, 2.0], [2.0, 1.0, 2.0], spread=None)) == ()
+
+    def test_the_gain_is_that_of_the_faster_one(self) -> None:
+        won = gain(NAMES, 256, (point(256, 300.0), point(256, 100.0)))
+        assert (won.faster, won.times, won.sure) == ("ring", pytest.approx(3.0), True)
+        drawn = gain(NAMES, 256, (point(256, 100.0), point(256, 101.0)))
+        assert (drawn.faster, drawn.sure) == ("tree", False)
+        assert gain_words(won) == "ring 3 ×"
+        assert gain_words(drawn) == "not told apart"
+
+
+def piece(name: str, alpha: float = ALPHA, beta: float = BETA) -> tuple[Piece, ...]:
+    return (Piece(ROUNDS[name] * alpha, SENT[name] * beta),)
+
+
+def sweep(op: str, variant: str | None = None) -> list[Case]:
+    return [case(op, size, RANKS, variant=variant) for size in SIZES]
+
+
+def judged(
+    names: Iterable[str],
+    *,
+    messages: bool = True,
+    library: tuple[Piece, ...] | None = None,
+    noise: float = 0.02,
+    truth: Mapping[str, tuple[Piece, ...]] | None = None,
+    launches: int = 6,
+) -> Judgement:
+    """All-reduces of 8 ranks by these algorithms, which take what their formulas say, or what ``truth`` says."""
+    names = list(names)
+    by_variant: dict[str | None, tuple[Piece, ...]] = {
+        f"by hand: {name}": (truth or {}).get(name) or piece(name) for name in names
+    }
+    cases = [one for name in names for one in sweep("all_reduce", f"by hand: {name}")]
+    cases += sweep("all_reduce") if library else []
+    cases += [case("ping_pong", size, RANKS) for size in SIZES] if messages else []
+    world = World(
+        (Piece(ALPHA, BETA),),
+        by_op={"all_reduce": library or ()},
+        by_variant=by_variant,
+        sample_noise=noise,
+        launch_noise=noise / 2,
+    )
+    return judge(pool((synthetic_run(cases, world, launches=launches),)))
+
+
+def race_of(judgement: Judgement) -> Race:
+    (race,) = judgement.races
+    return race
+
+
+def pair_of(race: Race, *names: str) -> Pair:
+    (found,) = [pair for pair in race.pairs if set(pair.names) == set(names)]
+    return found
+
+
+def s_star(one: str, other: str) -> float:
+    """From the numbers above, and not by the code that is tested."""
+    return (ROUNDS[one] - ROUNDS[other]) * ALPHA / ((SENT[other] - SENT[one]) * BETA)
+
+
+class TestRaces:
+    """Of a run, by hand beside each other and beside the library."""
+
+    def test_where_the_formulas_hold_the_measured_crossing_is_their_s_star(self) -> None:
+        race = race_of(judged(["ring", "binomial-tree", "recursive-doubling"]))
+        assert len(race.pairs) == 3
+        for name in ("binomial-tree", "recursive-doubling"):
+            pair = pair_of(race, "ring", name)
+            (found,) = pair.measured
+            truth = s_star("ring", name)
+            assert (found.below, found.above) == (name, "ring")
+            assert pair.expected_bytes(found) == pytest.approx(truth, rel=0.05)
+            ratio = pair.ratio(found)
+            assert ratio == pytest.approx(1.0, rel=0.25)
+            assert found.low_bytes is not None
+            assert found.high_bytes is not None
+            assert found.low_bytes < found.at_bytes < found.high_bytes
+            assert agreement_words(pair) == f"{ratio:.2g}"
+            assert re_crossing(name).fullmatch(measured_words(pair))
+
+    def test_one_that_is_faster_everywhere_is_said_to_be(self) -> None:
+        pair = pair_of(race_of(judged(["recursive-doubling", "binomial-tree"])), "recursive-doubling", "binomial-tree")
+        assert pair.measured == ()
+        assert measured_words(pair) == "recursive-doubling at all 8 sizes"
+        assert formula_words(pair) == "none: recursive-doubling at all sizes"
+        assert agreement_words(pair) == "as predicted"
+        assert gain_words(pair.smallest) == "recursive-doubling 2 ×"
+
+    def test_what_costs_the_same_is_not_told_apart(self) -> None:
+        twins = {"binomial-tree": piece("ring")}
+        pair = pair_of(race_of(judged(["ring", "binomial-tree"], truth=twins)), "ring", "binomial-tree")
+        assert pair.measured == ()
+        assert len(pair.undecided) == len(SIZES)
+        assert measured_words(pair) == "not told apart at any of 8 sizes"
+        assert agreement_words(pair) == gain_words(pair.smallest).removesuffix(" apart") == "not told"
+
+    def test_an_s_star_that_the_measurement_contradicts_is_not_seen(self) -> None:
+        """A ring that takes a tenth of its time is faster at once."""
+        quick = {"ring": piece("ring", ALPHA / 10, BETA / 10)}
+        pair = pair_of(race_of(judged(["ring", "binomial-tree"], truth=quick)), "ring", "binomial-tree")
+        assert measured_words(pair) == "ring at all 8 sizes"
+        assert formula_words(pair).endswith(" KiB, then ring")
+        assert agreement_words(pair) == "not seen"
+
+    def test_an_s_star_beyond_the_sizes_says_so(self) -> None:
+        """Two rounds more for a hundredth of a byte."""
+        pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
+        assert not isinstance(pair.expected, NoModel)
+        far = tuple(replace(one, at_bytes=1e9) for one in pair.expected.crossings)
+        far_off = replace(
+            pair,
+            expected=replace(pair.expected, crossings=far),
+            measured=(),
+            faster=("binomial-tree",) * len(pair.faster),
+        )
+        assert formula_words(far_off) == "954 MiB (not measured), then ring"
+        assert agreement_words(far_off) == "as predicted"
+        assert agreement_words(replace(far_off, faster=("ring",) * len(pair.faster))) == "the other one"
+        assert agreement_words(replace(far_off, faster=(None,) * len(pair.faster))) == "not told"
+
+    def test_the_library_takes_part_by_its_own_model(self) -> None:
+        """Gloo's ring waits twice a round: by hand it is faster at all sizes, and the tree at the small ones."""
+        race = race_of(judged(["ring", "binomial-tree"], library=(Piece(28 * ALPHA, SENT["ring"] * BETA),)))
+        assert set(race.curves) == {"ring", "binomial-tree", "library"}
+        against_ring = pair_of(race, "ring", "library")
+        assert not isinstance(against_ring.expected, NoModel)
+        assert against_ring.expected.faster == "ring"
+        assert against_ring.expected.crossings == ()
+        against_tree = pair_of(race, "binomial-tree", "library")
+        (found,) = against_tree.measured
+        truth = (28 - ROUNDS["binomial-tree"]) * ALPHA / ((SENT["binomial-tree"] - SENT["ring"]) * BETA)
+        assert against_tree.expected_bytes(found) == pytest.approx(truth, rel=0.05)
+        assert against_tree.ratio(found) == pytest.approx(1.0, rel=0.25)
+
+    def test_what_all_ranks_of_a_host_share_moves_s_star(self) -> None:
+        """At S* both models, which know of R, take the same time; a ring moves less in all."""
+        host = 2e9
+        rows = [textbook("all_reduce", name) for name in ("ring", "recursive-doubling")]
+        assert rows[0] is not None
+        assert rows[1] is not None
+        found = crossover_bytes(rows[0], rows[1], RANKS, 1, ALPHA, BETA, host_bytes_per_second=host)
+        assert found is not None
+        given = Parameters(ALPHA, BETA, host, "")
+        models = {one.algorithm: one for one in alternatives("all_reduce", RANKS)}
+        ring, doubling = (models[name].seconds(RANKS, found, given) for name in ("ring", "recursive doubling"))
+        assert ring == pytest.approx(doubling)
+        assert found < s_star("ring", "recursive-doubling")
+
+    def test_one_algorithm_alone_is_no_race(self) -> None:
+        assert judged(["ring"]).races == ()
+        assert judge(pool((synthetic_run(sweep("all_reduce"), launches=1),))).races == ()
+
+    def test_curves_that_were_measured_in_different_ways_are_no_race(self) -> None:
+        cases = [*sweep("all_reduce", "by hand: ring")]
+        cases += [case("all_reduce", size, RANKS, variant="by hand: binomial-tree", mode="pipelined") for size in SIZES]
+        assert judge(pool((synthetic_run(cases, launches=1),))).races == ()
+
+    def test_the_fastest_of_all_changes_at_the_turns(self) -> None:
+        race = race_of(judged(["ring", "binomial-tree", "recursive-doubling"]))
+        assert race.leaders == ("recursive-doubling", "ring")
+        ((turn, expected),) = race.turns
+        assert (turn.below, turn.above) == ("recursive-doubling", "ring")
+        assert expected == pytest.approx(s_star("ring", "recursive-doubling"), rel=0.05)
+
+    def test_without_messages_a_joint_fit_of_these_curves_has_s_star(self) -> None:
+        judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
+        assert lacks_formulas(judgement.races)
+        pair = pair_of(race_of(judgement), "ring", "binomial-tree")
+        assert isinstance(pair.expected, NoModel)
+        assert formula_words(pair) == agreement_words(pair) == "–"
+        assert origin_words(pair).startswith("no S*: no message between two ranks was measured")
+        joint = joint_fits_of([judgement.dataset])
+        (race,) = races_of(judgement.curves, None, joint)
+        assert not lacks_formulas([race])
+        fitted = pair_of(race, "ring", "binomial-tree")
+        (found,) = fitted.measured
+        assert fitted.ratio(found) == pytest.approx(1.0, rel=0.25)
+        assert "from a joint fit that has these very curves among its data" in origin_words(fitted)
+        # Of other curves it says nothing.
+        others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
+        assert lacks_formulas(races_of(others.curves, None, joint))
+
+
+def re_crossing(name: str) -> re.Pattern[str]:
+    size = r"[\d.]+ [KM]?i?B"
+    return re.compile(rf"{name} up to {size} \({size} … {size}\), then ring(; not told apart at {size}(, {size})*)?")
+
+
+class TestShown:
+    """In `busbw fit`, in the report, and as JSON."""
+
+    def test_the_table_says_where_they_cross_and_what_one_gains(self) -> None:
+        rows = crossing_rows(judged(["ring", "binomial-tree", "recursive-doubling"]).races)
+        text = crossing_text(rows)
+        assert text.startswith("algorithms against each other · all_reduce · float32 · sum")
+        assert re.search(
+            r"ring, binomial-tree +binomial-tree up to [\d.]+ KiB \(.*\), then ring +[\d.]+ KiB, then ring", text
+        )
+        assert "at 256 B" in text
+        assert "at 4 MiB" in text
+        assert "# intervals: 95 % over launches" in text
+        assert "from ping_pong of this run" in text
+        assert crossing_text([]) == ""
+
+    def test_of_many_pairs_those_that_matter_are_shown(self) -> None:
+        race = race_of(judged(ROUNDS, library=(Piece(28 * ALPHA, SENT["ring"] * BETA),), launches=2))
+        assert len(race.pairs) == 10
+        assert all({*race.leaders, "library"}.issuperset(pair.names) for pair in shown(race))
+        assert 0 < len(shown(race)) < 10
+        text = crossing_text(crossing_rows([race]))
+        assert f"{10 - len(shown(race))} more pairs" in text
+
+    def test_json_has_every_pair_in_base_units(self) -> None:
+        judgement = judged(["ring", "binomial-tree"])
+        document = json.loads(report.compose(judgement).json)
+        (row,) = document["crossings"]
+        (found,) = row["crossings"]
+        assert row["algorithms"] == ["ring", "binomial-tree"]
+        assert found["below"] == "binomial-tree"
+        assert found["low_bytes"] < found["at_bytes"] < found["high_bytes"]
+        assert found["ratio"] == pytest.approx(found["at_bytes"] / found["expected_bytes"])
+        assert row["smallest"]["faster"] == "binomial-tree"
+        assert row["largest"]["times"] > 1
+        assert [one["at_bytes"] for one in row["expected"]["crossings"]] == [found["expected_bytes"]]
+
+    def test_the_report_has_a_picture_with_the_crossing_and_a_table(self) -> None:
+        section = theory(judged(["ring", "binomial-tree", "recursive-doubling"]))
+        assert section is not None
+        (part,) = section.parts
+        figure = next(block for block in part.blocks if isinstance(block, Figure))
+        assert re.search(
+            r"Recursive-doubling gives way to ring at [\d.]+ KiB, where S\* is [\d.]+ KiB\.", figure.caption
+        )
+        labels = [entry.label for entry in figure.legend]
+        assert labels == [
+            "ring",
+            "binomial-tree",
+            "recursive-doubling",
+            "measured crossing, with its range",
+            "S* of their formulas",
+        ]
+        (picture,) = figure.pictures
+        assert ">1 ×<" in picture
+        assert not re.findall(r"#[0-9a-fA-F]{6}", picture)
+        table = next(block for block in part.blocks if isinstance(block, Table) and "every two" in block.caption)
+        assert len(table.rows) == 3
+        assert table.columns[-1].name == "At 4 MiB"
+
+    def test_a_run_without_messages_has_the_part_all_the_same_with_s_star_of_a_joint_fit(self) -> None:
+        judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
+        section = theory(judgement)
+        assert section is not None
+        assert sections_of(section) == ["all_reduce"]
+        written = report.compose(judgement)
+        assert "every two algorithms" in written.text
+        assert "from a joint fit that has these very curves among its data" in written.text
+
+    def test_more_algorithms_than_colours_are_drawn_as_far_as_there_are(self) -> None:
+        names = (*ROUNDS, "direct", "binary-tree", "double-tree", "parameter-server")
+        slow = {name: (Piece(40 * ALPHA, 20 * BETA),) for name in names[4:]}
+        judgement = judged(names, truth=slow, launches=1, messages=False)
+        assert len(race_of(judgement).curves) == 8
+        section = theory(judgement)
+        assert section is not None
+        figure = next(block for block in section.parts[0].blocks if isinstance(block, Figure))
+        drawn = [entry.label for entry in figure.legend][:6]
+        assert {"ring", "recursive-doubling", "rabenseifner"} <= set(drawn)
+        assert re.search(r"Not drawn, for they are slower: ", figure.table.note)
+
+
+def sections_of(section: Section) -> list[str]:
+    return [part.heading for part in section.parts]
