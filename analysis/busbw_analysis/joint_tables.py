@@ -13,13 +13,18 @@ from busbw_analysis.theory.joint import Estimate, Joint, OneRegime, Parameter, T
 _PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
 _ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))
 
-_A_CALL: Final = frozenset({"alpha", "per_call"})
+_A_CALL: Final = frozenset({"alpha", "per_call", "inner_alpha"})
+_BETWEEN: Final = frozenset({"alpha", "beta"})
+_INNER: Final = frozenset({"inner_alpha", "inner_beta"})
 _MEANING: Final[dict[Parameter, str]] = {
     "alpha": "a round",
     "beta": "a byte through the link of one rank",
     "shared": "a byte of all that the ranks of the host move",
     "per_call": "a call, whatever it does",
     "gamma": "a byte that is added up",
+    "inner_alpha": "a round inside a host",
+    "inner_beta": "a byte inside a host, through the link of one rank",
+    "card": "a byte of all that the ranks of a host send to others",
 }
 
 
@@ -102,8 +107,10 @@ def _block(row: Row) -> Iterator[str]:
             yield f"# {own}: as {row['backend']} runs it, where a step may take several delays; others take one a round"
     yield from (f"  not separated: {mixed['reason']}; {mixed['needs']}" for mixed in row["not_separated"])
     yield from (f"  held out, {check['held_out']}: {_verdict(check)}" for check in row["validations"])
-    carrier = "moved / R" if "shared" in _fitted(row) else "sent · β"
-    yield f"# T = c0 + rounds · α + {carrier} + added · γ, one set for all; {row['interval_note']}"
+    fitted = _fitted(row)
+    carrier = "moved / R" if "shared" in fitted else "sent by a host / C" if "card" in fitted else "sent · β"
+    inside = " + inside a host rounds · α_i + sent · β_i" if _INNER & fitted else ""
+    yield f"# T = c0 + rounds · α + {carrier}{inside} + added · γ, one set for all; {row['interval_note']}"
     if row["by_hand"]:
         yield f"# by hand, so that their algorithm is known: {', '.join(row['by_hand'])}"
     yield from (f"# {note}" for note in row["notes"])
@@ -116,7 +123,8 @@ def _fitted(row: Row) -> set[str]:
 
 def _parameter_lines(row: Row) -> Iterator[list[str]]:
     for name, estimate in row["parameters"].items():
-        yield _line(SYMBOLS[name], name, estimate, _MEANING[name])
+        where = " between hosts" if name in _BETWEEN and _INNER & _fitted(row) else ""
+        yield _line(SYMBOLS[name], name, estimate, _MEANING[name] + where)
     for mixed in row["not_separated"]:
         if mixed["estimate"] is not None:
             yield _line(mixed["sum"], mixed["parameters"][0], mixed["estimate"], "only together")

@@ -11,7 +11,7 @@ from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter, amounts
 from busbw_analysis.theory.identify import Mixed, Remedy, columns_of, identify, needs, told_by
 from busbw_analysis.theory.terms import candidates
 
-TRUTH = np.asarray([20e-6, 1e-10, 0.0, 30e-6, 5e-11])
+TRUTH = np.asarray([20e-6, 1e-10, 0.0, 30e-6, 5e-11, 0.0, 0.0, 0.0])
 SIZES = [8 << step for step in range(0, 24, 2)]
 WANTED: tuple[Parameter, ...] = ("alpha", "beta", "per_call", "gamma")
 

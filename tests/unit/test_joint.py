@@ -48,7 +48,7 @@ def seen(  # noqa: PLR0913 - a world has as many sides
     """
     launch = np.random.default_rng([seed, ranks]).normal(0, noise, launches)
     generator = np.random.default_rng([seed, ranks, *what.op.encode()])
-    truth = np.asarray([(true or TRUE)[name] for name in PARAMETERS])
+    truth = np.asarray([(true or TRUE).get(name, 0.0) for name in PARAMETERS])
     found = []
     for size in sizes:
         exact = float(np.asarray(amounts(what, ranks, hosts, size)) @ truth)

@@ -39,7 +39,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 def truth(op: str, ranks: int, size_bytes: int, hosts: int = 1, algorithm: str | None = None) -> float:
     """Seconds of one call where Gloo does what is known of it."""
     term = candidates(op, "gloo", algorithm)[0]
-    rounds, sent, _, call, added = amounts(term, ranks, hosts, size_bytes)
+    rounds, sent, _, call, added, *_ = amounts(term, ranks, hosts, size_bytes)
     return rounds * ALPHA + sent * BETA + call * CALL + added * GAMMA
 
 
@@ -489,6 +489,16 @@ def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> Non
     assert found.algorithm == "rabenseifner"
     assert found.measured is None
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, algorithm="rabenseifner"), rel=0.05)
+
+
+def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
+    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
+    (found,) = answer(known, 8, MIB).forecasts
+    assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: α to fetch a sum, α to hand it out")
+    ring = answer(evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
+    assert found.seconds.value < 0.8 * ring.forecasts[0].seconds.value
+    with pytest.raises(AnalysisError, match="nvls"):
+        answer(evidence_of(read_groups([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
 
 
 def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_asked_for() -> None:

@@ -1,7 +1,8 @@
 """The linear system behind a joint fit: one row for every observed time, one column for every parameter.
 
-T = c0 + rounds · α + sent · β + moved / R + added · γ. Rows are divided by T, so that errors are relative, and solved
-for what is not negative (Lawson and Hanson 1974).
+T = c0 + rounds · α + sent · β + moved / R + added · γ. Of algorithms that know hosts, rounds and bytes inside a host
+have an α and a β of their own. Rows are divided by T, so that errors are relative, and solved for what is not negative
+(Lawson and Hanson 1974).
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,13 +15,15 @@ from scipy.optimize import nnls
 
 from busbw_analysis.theory.choices import Calls, Unknown
 from busbw_analysis.theory.models import MESSAGES
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.terms import Levels, Term, candidates
 
 Floats = npt.NDArray[np.float64]
 
-Parameter = Literal["alpha", "beta", "shared", "per_call", "gamma"]
+Parameter = Literal["alpha", "beta", "shared", "per_call", "gamma", "inner_alpha", "inner_beta", "card"]
 """α: seconds a round; β: seconds a byte through one direction of a link; ``shared`` is 1/R: seconds a byte of all that
-the ranks of one host move together; ``per_call`` is c0, seconds a call; γ: seconds a byte that is added up.
+the ranks of one host move together; ``per_call`` is c0, seconds a call; γ: seconds a byte that is added up. Over
+several hosts α and β are those between hosts, ``inner_alpha`` and ``inner_beta`` those inside a host of an algorithm
+that knows hosts; ``card`` is 1/C: seconds a byte of all that the ranks of a host send to others through one card.
 """
 
 PARAMETERS: Final[tuple[Parameter, ...]] = get_args(Parameter)
@@ -116,7 +119,17 @@ def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[floa
     """What each of PARAMETERS is multiplied by in one call."""
     where = (ranks, hosts, size_bytes)
     rounds, sent, moved = term.rounds(*where), term.sent_bytes(*where), term.moved_bytes(*where)
-    return rounds, sent, moved, 1.0, term.added_bytes(*where)
+    levels = Levels(0.0, 0.0, sent, sent) if term.levels is None else term.levels(*where)
+    return (
+        rounds - levels.inner_rounds,
+        levels.between_bytes,
+        moved,
+        1.0,
+        term.added_bytes(*where),
+        levels.inner_rounds,
+        levels.inner_bytes,
+        levels.host_bytes,
+    )
 
 
 def rows_of(observations: Sequence[Observation], terms: Terms) -> Floats:

@@ -17,7 +17,16 @@ LARGEST_CONDITION: Final = 100.0
 noise of any measured time drowns.
 """
 
-SYMBOLS: Final[Mapping[Parameter, str]] = {"alpha": "α", "beta": "β", "shared": "1/R", "per_call": "c0", "gamma": "γ"}
+SYMBOLS: Final[Mapping[Parameter, str]] = {
+    "alpha": "α",
+    "beta": "β",
+    "shared": "1/R",
+    "per_call": "c0",
+    "gamma": "γ",
+    "inner_alpha": "α_i",
+    "inner_beta": "β_i",
+    "card": "1/C",
+}
 
 _NOTHING = 1e-6
 """A column that is so much smaller than another in scaled units takes no part in it."""
@@ -152,6 +161,11 @@ def _direction(places: Sequence[int], parts: Mapping[int, float]) -> tuple[float
     return tuple(float(part) for part in direction)
 
 
+def directions_of(parameters: Sequence[Parameter]) -> tuple[tuple[float, ...], ...]:
+    """One direction (in the order of PARAMETERS) for each of ``parameters``, of which nothing is known."""
+    return tuple(_direction(columns_of(PARAMETERS), {column: 1.0}) for column in columns_of(parameters))
+
+
 def told_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
     """Whether ``row`` (PARAMETERS) stays where it is when coefficients move in the ``unknown`` directions, as every
     observation does; else its time depends on what is not known.
@@ -164,7 +178,7 @@ def told_by(row: Floats, unknown: Sequence[Sequence[float]]) -> bool:
 
 
 def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, remedies: Sequence[Remedy]) -> str:
-    """Which of ``remedies`` would separate the parameters of ``one``, tried out one by one and then in pairs."""
+    """Which of ``remedies`` would separate the parameters of ``one``, tried out one by one, in pairs and by threes."""
 
     def helps(parts: Sequence[Remedy]) -> bool:
         more = np.vstack([rows, *(part.rows for part in parts)])
@@ -174,7 +188,8 @@ def needs(rows: Floats, times: Floats, wanted: Sequence[Parameter], one: Mixed, 
     single = [remedy.words for remedy in remedies if helps([remedy])]
     if single:
         return f"add {' or '.join(single)}"
-    for first, second in combinations(remedies, 2):
-        if helps([first, second]):
-            return f"add {first.words} and {second.words}"
+    for count in (2, 3):
+        for parts in combinations(remedies, count):
+            if helps(parts):
+                return f"add {', '.join(part.words for part in parts[:-1])} and {parts[-1].words}"
     return "add ops whose rounds and bytes are in other proportions, and other numbers of ranks"

@@ -1,7 +1,8 @@
 """One set of parameters for many curves: c0, α, β (or 1/R) and γ over several ops and rank counts, and how far they
 hold.
 
-T = c0 + rounds · α + sent · β + added · γ, or with moved / R in place of sent · β where all ranks share one host.
+T = c0 + rounds · α + sent · β + added · γ, or with moved / R in place of sent · β where all ranks share one host; over
+hosts with several ranks each, with an α and a β inside a host for what an algorithm that knows hosts does there.
 Relative errors and non-negative coefficients, as in ``fit``; what the data cannot separate is not told apart.
 """
 
@@ -29,7 +30,7 @@ from busbw_analysis.theory.design import (
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.theory.held_out import OfCurve, by_curve, fitted, validations
-from busbw_analysis.theory.identify import Remedy, columns_of, identify, needs, told_by
+from busbw_analysis.theory.identify import Remedy, Separation, columns_of, directions_of, identify, needs, told_by
 from busbw_analysis.theory.refusals import refuse, usable
 from busbw_analysis.theory.rivals import Curve, Rival, chosen_terms, compete
 from busbw_analysis.theory.terms import Term, candidates
@@ -57,10 +58,23 @@ __all__ = [
 
 _LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
 _SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
-"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host."""
+_INNER: Final[tuple[Parameter, ...]] = ("inner_alpha", "inner_beta")
+_OWN_CARDS: Final[tuple[Parameter, ...]] = ("alpha", "beta", *_INNER, "per_call", "gamma")
+_ONE_CARD: Final[tuple[Parameter, ...]] = ("alpha", "card", *_INNER, "per_call", "gamma")
+"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host; between
+hosts with several ranks each through a card of each rank, or all of a host through one.
+"""
 
 _ALIKE: Final = 0.8
 """A smaller error than this share of the other is worth something."""
+
+_NOTHING_INSIDE: Final = (
+    "nothing in these data has a part in α_i and β_i, those inside a host: add all_reduce by hierarchical or "
+    "all_to_all by two-level, by hand on several hosts with several ranks each"
+)
+
+_NEGLIGIBLE: Final = 0.001
+"""Errors below it are not compared."""
 
 _RESAMPLES: Final = 400
 
@@ -130,7 +144,9 @@ class Joint:
         """
         row = np.asarray(amounts(term, ranks, hosts, size_bytes))
         if not told_by(row, self.unknown):
-            reasons = "; ".join(f"{one.reason}: {one.needs}" for one in self.together)
+            nothing = set(directions_of(_INNER)) <= set(self.unknown) and any(row[columns_of(_INNER)])
+            said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.together]
+            reasons = "; ".join(said)
             message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
             raise AnalysisError(message)
         return float(row @ np.asarray(self.coefficients))
@@ -149,7 +165,7 @@ class Joint:
         """
         terms = {**self.curves, (term.op, None): term}
         rows, times = rows_of(self.observations, terms), times_of(self.observations)
-        separation = identify(rows, times, self.wanted)
+        separation = _separated(rows, times, self.wanted)
         kept = columns_of(separation.kept)
         coefficients = solve(rows, times, kept)
         draws, _ = _draws(self.observations, rows, kept, seed=0)
@@ -212,7 +228,7 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
     wanted, notes = _carrier(observations)
     outcome = compete(observations, wanted, seed)
     rows, times = rows_of(observations, outcome.terms), times_of(observations)
-    separation = identify(rows, times, wanted)
+    separation = _separated(rows, times, wanted)
     kept = columns_of(separation.kept)
     coefficients = solve(rows, times, kept)
     draws, interval_note = _draws(observations, rows, kept, seed)
@@ -249,6 +265,16 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
     )
 
 
+def _separated(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separation:
+    """As ``identify``. Where nothing has a part inside a host it is no news that nothing is known of it: only a
+    question that needs it has to be refused.
+    """
+    if rows[:, columns_of(_INNER)].any():
+        return identify(rows, times, wanted)
+    found = identify(rows, times, [name for name in wanted if name not in _INNER])
+    return replace(found, unknown=(*found.unknown, *directions_of(_INNER)))
+
+
 def _by_tables(terms: Terms) -> tuple[str, ...]:
     return tuple(dict.fromkeys(term.by_table for term in terms.values() if term.by_table is not None))
 
@@ -275,7 +301,10 @@ def _draws(observations: Sequence[Observation], rows: Floats, kept: Sequence[int
 
 def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
     """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
-    if observations[0].regime.placement != "one host":
+    placement = observations[0].regime.placement
+    if placement == "several ranks on several hosts":
+        return _cards(observations)
+    if placement != "one host":
         return _LINKS, []
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
@@ -293,6 +322,23 @@ def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...]
     return _LINKS, [f"each rank has a path of its own: {told}"]
 
 
+def _cards(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+    """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
+    known = [one for one in observations if one.algorithm is not None]
+    terms = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
+    if all(term.levels is None for term in terms.values()):
+        return _OWN_CARDS, []
+    own, one_card = (
+        max(_NEGLIGIBLE, float(fitted(known, known, terms, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
+    )
+    told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
+    if min(own, one_card) > _ALIKE * max(own, one_card):
+        return _OWN_CARDS, [f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"]
+    if one_card < own:
+        return _ONE_CARD, [f"the ranks of a host share one way to the others, whose rate is C: {told}"]
+    return _OWN_CARDS, [f"each rank has a way of its own to other hosts: {told}"]
+
+
 def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: Floats) -> tuple[Remedy, ...]:
     """What could be measured besides: other ops on the same ranks, and the same ops on other ranks."""
     first = observations[0]
@@ -300,21 +346,36 @@ def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: F
     where = sorted({(one.ranks, one.hosts) for one in observations})
     largest, hosts = where[-1]
     more = 2 * largest if largest * 2 not in {ranks for ranks, _ in where} else 3 * largest
-    there = (more, hosts * more // largest if hosts > 1 else 1)
+    there = [(f"another number of ranks, such as {more}", (more, hosts * more // largest if hosts > 1 else 1))]
+    several = first.regime.placement == "several ranks on several hosts"
+    levels = any(term.levels is not None for term in terms.values())
     found = []
+    if several and levels:
+        each = largest // hosts
+        there = [
+            (f"another number of hosts, such as {2 * hosts} with {each} ranks on each", (2 * largest, 2 * hosts)),
+            (f"another number of ranks on each host, such as {2 * each} on {hosts} hosts", (2 * largest, hosts)),
+        ]
+        if ("all_reduce", "ring") not in terms:
+            (ring,) = candidates("all_reduce", first.backend, "ring")
+            found.append(
+                ("all_reduce by a ring by hand", [amounts(ring, *place, size) for place in where for size in sizes])
+            )
     for op in ("all_gather", "all_reduce", "ping_pong"):
-        if op not in {measured for measured, _ in terms}:
+        # Two ranks of two hosts are another regime than several ranks on each.
+        if op not in {measured for measured, _ in terms} and not (op == "ping_pong" and several):
             term = next(iter(candidates(op, first.backend)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
             found.append((op, [amounts(term, *place, size) for place in places for size in sizes]))
-    again = [
-        amounts(term, *there, size)
-        for term in terms.values()
-        for size in sizes
-        if term.possible(*there, size) and term.op not in _OF_TWO_RANKS
-    ]
-    if again:
-        found.append((f"another number of ranks, such as {more}", again))
+    for words, shape in there:
+        again = [
+            amounts(term, *shape, size)
+            for term in terms.values()
+            for size in sizes
+            if term.possible(*shape, size) and term.op not in _OF_TWO_RANKS
+        ]
+        if again:
+            found.append((words, again))
     times = times_of(observations)
     # Where nothing but a barrier was timed there is no size to measure anything else at.
     return tuple(_remedy(words, np.asarray(extra), coefficients, times) for words, extra in found if extra)

@@ -310,6 +310,8 @@ def _in_words(joint: Joint) -> str:
     told = ", ".join(said) or "none that the data tell apart"
     if joint.coefficients[PARAMETERS.index("shared")] > 0:
         told += " (in place of S β the bytes that all ranks move, over R)"
+    if joint.coefficients[PARAMETERS.index("card")] > 0:
+        told += " (in place of S β the bytes that all ranks of a host send to others, over C)"
     return f"{told}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
 
 
@@ -319,5 +321,8 @@ _SYMBOLS: Final[dict[Parameter, tuple[str, bool]]] = {
     "shared": ("R", True),
     "per_call": ("c0", False),
     "gamma": ("1/γ", True),
+    "inner_alpha": ("α inside a host", False),
+    "inner_beta": ("1/β inside a host", True),
+    "card": ("C", True),
 }
 """How each is written, and whether as a rate."""

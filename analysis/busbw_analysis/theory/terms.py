@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
+from busbw_analysis.theory.counts import none
 from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
 from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
@@ -13,12 +14,25 @@ Amount = Callable[[int, int, float], float]
 
 
 @dataclass(frozen=True, slots=True)
+class Levels:
+    """How a call of an algorithm that knows hosts is spread over them: the rounds and the bytes of a rank that are
+    waited for inside its host, the bytes that it sends to other hosts, and those that all ranks of its host send there.
+    """
+
+    inner_rounds: float
+    inner_bytes: float
+    between_bytes: float
+    host_bytes: float
+
+
+@dataclass(frozen=True, slots=True)
 class Term:
     """One op by one algorithm: how many rounds it takes, the bytes that its busiest rank sends and adds up, and those
     that all ranks send together. ``possible(n, k, S)``: whether there is such a thing on n ranks and k hosts at that
     size. ``backend`` is one that is known to run it, or ``textbook``. ``of_call(n, k, S)`` are name and formula of what
     is run for one call, where that is no matter of the term alone; it and the amounts raise AnalysisError for one of
-    which no cost is known.
+    which no cost is known. ``levels(n, k, S)`` is there for an algorithm that knows hosts; of a flat one all rounds
+    wait for what goes between hosts, where there are several.
     """
 
     op: str
@@ -32,6 +46,7 @@ class Term:
     formula: str
     source: str
     of_call: Callable[[int, int, float], tuple[str, str]] | None = None
+    levels: Callable[[int, int, float], Levels] | None = None
 
     @property
     def by_table(self) -> str | None:
@@ -87,6 +102,18 @@ def _counted(row: Textbook) -> Term:
         possible=lambda n, k, _s: row.possible(n, k),
         formula=row.formula,
         source=row.source,
+        levels=None if row.inner_sent is none else lambda n, k, s: _levels(row, n, k, s),
+    )
+
+
+def _levels(row: Textbook, ranks: int, hosts: int, size_bytes: float) -> Levels:
+    """Where both levels are under way at once, those between hosts are taken for the longer, as of slower links."""
+    between = row.between(ranks, hosts) * size_bytes
+    return Levels(
+        inner_rounds=row.inner_rounds(ranks, hosts),
+        inner_bytes=0.0 if row.overlapped else row.inner_sent(ranks, hosts) * size_bytes,
+        between_bytes=between,
+        host_bytes=between * ranks / hosts,
     )
 
 
