@@ -14,6 +14,7 @@ from typing import Final, Literal
 from busbw.placement import variables_of
 from busbw.records import DTYPE_BYTES
 from busbw_analysis.load import Dataset
+from busbw_analysis.theory.counts import Textbook, is_power
 from busbw_analysis.theory.decisions import (
     LONG,
     MANY,
@@ -23,8 +24,8 @@ from busbw_analysis.theory.decisions import (
     of_mpich,
     of_open_mpi,
 )
-from busbw_analysis.theory.library_algorithms import formula_of, is_power, one_after_another
-from busbw_analysis.theory.textbook import Textbook
+from busbw_analysis.theory.library_algorithms import formula_of
+from busbw_analysis.theory.library_rows import one_after_another
 
 _OPEN_MPI: Final = "Open MPI"
 _MPICH: Final = "MPICH"

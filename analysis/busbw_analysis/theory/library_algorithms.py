@@ -32,6 +32,11 @@ def _neighbours(ranks: int) -> str:
     return "ring" if ranks % 2 else "neighbour-exchange"
 
 
+def _halved(ranks: int) -> str:
+    """Where n is no power of two, each two ranks of which one is beyond it share the work of both."""
+    return "rabenseifner" if is_power(ranks) else "rabenseifner-in-halves"
+
+
 _Named = str | Callable[[int], str]
 
 _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
@@ -39,7 +44,7 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
         "recursive_doubling": "recursive-doubling",
         "ring": "ring",
         "segmented_ring": "ring",  # without a segment size, as by default, it is the ring
-        "rabenseifner": "rabenseifner-in-halves",
+        "rabenseifner": _halved,
     },
     (_OPEN_MPI, "all_gather"): {
         "bruck": "bruck",
@@ -71,7 +76,7 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
         "pipeline": "unsegmented-chain",
         "binary": "unsegmented-binary-tree",
         "binomial": "binomial-tree",
-        "rabenseifner": "rabenseifner-in-halves",
+        "rabenseifner": _halved,
     },
     (_OPEN_MPI, "reduce_scatter"): {
         "recursive_doubling": "recursive-doubling",

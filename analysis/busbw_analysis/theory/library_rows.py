@@ -1,0 +1,222 @@
+"""Algorithms that MPI libraries run and that nobody can measure by hand here, counted like those of the textbook.
+
+A test builds the schedule of every row marked as counted, executes it for 2 to 64 ranks and holds the row against it.
+What each library makes of its names is in ``library_algorithms``.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Final
+
+from busbw_analysis.theory.counts import (
+    THAKUR,
+    Count,
+    Textbook,
+    below,
+    core,
+    down,
+    folds,
+    in_pairs,
+    is_power,
+    none,
+    one,
+    others,
+    powers_of_two,
+    share,
+    the_share,
+    two,
+    up,
+)
+from busbw_analysis.theory.textbook import textbook
+
+_TOPOLOGY: Final = "counted; ompi/mca/coll/base/coll_base_topo.c"
+_RADIX: Final = 4
+"""Of the k-nomial tree: coll_tuned_bcast_algorithm_knomial_radix, as by default."""
+
+
+def one_after_another(op: str, first: Textbook, second: Textbook, algorithm: str) -> Textbook:
+    """The cost of ``second`` after ``first``; S of both is that of ``op``."""
+    return Textbook(
+        op,
+        algorithm,
+        _sum(first.rounds, second.rounds),
+        _sum(first.sent, second.sent),
+        _sum(first.added, second.added),
+        _sum(first.moved, second.moved),
+        f"({first.formula}) + ({second.formula})",
+        f"sum of the rows of {first.op} by {first.algorithm} and {second.op} by {second.algorithm}",
+        lambda n, k: first.possible(n, k) and second.possible(n, k),
+        messages=_sum(first.messages or first.rounds, second.messages or second.rounds),
+    )
+
+
+def _sum(one_count: Count, other: Count) -> Count:
+    return lambda n, k: one_count(n, k) + other(n, k)
+
+
+def row(op: str, algorithm: str) -> Textbook:
+    """The row of the textbook. Raises LookupError where there is none."""
+    found = textbook(op, algorithm)
+    if found is None:
+        message = f"there is no row of {op} by {algorithm}"
+        raise LookupError(message)
+    return found
+
+
+def _depth(ranks: int, _hosts: int) -> float:
+    """Levels below the root of a binary tree that is filled level by level."""
+    return down(ranks)
+
+
+def _in_a_row(ranks: int, _hosts: int) -> float:
+    """Messages in a row through that tree: two a level, one in the last where all first children come before any second
+    one and there are no more than those.
+    """
+    deepest = down(ranks)
+    return 2 * deepest - (1 if 2 * (ranks - (1 << deepest) + 1) <= 1 << deepest else 0)
+
+
+def _steps(ranks: int) -> list[int]:
+    """How many messages the root of a k-nomial tree sends at once, level by level."""
+    widths = []
+    width = 1
+    while width < ranks:
+        widths.append(min(_RADIX - 1, -(-ranks // width) - 1))
+        width *= _RADIX
+    return widths
+
+
+def _rest(ranks: int) -> int:
+    """Ranks beyond the largest power of two."""
+    return ranks - core(ranks)
+
+
+def _mirrored(ranks: int) -> int:
+    """Ranks of the core whose number is another one with its bits in mirrored order."""
+    return core(ranks) - (1 << -(-down(ranks) // 2))
+
+
+def _with_sums(broadcast: Textbook, formula: str) -> Textbook:
+    """The same the other way round, adding up all that comes."""
+    return replace(broadcast, op="reduce", added=broadcast.sent, formula=formula)
+
+
+def _if_folded(power: Count, folded: Callable[[int], float]) -> Count:
+    return lambda n, k: power(n, k) if is_power(n) else folded(n)
+
+
+_LINEAR = Textbook(
+    "broadcast", "linear", one, others, none, others, "α + (n−1) S β", "counted: all messages at once", messages=others
+)
+_CHAIN = Textbook("broadcast", "unsegmented-chain", others, others, none, others, "(n−1)(α + S β)", "counted")
+_BINARY_TREE = Textbook(
+    "broadcast",
+    "unsegmented-binary-tree",
+    _depth,
+    _in_a_row,
+    none,
+    others,
+    "d α + c S β, d = ⌊lg n⌋, c = 2d, or 2d − 1 for n below 3/2 2^d",
+    _TOPOLOGY,
+    messages=_in_a_row,
+)
+_HALVING = row("reduce_scatter", "recursive-halving")
+_IN_HALVES: Final = (
+    "counted; ompi/mca/coll/base: of two ranks of which one is beyond the power of two each adds up one half"
+)
+
+OF_LIBRARIES: Final[tuple[Textbook, ...]] = (
+    Textbook(
+        "all_reduce",
+        "rabenseifner-in-halves",
+        lambda n, _k: folds(n, 2 * up(n), 2 * down(n) + 3),
+        lambda n, _k: 2 * share(core(n)) + folds(n, 0, 2),
+        lambda n, _k: share(core(n)) + folds(n, 0, 0.5),
+        lambda n, _k: 2 * (core(n) - 1) + 2.5 * _rest(n),
+        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 3 α + 2 S β + S/2 γ more",
+        _IN_HALVES,
+    ),
+    _LINEAR,
+    _CHAIN,
+    _BINARY_TREE,
+    Textbook(
+        "broadcast",
+        "4-nomial-tree",
+        lambda n, _k: len(_steps(n)),
+        lambda n, _k: sum(_steps(n)),
+        none,
+        others,
+        "d α + (3(d − 1) + ⌈n/4^(d−1)⌉ − 1) S β, d = ⌈log₄ n⌉",
+        _TOPOLOGY,
+        messages=lambda n, _k: sum(_steps(n)),
+    ),
+    one_after_another(
+        "broadcast",
+        row("scatter", "binomial-tree"),
+        row("all_gather", "recursive-doubling"),
+        "scatter-recursive-doubling",
+    ),
+    _with_sums(_LINEAR, "α + (n−1)(S β + S γ)"),
+    _with_sums(_CHAIN, "(n−1)(α + S β + S γ)"),
+    _with_sums(_BINARY_TREE, "d α + c (S β + S γ), d = ⌊lg n⌋, c = 2d, or 2d − 1 for n below 3/2 2^d"),
+    Textbook(
+        "reduce",
+        "rabenseifner-in-halves",
+        lambda n, _k: folds(n, 2 * up(n), 2 * down(n) + 2),
+        lambda n, _k: 2 * share(core(n)) + folds(n, 0, 1),
+        lambda n, _k: share(core(n)) + folds(n, 0, 0.5),
+        lambda n, k: core(n) - 1 + below(core(n), k) + 1.5 * _rest(n),
+        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + S β + S/2 γ more",
+        _IN_HALVES,
+    ),
+    Textbook(
+        "reduce_scatter",
+        "recursive-doubling",
+        lambda n, _k: up(n),
+        lambda n, _k: up(n) - share(n),
+        lambda n, _k: up(n) - share(n),
+        lambda n, _k: n * (up(n) - share(n)),
+        "lg n α + (lg n − (n−1)/n)(S β + S γ), n a power of 2",
+        f"{THAKUR}; counted: what is already at home is sent no more",
+        powers_of_two,
+    ),
+    Textbook(
+        "reduce_scatter",
+        "butterfly",
+        _if_folded(_HALVING.rounds, lambda n: down(n) + 2 + (1 if _mirrored(n) else 0)),
+        _if_folded(_HALVING.sent, lambda n: 1 + (in_pairs(n) + 1 + (1 if _mirrored(n) else 0)) / n),
+        _HALVING.added,
+        _if_folded(_HALVING.moved, lambda n: n - 1 + (_rest(n) + _mirrored(n)) / n),
+        "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n as recursive halving, and α + S/n β more from "
+        "5 ranks on",
+        "Träff 2005; counted: blocks come home by the mirrored bits of the ranks",
+    ),
+    Textbook(
+        "gather",
+        "linear-in-turns",
+        lambda n, _k: 2 * (n - 1),
+        the_share,
+        none,
+        the_share,
+        "2(n−1) α + (n−1)/n S β",
+        "counted; ompi_coll_base_gather_intra_linear_sync: the root asks one rank after the other",
+    ),
+    Textbook(
+        "barrier",
+        "linear-at-once",
+        two,
+        none,
+        none,
+        none,
+        "2 α",
+        "counted: all to rank 0 at once, and back",
+        messages=lambda n, _k: 2 * (n - 1),
+    ),
+)
+"""Each has another name than the rows of the textbook for the same op."""
+
+
+def library_row(op: str, algorithm: str) -> Textbook | None:
+    """The row of an algorithm of this room or of the textbook; None for an unknown one."""
+    own = (one for one in OF_LIBRARIES if (one.op, one.algorithm) == (op, algorithm))
+    return next(own, None) or textbook(op, algorithm)
