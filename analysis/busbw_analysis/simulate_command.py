@@ -1,6 +1,7 @@
 """``busbw simulate``: algorithms on a network that is described, or that a run has measured."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -9,6 +10,7 @@ import click
 from busbw.errors import AnalysisError, UsageError
 from busbw.records import JSON
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS
+from busbw.schedules.switched import SWITCHED
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis import simulate_tables as tables
 from busbw_analysis.columns import Row
@@ -140,11 +142,23 @@ def _algorithms(op: str, algorithm: str) -> list[str]:
     if algorithm == ALL_ALGORITHMS:
         return list(there)
     names = list(dict.fromkeys(name.strip() for name in algorithm.split(",")))
+    _refuse_switches(op, names)
     unknown = [name for name in names if name not in there]
     if unknown:
         message = f"{op} has no algorithm {unknown[0]!r}; want all or some of {', '.join(there)}"
         raise UsageError(message)
     return names
+
+
+def _refuse_switches(op: str, names: Sequence[str]) -> None:
+    added = next((name for name in names if name in SWITCHED.get(op, {})), None)
+    if added is not None:
+        message = (
+            f"{op} by {added} cannot be simulated: its switch adds up and hands out while bytes still come in, and "
+            f"here a message is there as a whole before anything is made of it, which would take up to twice as long; "
+            f"its formula is known to busbw predict --algorithm {added}, and its rounds to busbw draw {op}/{added}"
+        )
+        raise UsageError(message)
 
 
 def _sizes(op: str, text: str | None) -> tuple[int, ...]:

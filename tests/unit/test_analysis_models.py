@@ -126,6 +126,20 @@ def test_textbook_all_reduces_by_hand() -> None:
     assert levels.seconds(8, MIB, LINK) == pytest.approx(8 * ALPHA + (2 * 3 / 4 + 2 / 8) * MIB * BETA)
 
 
+def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
+    def more(op: str, hosts: int, backend: str) -> set[str]:
+        names = [{row.algorithm for row in alternatives(op, 8, hosts, one)} for one in (backend, "gloo")]
+        return names[0] - names[1]
+
+    assert more("all_reduce", 1, "nccl") == {"NVLS"}
+    assert more("all_reduce", 2, "nccl") == {"SHARP"}
+    assert more("reduce_scatter", 1, "nccl") == {"NVLS"}
+    assert more("broadcast", 1, "nccl") == set()
+    assert more("all_reduce", 1, "mpi") == set()
+    (nvls,) = (row for row in alternatives("all_reduce", 8, 1, "nccl") if row.algorithm == "NVLS")
+    assert nvls.seconds(8, MIB, LINK) == pytest.approx(2 * ALPHA + 9 / 8 * MIB * BETA)
+
+
 @pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
 def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) -> None:
     key = SeriesKey(

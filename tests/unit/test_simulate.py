@@ -455,6 +455,10 @@ class TestCommand:
         ("arguments", "said"),
         [
             (("--op", "send_recv"), "op 'send_recv' has no algorithm that could be simulated; want one of all_reduce"),
+            (
+                ("--algorithm", "ring,nvls"),
+                "all_reduce by nvls cannot be simulated: its switch adds up and hands",
+            ),
             (("--algorithm", "rnig"), "all_reduce has no algorithm 'rnig'; want all or some of ring"),
             (("--size", "64M"), "did you mean 64MiB?"),
             (("--ranks", "1"), "a collective of fewer than 2 moves nothing"),

@@ -227,7 +227,7 @@ def explain(
             )
         )
     sharing = parameters.host_bytes_per_second is not None
-    rows = alternatives(key.op, ranks, key.hosts)
+    rows = alternatives(key.op, ranks, key.hosts, key.backend)
     return Explanation(
         spent=tuple(spent),
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),

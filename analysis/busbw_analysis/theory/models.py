@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Library, Unknown, choose
-from busbw_analysis.theory.textbook import BY_HAND, LIMITS, TEXTBOOK, Textbook, textbook
+from busbw_analysis.theory.textbook import BY_HAND, LIMITS, Textbook, rows_of, textbook
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"
@@ -112,9 +112,11 @@ def _ring_reduce_sent(ranks: int, size_bytes: float) -> float:
 _PROPER = {
     "4-ary-tree": "4-ary tree",
     "bruck": "Bruck",
+    "nvls": "NVLS",
     "pat": "PAT",
     "rabenseifner": "Rabenseifner",
     "reduce-scatter-all-gather": "reduce-scatter, then all-gather",
+    "sharp": "SHARP",
 }
 
 
@@ -340,9 +342,9 @@ def model_chosen(library: Library | Unknown, call: Call) -> CostModel | NoModel:
     )
 
 
-def alternatives(op: str, ranks: int, hosts: int = 1) -> tuple[CostModel, ...]:
-    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts."""
-    counted = (_in_closed_form(row, hosts) for row in TEXTBOOK if row.op == op and row.possible(ranks, hosts))
+def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook") -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``backend``."""
+    counted = (_in_closed_form(row, hosts) for row in rows_of(op, backend) if row.possible(ranks, hosts))
     others = (one for one in MODELS if one.op == op and one.backend == "textbook" and one.possible(ranks))
     return (*counted, *others)
 
@@ -394,7 +396,7 @@ def predict_alternatives(
         return ()
     return tuple(
         _prediction(model, ranks, bus_factor, size_bytes, parameters)
-        for model in alternatives(key.op, ranks, key.hosts)
+        for model in alternatives(key.op, ranks, key.hosts, key.backend)
     )
 
 

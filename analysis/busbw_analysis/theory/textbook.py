@@ -42,7 +42,18 @@ from busbw_analysis.theory.counts import (
 )
 from busbw_analysis.theory.switched import LIMITS, SWITCHED
 
-__all__ = ["BY_HAND", "LIMITS", "SWITCHED", "TEXTBOOK", "Textbook", "crossover_bytes", "share", "textbook", "up"]
+__all__ = [
+    "BY_HAND",
+    "LIMITS",
+    "SWITCHED",
+    "TEXTBOOK",
+    "Textbook",
+    "crossover_bytes",
+    "rows_of",
+    "share",
+    "textbook",
+    "up",
+]
 
 BY_HAND: Final = "by hand: "
 """What the variant of a case begins with that was measured with one of these; its name follows."""
@@ -306,6 +317,18 @@ TEXTBOOK: tuple[Textbook, ...] = (
     ),
 )
 """Every algorithm that can be measured by hand, and none else."""
+
+
+_SWITCHING: Final = frozenset({"nccl"})
+"""Backends that run what a switch adds up."""
+
+
+def rows_of(op: str, backend: str | None = None) -> tuple[Textbook, ...]:
+    """The algorithms that may be behind ``op`` over a backend: those that can be measured by hand, and of one that has
+    them those of a switch that adds; None: all of both.
+    """
+    every = (*TEXTBOOK, *SWITCHED) if backend is None or backend in _SWITCHING else TEXTBOOK
+    return tuple(row for row in every if row.op == op)
 
 
 def textbook(op: str, algorithm: str) -> Textbook | None:
