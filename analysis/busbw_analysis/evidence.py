@@ -17,7 +17,8 @@ from busbw_analysis.theory.choices import Calls, Library, Unknown, library_of_ru
 from busbw_analysis.theory.joint import Observation
 from busbw_analysis.theory.models import MODELS, UNMODELLED, NoModel, Parameters
 from busbw_analysis.theory.parameters import parameters_for
-from busbw_analysis.theory.textbook import BY_HAND, TEXTBOOK
+from busbw_analysis.theory.terms import algorithms
+from busbw_analysis.theory.textbook import BY_HAND
 
 LIBRARY = "library"
 """The name of what the backend runs by itself."""
@@ -276,7 +277,7 @@ def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[S
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:
-    named = [row.algorithm for row in TEXTBOOK if row.op == op]
+    named = [name for backend in {one.key.backend for one in of_op} for name in algorithms(op, backend)]
     return list(dict.fromkeys([LIBRARY, *named, *(name for one in of_op if (name := algorithm_of(one.key)))]))
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
 from busbw_analysis.theory.counts import none
+from busbw_analysis.theory.library_rows import OF_LIBRARIES
 from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
 from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
@@ -61,14 +62,14 @@ class Term:
 def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls | None = None) -> tuple[Term, ...]:
     """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured by hand,
     else what ``backend`` is known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses by its
-    table), first, and then all of the textbook.
+    table), first, and then all of the textbook, over MPI also those that only its libraries have.
 
     A message between two ranks has one term. Raises AnalysisError for an op or an algorithm of which no cost is known.
     """
     if algorithm is not None:
-        named = tuple(_counted(row) for row in TEXTBOOK if (row.op, row.algorithm) == (op, algorithm))
+        named = tuple(_counted(row) for row in _rows(op, backend) if row.algorithm == algorithm)
         if not named:
-            known = ", ".join(row.algorithm for row in TEXTBOOK if row.op == op) or "none"
+            known = ", ".join(algorithms(op, backend)) or "none"
             message = f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}"
             raise AnalysisError(message)
         return named
@@ -79,7 +80,7 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
     ]
     if calls is not None and not isinstance(calls.library, Unknown) and op not in MESSAGES:
         own.append(_chosen(op, backend, calls, calls.library))
-    counted = [_counted(row) for row in TEXTBOOK if row.op == op]
+    counted = [_counted(row) for row in _rows(op, backend)]
     others = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and row.backend == "textbook"]
     # A message is a message on every backend, so what is known of it for one serves for all.
     messages = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and op in MESSAGES and not own]
@@ -88,6 +89,16 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
         message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"
         raise AnalysisError(message)
     return found
+
+
+def _rows(op: str, backend: str) -> tuple[Textbook, ...]:
+    """What may be behind ``op``: over MPI also what its libraries alone have."""
+    return tuple(row for row in (*TEXTBOOK, *(OF_LIBRARIES if backend == "mpi" else ())) if row.op == op)
+
+
+def algorithms(op: str, backend: str) -> tuple[str, ...]:
+    """The names of those of which a cost is known, whoever runs them."""
+    return tuple(row.algorithm for row in _rows(op, backend))
 
 
 def _counted(row: Textbook) -> Term:
