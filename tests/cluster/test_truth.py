@@ -6,7 +6,6 @@ machine is has no part in it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +20,9 @@ from busbw_analysis.evidence import algorithm_of, evidence_of, read_groups
 from busbw_analysis.judge import Curve, judge
 from busbw_analysis.load import pool
 from busbw_analysis.prediction import predict, question
+from busbw_analysis.races import Race
 from busbw_analysis.theory.fit import Fit
 from busbw_analysis.theory.laws import VALID_RANKS
-from busbw_analysis.theory.textbook import crossover_bytes, textbook
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -139,6 +138,9 @@ class Found:
     curves: dict[str, Curve]
     """By operation, and by operation and variant where there is one."""
 
+    races: tuple[Race, ...]
+    """Algorithms of one operation beside each other."""
+
     @property
     def pair_fit(self) -> Fit:
         """The fit of the time from one host to another."""
@@ -170,7 +172,8 @@ class Networks:
         """What busbw finds between the first ``hosts`` of them."""
         judgement = judge(pool((self.run(rate_mbit, delay_ms, hosts, text),)))
         keys = ((curve.series.key, curve) for curve in judgement.curves)
-        return Found({key.op if key.variant is None else f"{key.op} {key.variant}": curve for key, curve in keys})
+        curves = {key.op if key.variant is None else f"{key.op} {key.variant}": curve for key, curve in keys}
+        return Found(curves, judgement.races)
 
     def run(self, rate_mbit: int, delay_ms: int, hosts: int, text: str) -> store.StoredRun:
         """One launch of a plan on the first ``hosts`` of them."""
@@ -258,38 +261,23 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
     }
 
 
-def measured_crossing(small: Curve, large: Curve) -> float:
-    """The size in bytes at which two curves cross, by a line between sizes on logarithmic paper; ``small`` is the
-    faster one below it.
-    """
-    sizes = [point.size_bytes for point in small.series.points]
-    ratios = [
-        math.log(one.time_ns / two.time_ns) for one, two in zip(small.series.points, large.series.points, strict=True)
-    ]
-    assert ratios[0] < 0 < ratios[-1], "they do not cross among the sizes that were measured"
-    after = next(index for index, ratio in enumerate(ratios) if ratio > 0)
-    share = ratios[after - 1] / (ratios[after - 1] - ratios[after])
-    return float(sizes[after - 1] * (sizes[after] / sizes[after - 1]) ** share)
+def measured_over_expected(race: Race, below: str, above: str) -> float:
+    """The size at which ``above`` becomes faster than ``below``, which is the only place where they cross, over S*."""
+    pair = next(pair for pair in race.pairs if set(pair.names) == {below, above})
+    assert [(one.below, one.above) for one in pair.measured] == [(below, above)], pair
+    ratio = pair.ratio(pair.measured[0])
+    assert ratio is not None, pair
+    return ratio
 
 
 @measured
 def test_a_ring_beats_trees_from_the_size_that_theory_says(tmp_path: Path) -> None:
-    """By α and β of the pair fit, on eight hosts."""
+    """By α and β of messages of the same run, on eight hosts."""
     with Bed(hosts=8, shared=[tmp_path]) as bed, Ranks(bed, tmp_path) as ranks:
         found = Networks(bed, ranks, tmp_path).found(100, 5, 8, _CROSSING)
-    fit = found.pair_fit
-    assert fit.algbw is not None
-    by_hand = {name.removeprefix("all_reduce by hand: "): curve for name, curve in found.curves.items()}
-    ring = textbook("all_reduce", "ring")
-    assert ring is not None
-    crossings = {}
-    for name in ("binomial-tree", "recursive-doubling"):
-        other = textbook("all_reduce", name)
-        assert other is not None
-        predicted = crossover_bytes(other, ring, 8, 1, fit.alpha_seconds, 1 / fit.algbw)
-        assert predicted is not None
-        crossings[name] = measured_crossing(by_hand[name], by_hand["ring"]) / predicted
-    assert all(1 / 1.5 < ratio < 1.5 for ratio in crossings.values()), crossings
+    (race,) = found.races
+    ratios = {name: measured_over_expected(race, name, "ring") for name in ("binomial-tree", "recursive-doubling")}
+    assert all(1 / 1.5 < ratio < 1.5 for ratio in ratios.values()), ratios
 
 
 @measured
