@@ -229,12 +229,15 @@ def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], 
             moving = max(moving, term.moved_bytes(ranks, hosts, size_bytes) / rate)
         return Value(term.rounds(ranks, hosts, size_bytes) * parameters.alpha_seconds + moving)
 
+    left_out = "sums (γ) and what a call costs by itself (c0) are left out"
+    if term.levels is not None:
+        left_out += ", and inside hosts it is taken as between them"
     held_out, tested = _scored(term, at, curves)
     return Law(
         term=term,
         at=at,
         basis=BY_MESSAGES,
-        parameters=f"{parameters.origin}; sums (γ) and what a call costs by itself (c0) are left out",
+        parameters=f"{parameters.origin}; {left_out}",
         interval_note="no interval: α and β of messages have none",
         held_out=held_out,
         tested=tested,

@@ -129,7 +129,7 @@ def _in_closed_form(row: Textbook, hosts: int) -> CostModel:
         rank_bytes=lambda n, s: row.sent(n, hosts) * s,
         total_bytes=lambda n, s: row.moved(n, hosts) * s,
         formula=row.formula,
-        source=f"{row.source}; sums left out",
+        source=f"{row.source}; sums left out{'' if row.inner_sent is none else ', inside hosts as between them'}",
         possible=lambda n: row.possible(n, hosts),
         added_bytes=lambda n, s: row.added(n, hosts) * s,
         at_once=lambda n: row.at_once(n, hosts),
