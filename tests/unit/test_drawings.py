@@ -2,6 +2,7 @@
 
 import re
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 
@@ -10,10 +11,13 @@ from click.testing import CliRunner
 
 from busbw.cli import main as busbw
 from busbw.errors import AnalysisError, UsageError
+from busbw.schedules.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
-from busbw_analysis.drawable import DRAWABLE
+from busbw_analysis.drawable import DRAWABLE, gloo_all_reduce, gloo_reduce, scatter_and_double
 from busbw_analysis.drawings import MOST_ARROWS, draw
+from busbw_analysis.theory.library_algorithms import formula_of
+from busbw_analysis.theory.models import CostModel, model_for
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -91,6 +95,36 @@ def test_a_switch_is_named_and_its_ways_are_halves_of_a_message() -> None:
     labels = words(parsed(draw("all_reduce", "nvls", 3)), "label")
     assert labels[:6] == ["a0–2", "b0–2", "c0–2", "Σ0", "Σ1", "Σ2"]
     assert labels[-3:] == ["Σ0–2"] * 3
+
+
+@pytest.mark.parametrize(("op", "make"), [("all_reduce", gloo_all_reduce), ("reduce", gloo_reduce)])
+def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable[[int], Schedule]) -> None:
+    """Each round of Gloo's takes two delays."""
+    model = model_for(op, "gloo")
+    assert isinstance(model, CostModel)
+    for ranks in range(2, 17):
+        schedule, size = make(ranks), float(ranks)
+        sums = tuple(frozenset((rank, block) for rank in range(ranks)) for block in range(schedule.blocks))
+        assert execute(schedule) == ((sums,) * ranks if op == "all_reduce" else (sums, *[()] * (ranks - 1)))
+        counted = cost(schedule)
+        assert model.messages(ranks, size) == 2 * counted.rounds
+        assert model.rank_bytes(ranks, size) == pytest.approx(size * counted.sent)
+        assert model.total_bytes(ranks, size) == pytest.approx(size * counted.moved)
+        assert model.added_bytes(ranks, size) == pytest.approx(size * counted.added)
+
+
+def test_a_scatter_and_doubling_hands_all_to_everybody_as_their_rows_say() -> None:
+    for ranks in (2, 4, 8, 16):
+        schedule = scatter_and_double(ranks)
+        assert execute(schedule) == (tuple(frozenset({(0, block)}) for block in range(ranks)),) * ranks
+        row = formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", ranks)
+        assert row is not None
+        counted = cost(schedule)
+        assert (counted.rounds, counted.sent, counted.moved) == (
+            row.rounds(ranks, 1),
+            pytest.approx(row.sent(ranks, 1)),
+            pytest.approx(row.moved(ranks, 1)),
+        )
 
 
 def test_it_can_be_read_on_a_dark_page_too() -> None:
