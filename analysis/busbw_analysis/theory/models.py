@@ -13,6 +13,7 @@ from typing import Final, Literal
 
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Library, Unknown, choose
+from busbw_analysis.theory.counts import none
 from busbw_analysis.theory.textbook import BY_HAND, LIMITS, Textbook, rows_of, textbook
 
 _MIB = 1 << 20
