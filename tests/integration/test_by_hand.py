@@ -22,7 +22,7 @@ IMPOSSIBLE = {
     ("reduce_scatter", "neighbour-exchange"),
     *((op, name) for op, named in ALGORITHMS.items() for name, algorithm in named.items() if algorithm.levels),
 }
-"""On three ranks of one host."""
+"""On three ranks of one host; those of several hosts run in ``tests/cluster/test_by_hand.py``."""
 
 
 def measured(commands: Commands, backend: str) -> StoredRun:

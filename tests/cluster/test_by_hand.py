@@ -1,0 +1,61 @@
+"""Algorithms by hand that know hosts, on real ranks of several hosts: verified data, beside the flat ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from bed import Bed
+
+from busbw import store
+from busbw.schedules import ALGORITHMS, BY_HAND
+
+RANKS_PER_HOST = 2
+OPS = [op for op, named in ALGORITHMS.items() if any(algorithm.levels for algorithm in named.values())]
+
+PLAN = f"""\
+name = "by hand"
+
+[timing]
+blocks = 1
+min_samples = 3
+least_samples = 2
+min_seconds = 0.0
+max_seconds = 0.05
+launch_warmup_seconds = 0.0
+warmup_seconds = 0.0
+warmup_calls = 1
+
+[[sweep]]
+ops = [{", ".join(f'"{op}"' for op in OPS)}]
+sizes = "1KiB,40004,64KiB"
+algorithms = ["all"]
+"""
+"""One of the sizes is divided by no number of ranks that is tried here."""
+
+
+@pytest.mark.timeout(400)  # so many ranks load torch on whatever processors there are
+@pytest.mark.parametrize(("backend", "hosts"), [("gloo", 2), ("gloo", 3), ("mpi", 3)])
+def test_what_goes_host_by_host_is_verified_on_several_hosts(
+    cluster: Bed, tmp_path: Path, backend: str, hosts: int
+) -> None:
+    if backend == "mpi":
+        pytest.importorskip("mpi4py")
+    plan, told, results = tmp_path / "plan.toml", tmp_path / "told", tmp_path / "results"
+    plan.write_text(PLAN, encoding="utf-8")
+    srun = "srun --mpi=pmi2" if backend == "mpi" else "srun"
+    command = f"{srun} busbw run --plan {plan} --backend {backend} --results-dir {results}"
+    placed = [f"--nodes={hosts}", f"--ntasks-per-node={RANKS_PER_HOST}", f"--output={told}"]
+    job = cluster.ended_job(cluster.sbatch([*placed, f"--wrap={command}"]))
+    assert job.exit_code == 0, told.read_text(encoding="utf-8")
+    (folder,) = store.folders(results)
+    run = store.read(folder)
+    assert run.run.hosts == tuple(f"n{1 + rank // RANKS_PER_HOST}" for rank in range(RANKS_PER_HOST * hosts))
+    assert not run.failed
+    done = {(row.case.op, row.case.variant) for row in run.measurements}
+    for op in OPS:
+        for name, algorithm in ALGORITHMS[op].items():
+            possible = algorithm.refuse(RANKS_PER_HOST * hosts) is None
+            assert ((op, f"{BY_HAND}{name}") in done) == possible, (op, name)
+    assert {row.check.state for row in run.measurements} == {"verified"}
+    assert {row.case.nodes for row in run.measurements} == {hosts}
