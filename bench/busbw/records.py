@@ -183,9 +183,13 @@ class GroupSamples(Record, frozen=True, kw_only=True):
         if len(lengths) != 1:
             message = f"the vectors of one group differ in length: {sorted(lengths)}"
             raise ValueError(message)
-        if any(duration <= 0 for duration in self.fastest_ns):
-            message = "a sample lasted 0 ns or less; the clock is broken"
-            raise ValueError(message)
+        for name, durations in (("slowest_ns", self.slowest_ns), ("fastest_ns", self.fastest_ns)):
+            if min(durations, default=1) <= 0:
+                message = (
+                    f"{name} has a sample of {min(durations)} ns, and a time is above 0: the clock is broken (busbw "
+                    "selftest tells), or somebody changed the number"
+                )
+                raise ValueError(message)
         _require_finite(bus_factor=self.bus_factor, wire_bytes=self.wire_bytes, moved_factor=self.moved_factor)
 
 

@@ -6,11 +6,12 @@ block, flushed and fsynced before the next block starts. Nothing else is needed 
 
 import contextlib
 import gzip
+import json
 import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -237,7 +238,7 @@ def read(folder: Path) -> StoredRun:
             if number == len(lines) and not torn:
                 torn = line
                 break
-            message = f"{path}, line {number}: {error}"
+            message = f"{path}, line {number}: {_damage(line, error)}; measure it again, or take the line out"
             raise DamagedRun(message) from error
     if torn:
         warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
@@ -316,15 +317,17 @@ def folders(results_dir: Path) -> Iterator[Path]:
 
 def _read_run(path: Path) -> tuple[Run, int]:
     try:
-        document = msgspec.json.decode(path.read_bytes())
+        content = path.read_bytes()
     except FileNotFoundError as error:
         message = f"{path.parent} is not a run folder: it has no {RUN_FILE}"
         raise StoreError(message) from error
     except OSError as error:
         message = f"cannot read {path}: {error.strerror}"
         raise StoreError(message) from error
+    try:
+        document = msgspec.json.decode(content)
     except _NOT_A_RECORD as error:
-        message = f"{path}: {error}"
+        message = f"{path}: {_damage(content, error)}"
         raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
@@ -356,6 +359,35 @@ def _decode_row(line: bytes, schema: int) -> Row:
         document = UPGRADES[step][1](document)
     row: Row = msgspec.convert(document, Row)
     return row
+
+
+def _damage(content: bytes, error: Exception) -> str:
+    """What is wrong with a record. Writers that do not know JSON well put NaN and Infinity where a number was lost."""
+    try:
+        found = _first_constant(json.loads(content, parse_constant=_Constant), "$")
+    except (ValueError, RecursionError):
+        found = None
+    if found is None:
+        return str(error)
+    return f"{found} is no number; numbers are finite, and times are whole ns above 0"
+
+
+class _Constant(str):
+    """``NaN``, ``Infinity`` or ``-Infinity``, which JSON does not have."""
+
+    __slots__ = ()
+
+
+def _first_constant(value: JSON, at: str) -> str | None:
+    """The first one in ``value`` and where it stands, as msgspec writes it."""
+    if isinstance(value, _Constant):
+        return f"{value} at `{at}`"
+    inside: Iterable[tuple[JSON, str]] = ()
+    if isinstance(value, dict):
+        inside = ((item, f"{at}.{key}") for key, item in value.items())
+    elif isinstance(value, list):
+        inside = ((item, f"{at}[{index}]") for index, item in enumerate(value))
+    return next((found for item, where in inside if (found := _first_constant(item, where)) is not None), None)
 
 
 def _case_of(torn: bytes) -> str:

@@ -1,16 +1,26 @@
+import json
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 from scipy.optimize import nnls
 
+from busbw import store
+from busbw.cli import main
 from busbw.errors import AnalysisError
-from busbw.testing.synthetic import Piece, World, case, synthetic_run
+from busbw.records import Measurement, Row
+from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
+from busbw_analysis.page import Table
 from busbw_analysis.peaks import COMPUTE
+from busbw_analysis.report_fits import fits
 from busbw_analysis.series import Point, series_of
 from busbw_analysis.summary import summarise
 from busbw_analysis.theory.acceptance import refuse_curve
@@ -294,6 +304,46 @@ def test_from_five_to_seven_sizes_there_is_one_piece() -> None:
     for count in (5, 6, 7):
         assert len(fit_points(SIZES[:count], times_of(jump, SIZES[:count])).segments) == 1
     assert len(fit_points(SIZES[:8], times_of(jump, SIZES[:8])).segments) == 2
+
+
+def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_report(tmp_path: Path) -> None:
+    cases = [case(op, size) for op in ("all_reduce", "all_gather") for size in SIZES[::2]]
+    run = synthetic_run(cases, World(by_op={"all_gather": (Piece(20e-6, 1e-10),)}), launches=2, samples=9)
+    folder = write_synthetic(
+        tmp_path, replace(run, rows=tuple(slower(row, "all_gather", launch=1) for row in run.rows))
+    )
+    reduced, gathered = json.loads(CliRunner().invoke(main, ["fit", str(folder), "--json"]).stdout)["fits"]
+    for row in (reduced, gathered):
+        assert [check["held_out"] for check in row["validations"]] == ["every second size", "each launch in turn"]
+        assert row["held_out_median_error"] == row["validations"][0]["median_error"]
+    assert (reduced["validated"], gathered["validated"]) == (True, False)
+    assert gathered["validations"][1]["median_error"] == pytest.approx(0.75, rel=0.1), "mean of 1/2 and 1"
+
+    text = CliRunner().invoke(main, ["fit", str(folder)]).stdout
+    assert "held-out sizes  held-out launches" in text
+    against = "not validated: each launch in turn is off by"
+    assert [against in line for line in text.splitlines() if " · 4 ranks  " in line] == [False, True]
+
+    section = fits(judge(pool((store.read(folder),))))
+    (table,) = (block for block in section.blocks if isinstance(block, Table))
+    place = [column.name for column in table.columns].index("Held-out launches")
+    for row, known in zip(table.rows, (reduced, gathered), strict=True):
+        cells = [cell.text for cell in row]
+        worst = known["validations"][1]["worst_error"]
+        assert cells[place].endswith(" % worst")
+        assert float(cells[place].split()[3]) == pytest.approx(worst * 100, rel=0.1)
+        assert (cells[place + 1] == "validated") == known["validated"]
+    assert table.rows[1][place + 1].text.startswith(against)
+
+
+def slower(row: Row, op: str, launch: int) -> Row:
+    """``row`` with all of its times doubled, if it is of that op and launch."""
+    if not isinstance(row, Measurement) or (row.case.op, row.launch) != (op, launch):
+        return row
+    groups = tuple(
+        structs.replace(group, slowest_ns=tuple(2 * taken for taken in group.slowest_ns)) for group in row.groups
+    )
+    return structs.replace(row, groups=groups)
 
 
 # --- a negative slope ------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -201,6 +202,30 @@ def test_damage_before_the_last_line_names_the_file_and_the_line(folder: Path, d
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("written", "words"),
+    [
+        (
+            b"NaN",
+            r"NaN at `\$\.groups\[0\]\.slowest_ns\[0\]` is no number; .* times are whole ns above 0",
+        ),
+        (b"-Infinity", r"-Infinity at `\$\.groups\[0\]\.slowest_ns\[0\]` is no number"),
+        (b"0", r"slowest_ns has a sample of 0 ns, and a time is above 0: the clock is broken \(busbw selftest tells\)"),
+        (b"-5", "slowest_ns has a sample of -5 ns, and a time is above 0"),
+        (b"null", r"Expected `int`, got `null` - at `\$\.groups\[0\]\.slowest_ns\[0\]`"),
+    ],
+)
+def test_a_time_that_is_none_is_named_with_its_line_and_what_to_do(folder: Path, written: bytes, words: str) -> None:
+    path = write(folder, LAUNCH, measurement(), ENDED)
+    content = path.read_bytes()
+    changed = re.sub(rb'("slowest_ns":\[)\d+', rb"\g<1>" + written, content)
+    assert changed != content
+    path.write_bytes(changed)
+    with pytest.raises(DamagedRun, match=f"line 2: {words}.*; measure it again, or take the line out") as caught:
+        store.read(folder)
+    assert str(path) in str(caught.value)
+
+
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_no_damage_is_more_than_an_error_of_the_store(folder: Path, data: st.DataObject) -> None:
@@ -274,6 +299,7 @@ def test_a_newer_schema_is_refused_in_words(folder: Path, schema: int) -> None:
         b'{"schema": "1"}',
         b'{"schema": 1}',
         b'{"schema": true}',
+        b'{"schema": 3, "plan": {"x": NaN}}',
     ],
 )
 def test_a_damaged_run_file_is_named(folder: Path, content: bytes) -> None:
