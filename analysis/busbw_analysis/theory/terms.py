@@ -8,7 +8,7 @@ from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
 from busbw_analysis.theory.counts import none
 from busbw_analysis.theory.library_rows import OF_LIBRARIES
 from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
-from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
+from busbw_analysis.theory.textbook import Textbook, rows_of
 
 Amount = Callable[[int, int, float], float]
 """n ranks, k hosts and S bytes → rounds or bytes."""
@@ -67,7 +67,7 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
     A message between two ranks has one term. Raises AnalysisError for an op or an algorithm of which no cost is known.
     """
     if algorithm is not None:
-        named = tuple(_counted(row) for row in _rows(op, backend) if row.algorithm == algorithm)
+        named = tuple(_counted(row) for row in _known(op, backend) if row.algorithm == algorithm)
         if not named:
             known = ", ".join(algorithms(op, backend)) or "none"
             message = f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}"
@@ -92,13 +92,18 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
 
 
 def _rows(op: str, backend: str) -> tuple[Textbook, ...]:
-    """What may be behind ``op``: over MPI also what its libraries alone have."""
-    return tuple(row for row in (*TEXTBOOK, *(OF_LIBRARIES if backend == "mpi" else ())) if row.op == op)
+    """What may be behind ``op``: over NCCL also what a switch adds up, over MPI what its libraries alone have."""
+    return (*rows_of(op, backend), *(row for row in OF_LIBRARIES if row.op == op and backend == "mpi"))
+
+
+def _known(op: str, backend: str) -> tuple[Textbook, ...]:
+    """What can be asked for by name: over any backend, what a switch would make of it."""
+    return tuple(dict.fromkeys((*_rows(op, backend), *rows_of(op))))
 
 
 def algorithms(op: str, backend: str) -> tuple[str, ...]:
     """The names of those of which a cost is known, whoever runs them."""
-    return tuple(row.algorithm for row in _rows(op, backend))
+    return tuple(row.algorithm for row in _known(op, backend))
 
 
 def _counted(row: Textbook) -> Term:
