@@ -21,7 +21,7 @@ from busbw_analysis.evidence import LIBRARY, algorithm_of, shape_of
 from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.theory.bounds import gamma_of
 from busbw_analysis.theory.choices import Library, Unknown
-from busbw_analysis.theory.joint import Joint, OneRegime
+from busbw_analysis.theory.joint import Joint, OneRegime, Parameter
 from busbw_analysis.theory.models import NoModel, Parameters, model_of
 from busbw_analysis.theory.terms import Term, candidates
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
@@ -319,4 +319,4 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
     return _Costs({name: cost(name, series) for name, series in curves.items()}, origin)
 
 
-_SYMBOLS: Final = {"alpha": "α", "beta": "1/β", "shared": "R", "gamma": "1/γ"}
+_SYMBOLS: Final[Mapping[Parameter, str]] = {"alpha": "α", "beta": "1/β", "shared": "R", "gamma": "1/γ"}

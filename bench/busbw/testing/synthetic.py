@@ -6,7 +6,7 @@ plays the part of the ranks and returns (or writes) a run folder like any other.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -82,12 +82,10 @@ class World:
     moved: Mapping[str, float] = field(default_factory=dict)
     shared_clock: bool = True
 
-    def seconds(
-        self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None, variant: str | None = None
-    ) -> float:
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
         """The true time of one call on ``ranks``; ``apart`` is how far the two of a pair are."""
         is_pair = OPS[op].members != "all"
-        pieces = self.by_variant.get(variant, self.by_op.get(op, self.pieces))
+        pieces = self.by_op.get(op, self.pieces)
         if is_pair:
             pieces = self.by_distance.get(apart, pieces)
         piece = [one for one in pieces if one.first_bytes <= size_bytes][-1]
@@ -309,7 +307,9 @@ def _group(
 ) -> GroupSamples:
     op = OPS[one.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    truth = world.seconds(one.op, one.size_bytes, members, apart, one.variant) * op.trips * pace
+    if one.variant in world.by_variant:
+        world = replace(world, by_op={**world.by_op, one.op: world.by_variant[one.variant]})
+    truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
     done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)
     arrival = (
