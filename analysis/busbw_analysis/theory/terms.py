@@ -52,7 +52,7 @@ class Term:
     @property
     def by_table(self) -> str | None:
         """Where the table is from that says what is run for each call; None where one algorithm is."""
-        return None if self.of_call is None else f"{self.algorithm}: {self.source}"
+        return None if self.of_call is None else self.source
 
     def named(self, ranks: int, hosts: int, size_bytes: float) -> tuple[str, str]:
         """The algorithm and the formula of one call."""
