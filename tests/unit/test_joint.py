@@ -608,3 +608,13 @@ def test_messages_of_several_runs_are_told_apart_by_how_many_ranks_the_run_had(t
     assert {row["curve"].rpartition(" · ")[2] for row in document["fits"]} > {"2 ranks", "4 ranks"}
     alone = CliRunner().invoke(main, ["fit", names[0]]).stdout
     assert "of a run of" not in alone
+
+
+def test_what_a_switch_adds_up_is_found_over_nccl_and_no_candidate_elsewhere() -> None:
+    (nvls,) = candidates("all_reduce", "nccl", "nvls")
+    found = seen(term("ping_pong", "single message"), 2)
+    for count in (2, 4, 8):
+        found += seen(nvls, count) + seen(term("all_gather", "ring"), count)
+    over_nccl = fit_jointly([replace(one, backend="nccl") for one in found])
+    assert over_nccl.algorithms["all_reduce"] == "nvls"
+    assert fit_jointly(found).algorithms["all_reduce"] != "nvls"
