@@ -42,10 +42,8 @@ class Obeying(World):
     library: Library | None = None
     always: str | None = None
 
-    def seconds(
-        self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None, variant: str | None = None
-    ) -> float:
-        del apart, variant
+    def seconds(self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None) -> float:
+        del apart
         single = OPS[op].members != "all"
         return truth(op, len(ranks), size_bytes, None if single else self.library, None if single else self.always)
 
