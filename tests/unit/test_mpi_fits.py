@@ -156,3 +156,15 @@ def test_collectives_in_shared_memory_are_not_answered_by_a_table_of_messages() 
     (one,) = joint_fits_of(read_groups([run(2, Obeying(library=CH4), threads="funneled")]))
     assert one.joint is not None
     assert any("within a host in shared memory" in note for note in one.joint.notes)
+
+
+def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> None:
+    """MPICH sends messages where ranks share cores, and none where they have a core each: two ways on one machine."""
+    ops = ("all_reduce", "ping_pong")
+    world = Obeying(sample_noise=0.01, library=CH4)
+    runs = [run(2, world, ops, threads="funneled", cores=2), run(3, world, ops, cores=2)]
+    (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
+    assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
+    calls = evidence_of(read_groups(runs), "all_reduce").calls
+    told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
+    assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
