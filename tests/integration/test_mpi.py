@@ -384,13 +384,44 @@ def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("backend", ["gloo", "mpi"])
-def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Commands, backend: str) -> None:
-    world = commands.torchrun(1) if backend == "mpi" else commands.mpirun(1)
-    finished = commands.run("run", "--plan", commands.sweep("barrier"), "--backend", backend, program=world)
+def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Commands) -> None:
+    plan = commands.sweep("barrier")
+    finished = commands.run("run", "--plan", plan, *_MPI, program=commands.torchrun(1))
     assert finished.code != 0
-    assert f"cannot start ranks of backend {backend}; it runs below: " in finished.err
+    assert "torchrun cannot start ranks of backend mpi; it runs below: mpirun, srun, local" in finished.err
     assert not list(commands.results.glob("*/*"))
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Commands, *, told: bool) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = str(taken.getsockname()[1])
+    # With a store of its own no MPI is loaded at all: there is none of that name.
+    nowhere = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "MPI4PY_LIBMPI": str(commands.folder / "libmpi.so")}
+    plan = commands.sweep("all_reduce,barrier")
+    finished = commands.run(
+        "run", "--plan", plan, program=commands.mpirun(3), environment=nowhere if told else {"MASTER_ADDR": "n0"}
+    )
+    assert finished.code == 0, finished.told
+    run = commands.read()
+    _verified(run)
+    assert (run.run.launcher, run.run.plan["backend"], len(run.run.hosts)) == ("mpirun", "gloo", 3)
+    assert finished.out.count("# op ") == 1, "one rank prints the table"
+
+
+def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) -> None:
+    started = commands.start("run", "--plan", commands.long(), "--timeout", "5", program=commands.mpirun(3))
+    before = started.rows(atleast=2)
+    os.kill(started.pids()[1], signal.SIGSTOP)
+    finished = started.wait()
+    assert finished.code != 0, finished.told
+    assert commands.nobody_left(within_seconds=15)
+    run = commands.read()
+    assert run.rows[: len(before)] == before
+    assert f"rank 1 (host {_HOST}) did not answer during " in finished.err
+    assert run.end is not None
+    assert run.end.status == "failed"
 
 
 def test_a_library_without_its_mpiexec_is_said(commands: Commands) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw import launch
+from busbw.backends import BACKENDS
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
-from busbw.launch import endings, meeting, promises
+from busbw.launch import endings, meeting, promises, ways
 from busbw.launch.base import Result, Settings
 from busbw.launch.endings import Ending, ending_below
 from busbw.launch.hostlist import expand
@@ -27,7 +29,7 @@ from busbw.plan import Plan, Sweep
 from busbw.resume import Remaining
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 PLAN = Plan(sweep=(Sweep(ops=("barrier",)),))
@@ -115,19 +117,87 @@ def test_steps_side_by_side_do_not_meet_at_one_port() -> None:
     assert meeting.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
 
 
+# --- the way between hosts -------------------------------------------------------------------------------------
+
+
 def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
-    assert meeting.interface_to("127.0.0.1") is None
-    assert meeting.interface_to("no.such.host.invalid") is None
+    assert ways.interface_to("127.0.0.1") is None
+    assert ways.interface_to("no.such.host.invalid") is None
+    assert ways.address_towards("127.0.1.1") == ""
+    assert ways.address_towards("::1") == ""
+    assert ways.address_towards("no.such.host.invalid") == ""
 
 
-def test_a_host_that_knows_itself_by_its_loopback_goes_by_the_way_to_the_second_one(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("addresses", "there"),
+    [
+        ([""], ""),
+        (["", ""], ""),  # one host that knows itself by its loopback
+        (["10.0.0.1", "10.0.0.1"], ""),  # one host, by its address
+        (["", "", "10.0.0.2", "10.0.0.3"], "10.0.0.2"),
+        (["10.0.0.1", "10.0.0.1", "10.0.0.2"], "10.0.0.2"),
+    ],
+)
+def test_where_another_host_is(addresses: list[str], there: str) -> None:
+    assert ways.elsewhere(addresses) == there
+
+
+@pytest.fixture
+def gloo(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str | None]:
+    """Which interface Gloo has been told to use, on a host with two of them."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # so that it is put back as it was
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    monkeypatch.setattr(ways, "interface_to", {"n1": None, "10.0.0.2": "ib0", "n2": "eth0"}.get)
+    return lambda: os.environ.get("GLOO_SOCKET_IFNAME")
+
+
+def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two ranks below torchrun meet, each with its address in ``seen_from``, and this host is that of rank 0."""
+    addresses = iter(seen_from)
+    monkeypatch.setattr(meeting, "address_towards", lambda _host: next(addresses))
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
+    first = meeting.at_torchrun(seat(0), where, 20.0)
+    other = threading.Thread(target=lambda: meeting.at_torchrun(seat(1), where, 20.0).hear())
+    other.start()
+    first.tell(Order(plan=PLAN))
+    other.join()
+
+
+def test_a_host_that_knows_itself_by_its_loopback_goes_by_the_way_to_another_one(
+    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-    monkeypatch.setattr(meeting, "StoreMeeting", lambda *_, **__: None)
-    monkeypatch.setattr(meeting, "interface_to", {"n1": None, "n2": "ib0"}.get)
-    meeting.at_srun(seat(0), STEP, 1.0)
-    assert os.environ.pop("GLOO_SOCKET_IFNAME") == "ib0"
+    meet({}, ["10.0.0.2", ""], monkeypatch)  # the other one is asked first: rank 0 waits for it
+    assert gloo() == "ib0"
+
+
+def test_the_ranks_of_one_host_go_by_its_own_name(
+    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meet({}, ["10.0.0.1", "10.0.0.1"], monkeypatch)
+    assert gloo() is None
+
+
+def test_the_interface_that_the_user_names_is_taken(
+    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", "eth7")
+    meet({}, ["10.0.0.2", ""], monkeypatch)
+    assert gloo() == "eth7"
+
+
+# --- below mpirun ----------------------------------------------------------------------------------------------
+
+
+def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: "mpi4py is not installed"))
+    port = free_port()
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    first = meeting.at_mpirun(Seat("mpirun", 0, 1, 0, 1), where, 20.0)
+    assert first.store == ("127.0.0.1", port)
+    words = "mpirun started this rank, and mpi4py is not installed; ranks of gloo and nccl need no MPI .* MASTER_ADDR"
+    for half in ({}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}):
+        with pytest.raises(LaunchError, match=words):
+            meeting.at_mpirun(Seat("mpirun", 0, 1, 0, 1), half, 20.0)
 
 
 # --- what rank 0 tells -----------------------------------------------------------------------------------------
@@ -176,7 +246,12 @@ def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
 def test_ranks_that_do_not_come_are_named() -> None:
     port = free_port()
     first = StoreMeeting(seat(0, 4), "127.0.0.1", port, 1.0)
-    first_comes = threading.Thread(target=lambda: StoreMeeting(seat(2, 4), "127.0.0.1", port, 20.0).hear())
+
+    def come() -> None:
+        with pytest.raises(LaunchError, match=r"rank 2 \(host .*\) has met rank 0, and not all others have: "):
+            StoreMeeting(seat(2, 4), "127.0.0.1", port, 2.0).hear()
+
+    first_comes = threading.Thread(target=come)
     first_comes.start()
     with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not come .* port {port} within 1 s: 1, 3$"):
         first.tell(Order(plan=PLAN))

@@ -216,14 +216,14 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
     ],
 )
 def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
     backend.refuse_another_world((2, 4), (2, 4), launcher, version)
     with pytest.raises(LaunchError, match=rf"{launcher} promised rank 2 of 4, but MPI says rank 0 of 1: .*{advice}"):
         backend.refuse_another_world((2, 4), (0, 1), launcher, version)
 
 
 def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
     pmix = {"PMIX_RANK": "0"}
     with pytest.raises(LaunchError, match=r"--mpi=pmix, which MPICH Version: 5\.0\.2 does not understand.*--mpi=pmi2"):
         backend.refuse_another_manager("srun", pmix, _MPICH)
@@ -247,7 +247,7 @@ def test_a_process_manager_that_the_library_was_built_without_is_refused_before_
 def test_ranks_that_share_cores_ask_for_the_level_with_which_they_yield(
     asked: str | None, ranks: int, level: str
 ) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
     assert backend.thread_level(asked, ranks, 2) == level
     with pytest.raises(LaunchError, match="MPI has single, funneled, serialized, multiple"):
         backend.thread_level("many", ranks, 2)

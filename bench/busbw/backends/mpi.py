@@ -4,17 +4,13 @@ No call of MPI ends by itself when another rank is gone or hangs. A thread there
 on; when it has not for the timeout it tells the launcher, which ends the process: nothing waits for ever.
 """
 
-import ctypes
-import os
-import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from typing import Literal
 
-import mpi4py
 import numpy as np
 import torch
 import torch.distributed as dist
@@ -23,28 +19,7 @@ from busbw.backends import by_hand
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
-from busbw.backends.side_channel import answers, first_line, wait_warily
-from busbw.devices import Device
-from busbw.environment import cores_of_launcher
-from busbw.errors import BackendError, LaunchError
-from busbw.ops.base import Matrix, Op
-from busbw.ops.data import TORCH_DTYPES
-from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case
-
-mpi4py.rc.initialize = False  # not by an import, which is too early to be watched
-mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
-
-try:
-    from mpi4py import MPI
-except (ImportError, RuntimeError) as error:
-    message = (
-        f"mpi4py cannot load an MPI library on {socket.gethostname()}: {' '.join(str(error).split())}; MPI4PY_LIBMPI "
-        "names one, and pip install 'busbw[mpi]' brings one"
-    )
-    raise LaunchError(message) from error
-
-from busbw.backends.mpi_calls import (  # noqa: E402 - as above
+from busbw.backends.mpi_calls import (
     CALLS,
     IN_ONE_PIECE,
     MOVED_ONLY,
@@ -53,8 +28,16 @@ from busbw.backends.mpi_calls import (  # noqa: E402 - as above
     Bound,
     exchange_all,
 )
-from busbw.backends.mpi_facts import THREADS, first_words, library  # noqa: E402 - as above
-from busbw.backends.mpi_native import address, function  # noqa: E402 - as above
+from busbw.backends.mpi_facts import first_words, library
+from busbw.backends.mpi_native import MPI, address
+from busbw.backends.mpi_world import first_rank, in_words, initialise, refuse_mixed_levels
+from busbw.backends.side_channel import answers, first_line, wait_warily
+from busbw.devices import Device
+from busbw.errors import BackendError, LaunchError
+from busbw.ops.base import Matrix, Op
+from busbw.ops.data import TORCH_DTYPES
+from busbw.ops.groups import Ranks, split_world
+from busbw.records import Case
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
@@ -92,13 +75,13 @@ class MpiBackend:
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)
         except (MPI.Exception, RuntimeError) as error:
-            message = f"rank {world.rank} of {world.size} could not join the world: {_in_words(error)}"
+            message = f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
             raise LaunchError(message) from error
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
 
     def explain(self, error: Exception) -> str:
         """What MPI says, in one line."""
-        return _in_words(error)
+        return in_words(error)
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
@@ -149,7 +132,7 @@ class MpiBackend:
                 made = self._measured.Create_group(members)
                 made.Set_errhandler(MPI.ERRORS_RETURN)
             except MPI.Exception as error:
-                raise BackendError(_in_words(error)) from error
+                raise BackendError(in_words(error)) from error
             self._groups[group] = made
 
     def bind(
@@ -172,7 +155,7 @@ class MpiBackend:
         try:
             self._control.Barrier()
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
 
     def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
         """All-reduce of int64 values over the control communicator.
@@ -188,7 +171,7 @@ class MpiBackend:
             else:
                 request.Wait()
         except (MPI.Exception, RuntimeError) as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
         return result
 
     def send(self, to: int, values: Sequence[int]) -> None:
@@ -197,7 +180,7 @@ class MpiBackend:
         try:
             self._control.Send((np.asarray(values, dtype=np.int64), len(values), MPI.INT64_T), to)
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
 
     def receive(self, source: int, count: int) -> Vector:
         """A message over the control communicator."""
@@ -206,7 +189,7 @@ class MpiBackend:
         try:
             self._control.Recv((result, count, MPI.INT64_T), source)
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
         return result
 
     def swap(self, to: int, source: int) -> None:
@@ -215,7 +198,7 @@ class MpiBackend:
         try:
             self._control.Sendrecv((None, 0, MPI.BYTE), to, 1, (None, 0, MPI.BYTE), source, 1)
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
 
     def share(self, text: str) -> list[str]:
         """All-gather of one text a rank over the control communicator."""
@@ -229,7 +212,7 @@ class MpiBackend:
             blocks = (lengths.tolist(), (ends - lengths).tolist())
             self._control.Allgatherv((mine, len(mine), MPI.BYTE), (together, blocks, MPI.BYTE))
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
         return [
             together[end - length : end].decode(errors="replace")
             for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
@@ -248,7 +231,7 @@ class MpiBackend:
         try:
             MPI.Finalize()
         except MPI.Exception as error:
-            raise BackendError(_in_words(error)) from error
+            raise BackendError(in_words(error)) from error
         finally:
             self._watch.end()
 
@@ -293,158 +276,17 @@ class _Watch:
                 return
 
 
-def initialise(rank: int, size: int, local_size: int, launcher: str) -> None:
-    """Initialise MPI, once, in the world that ``launcher`` promised. Raises LaunchError when it is another one."""
-    if not MPI.Is_initialized():
-        refuse_another_manager(launcher, os.environ, library())
-        _init(THREADS[thread_level(os.environ.get("MPI4PY_RC_THREAD_LEVEL"), local_size, cores_of_launcher())])
-    everyone = MPI.COMM_WORLD
-    refuse_another_world((rank, size), (everyone.Get_rank(), everyone.Get_size()), launcher, library())
-
-
-def _init(threads: int) -> None:
-    """As ``MPI.Init_thread``, which waits for other ranks and lets no thread run meanwhile; here one can look on."""
-    call = function("MPI_Init_thread")
-    code = MPI.ERR_UNSUPPORTED_OPERATION if call is None else call(None, None, threads, ctypes.byref(ctypes.c_int()))
-    if code:
-        message = f"MPI cannot be initialised: {_in_words(MPI.Exception(code))}"
-        raise LaunchError(message)
-
-
-def broadcast(text: bytes) -> bytes:
-    """Rank 0's ``text`` at every rank. Raises LaunchError when MPI cannot."""
-    refuse_mixed_levels(MPI.COMM_WORLD)
-    length = np.asarray([len(text)], dtype=np.int64)
-    try:
-        MPI.COMM_WORLD.Bcast(length)
-        given = bytearray(text.ljust(int(length[0]), b"\0"))
-        MPI.COMM_WORLD.Bcast((given, len(given), MPI.BYTE))
-    except MPI.Exception as error:
-        message = f"MPI does not bring the plan to the other ranks: {_in_words(error)}"
-        raise LaunchError(message) from error
-    return bytes(given)
-
-
-def finalize() -> None:
-    """Leave MPI where no world was formed over it."""
-    if MPI.Is_initialized() and not MPI.Is_finalized():
-        MPI.Finalize()
-
-
-_FLAGS = {"MPICH": "pmi2", "Intel(R) MPI": "pmi2", "Open MPI": "pmix"}
-"""How the library's version begins → what srun's ``--mpi`` has to be for it, as these libraries are usually built."""
-
-
-def _flag_of(version: str) -> str:
-    wanted = next((flag for name, flag in _FLAGS.items() if version.startswith(name)), None)
-    return f"srun --mpi={wanted}" if wanted else "the --mpi of srun that it was built for (srun --mpi=list)"
-
-
-def refuse_another_manager(launcher: str, variables: Mapping[str, str], version: str) -> None:
-    """Raise LaunchError where PMIx has been set up for the ranks, by srun or by Open MPI's mpirun, and MPICH was built
-    without: its MPI_Init would end the process.
-    """
-    if not version.startswith("MPICH") or "pmix" in version.lower() or "PMIX_RANK" not in variables:
-        return
-    name = first_words(version)
-    if launcher == "srun":
-        message = (
-            f"srun was given --mpi=pmix, which {name} does not understand; start the ranks with {_flag_of(version)}"
-        )
-        raise LaunchError(message)
-    if "OMPI_COMM_WORLD_RANK" in variables and "PMI_RANK" not in variables:
-        message = (
-            f"the mpirun of Open MPI started the ranks, and mpi4py has loaded {name}, which does not understand its "
-            "PMIx; start them with the mpiexec of MPICH, or name the library of Open MPI to mpi4py with MPI4PY_LIBMPI"
-        )
-        raise LaunchError(message)
-
-
-def refuse_another_world(promised: tuple[int, int], formed: tuple[int, int], launcher: str, version: str) -> None:
-    """Raise LaunchError when ``formed``, rank and size by MPI, is not what the launcher ``promised``.
-
-    Ranks that the library knows nothing of come up as so many worlds of one rank, each of which would measure itself.
-    """
-    if promised == formed:
-        return
-    what = f"{launcher} promised rank {promised[0]} of {promised[1]}, but MPI says rank {formed[0]} of {formed[1]}"
-    if launcher == "srun":
-        message = (
-            f"{what}: srun was not told how to speak to the library that mpi4py has loaded ({first_words(version)}); "
-            f"start the ranks with {_flag_of(version)}"
-        )
-        raise LaunchError(message)
-    message = (
-        f"{what}: its mpiexec does not belong to the library that mpi4py has loaded ({first_words(version)}). Start "
-        "the ranks with the mpiexec of that library, or name another library to mpi4py with MPI4PY_LIBMPI"
-    )
-    raise LaunchError(message)
-
-
-def thread_level(asked: str | None, local_ranks: int, cores: int) -> str:
-    """The level of threads to ask MPI for: it decides what a call costs (MPICH 5, 8 B between two ranks: 0.5 µs with
-    ``funneled``, 1.7 µs with ``multiple``), so it is recorded.
-
-    One thread calls MPI, as in most programs, so ``funneled`` is enough; but where ranks share cores, MPICH gives the
-    core to others while it waits with ``multiple`` alone. ``asked``, mpi4py's own variable, comes before both. Raises
-    LaunchError when MPI has no such level.
-    """
-    level = asked or ("multiple" if local_ranks > cores else "funneled")
-    if level not in THREADS:
-        message = f"MPI4PY_RC_THREAD_LEVEL is {level!r}; MPI has {', '.join(THREADS)}"
-        raise LaunchError(message)
-    return level
-
-
-def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
-    """Raise LaunchError, on every rank, when ``everyone`` has not one level of threads: MPICH chooses algorithms by it,
-    so that ranks of different levels would take each other's messages for others.
-
-    Messages between two ranks are the same at every level: each round tells ever more ranks the least and the highest.
-    """
-    mine = MPI.Query_thread()
-    seen, heard = np.asarray([mine, -mine], dtype=np.int64), np.empty(2, dtype=np.int64)
-    rank, size, step = everyone.Get_rank(), everyone.Get_size(), 1
-    while step < size:
-        everyone.Sendrecv(seen, (rank + step) % size, 0, heard, (rank - step) % size, 0)
-        seen, step = np.maximum(seen, heard), 2 * step
-    highest, least = int(seen[0]), -int(seen[1])
-    if highest != least:
-        names = {level: name for name, level in THREADS.items()}
-        message = (
-            f"some ranks have MPI with threads {names[least]}, others {names[highest]}: they see different numbers of "
-            f"ranks or cores on their hosts, and MPI needs one level; set MPI4PY_RC_THREAD_LEVEL={names[highest]} for "
-            "all"
-        )
-        raise LaunchError(message)
-
-
 def _store(world: World, control: MPI.Intracomm) -> dist.Store:
     """The launcher's store, or one that the first rank keeps: what ranks say to each other when MPI hangs."""
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
-    port = np.zeros(1, dtype=np.int64)
     kept = None
     if world.rank == 0:
         kept = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104 - other hosts have to reach it
-        port[0] = kept.port
-    control.Bcast(port)
-    name = socket.gethostname().encode().ljust(256, b"\0")
-    names = bytearray(256 * world.size)
-    control.Allgather(name, names)
-    if kept is not None:
-        return kept
-    there = bytes(names[:256]).rstrip(b"\0").decode()
-    host = "127.0.0.1" if bytes(names[:256]) == name else there
-    return dist.TCPStore(host, int(port[0]), is_master=False, timeout=timeout)
+    host, port = first_rank(0 if kept is None else kept.port, control)
+    return kept or dist.TCPStore(host, port, is_master=False, timeout=timeout)
 
 
 def _groups(case: Case) -> tuple[Ranks, ...]:
     return split_world(case.group, case.ranks)
-
-
-def _in_words(error: Exception) -> str:
-    if isinstance(error, MPI.Exception):
-        return " ".join(error.Get_error_string().split())
-    return first_line(error)

@@ -11,11 +11,10 @@ from functools import partial
 from itertools import accumulate
 
 import torch
-from mpi4py import MPI
 
 from busbw.backends.base import Operation, Wait
 from busbw.backends.by_hand import Messages, Messaging
-from busbw.backends.mpi_native import Spec, Steps
+from busbw.backends.mpi_native import MPI, Spec, Steps
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.records import Case

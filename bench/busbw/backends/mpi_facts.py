@@ -5,10 +5,8 @@ Nothing is guessed: a variable of control that the library does not have, or tha
 
 import ctypes
 
-from mpi4py import MPI
-
 from busbw import compiled
-from busbw.backends.mpi_native import function
+from busbw.backends.mpi_native import MPI, function
 from busbw.records import JSON
 
 THREADS = {

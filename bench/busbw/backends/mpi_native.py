@@ -1,17 +1,33 @@
-"""The functions of the MPI library as a compiled loop calls them: their addresses, and their arguments as in C.
+"""The MPI library: loaded, and its functions as a compiled loop calls them: their addresses, their arguments as in C.
 
 The addresses are of the library that mpi4py has loaded, and so are the handles: whatever they are there, whole numbers
 in MPICH or pointers in Open MPI, mpi4py tells their value.
 """
 
 import ctypes
+import socket
 from collections.abc import Callable, Sequence
 from functools import cache
 
+import mpi4py
 import numpy as np
-from mpi4py import MPI
 
 from busbw.compiled import Native
+from busbw.errors import LaunchError
+
+mpi4py.rc.initialize = False  # not by an import, which is too early to be watched
+mpi4py.rc.finalize = False  # not at exit: it would wait for ranks that are gone
+
+try:
+    from mpi4py import MPI
+except (ImportError, RuntimeError) as error:
+    message = (
+        f"mpi4py cannot load an MPI library on {socket.gethostname()}: {' '.join(str(error).split())}; MPI4PY_LIBMPI "
+        "names one, and pip install 'busbw[mpi]' brings one"
+    )
+    raise LaunchError(message) from error
+
+__all__ = ["MPI", "Buffer", "Counts", "Spec", "Step", "Steps", "address", "function"]
 
 Counts = tuple[list[int], list[int]]
 Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]

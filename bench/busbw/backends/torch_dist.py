@@ -4,7 +4,10 @@ Whatever library is measured, control traffic goes over Gloo, in a process group
 """
 
 import os
-from collections.abc import Sequence
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Literal
 
@@ -49,16 +52,18 @@ class TorchBackend:
         try:
             self._store = _store(world)
             self._store_port = world.store[1] if world.store is not None else int(os.environ.get("MASTER_PORT", "0"))
-            dist.init_process_group(
-                library,
-                store=dist.PrefixStore("busbw", self._store),
-                rank=world.rank,
-                world_size=world.size,
-                timeout=timeout,
-            )
-            self._control = dist.new_group(backend="gloo", timeout=timeout)
+            with _not_for_ever(world):
+                dist.init_process_group(
+                    library,
+                    store=dist.PrefixStore("busbw", self._store),
+                    rank=world.rank,
+                    world_size=world.size,
+                    timeout=timeout,
+                )
+                self._control = dist.new_group(backend="gloo", timeout=timeout)
         except (RuntimeError, ValueError, OSError) as error:
-            message = f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}"
+            advice = _way_of_gloo() if "connectFullMesh" in str(error) else ""
+            message = f"rank {world.rank} of {world.size} could not join the world: {first_line(error)}{advice}"
             raise LaunchError(message) from error
         self._everyone = tuple(range(world.size))
         self._timeout = timeout
@@ -226,6 +231,34 @@ class GlooBackend(TorchBackend):
     def moved_factor(self, op: Op) -> float:
         """ProcessGroupGloo's reduce_scatter clones the input, all-reduces all of it and keeps a slice."""
         return 2.0 if op.name == "reduce_scatter" else 1.0
+
+
+_CONNECTS_TIMEOUTS = 2
+"""How many timeouts ranks may take to connect: Gloo itself waits for five, for each of its groups."""
+
+
+@contextmanager
+def _not_for_ever(world: World) -> Iterator[None]:
+    """Give this rank up when the others, which have met it, do not connect: some of them may have failed and gone."""
+
+    def give_up() -> None:
+        world.lost(LaunchError(f"not all other ranks have connected within {seconds:g} s{_way_of_gloo()}"))
+
+    seconds = _CONNECTS_TIMEOUTS * world.timeout_seconds
+    timer = threading.Timer(seconds, give_up)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def _way_of_gloo() -> str:
+    """What a user can do where ranks have met and Gloo does not connect them: they met by another way."""
+    named = os.environ.get("GLOO_SOCKET_IFNAME")
+    by = f"by {named}" if named else "by the interface that this host's own name resolves to"
+    return f"; Gloo goes {by} on {socket.gethostname()}: GLOO_SOCKET_IFNAME names the one to the other hosts"
 
 
 def _store(world: World) -> dist.Store:

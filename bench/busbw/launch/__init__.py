@@ -42,11 +42,10 @@ LAUNCHERS: dict[str, LauncherRow] = {
         ),
         LauncherRow(
             name="mpirun",
-            summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run --backend mpi …",
+            summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run …, over any backend",
             run=_join,
             promises=promises.MPIRUN,
             meets=meeting.at_mpirun,
-            starts=("mpiexec",),
         ),
         LauncherRow(
             name="srun",

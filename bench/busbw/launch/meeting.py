@@ -11,24 +11,33 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
-import psutil
 
+from busbw.backends import BACKENDS, backend_named
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
 from busbw.launch.promises import Seat, promised
+from busbw.launch.ways import address_towards, elsewhere, use_the_way_to
 from busbw.plan import Plan
 from busbw.records import Record
 from busbw.resume import Remaining
 
+if TYPE_CHECKING:
+    import torch.distributed as dist
+
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
 
-_ORDER_KEY, _HEARD_KEY = "order", "heard/{rank}"
+_ORDER_KEY, _HEARD_KEY, _ELSEWHERE_KEY = "order", "heard/{rank}", "elsewhere"
 _LINGER_SECONDS = 3.0
 """How long rank 0 waits for the others when there is nothing for them to do."""
+
+_WITHOUT_MPI = (
+    "ranks of gloo and nccl need no MPI to meet where MASTER_ADDR and MASTER_PORT are set for all: rank 0's host and a "
+    "free port of it"
+)
 
 _LOOK_SECONDS = 0.02
 _MOST_NAMES = 16
@@ -48,10 +57,12 @@ class Order(Record, frozen=True, kw_only=True):
 
 class Meeting(Protocol):
     """How rank 0 speaks to the others before the world has formed. ``store`` is the key-value store that the world can
-    form over (None: it has its own way).
+    form over (None: it has its own way), there once the others have been told.
     """
 
-    store: tuple[str, int] | None
+    @property
+    def store(self) -> tuple[str, int] | None:
+        """The store, once the others have been told."""
 
     def tell(self, order: Order) -> None:
         """Rank 0, once: the order is there for all others. Raises LaunchError when it cannot be said."""
@@ -117,22 +128,34 @@ class StoreMeeting:
                 f"{patience:g} s: {names}"
             )
             raise LaunchError(message)
+        if order.plan is not None:
+            heard = [self._store.get(_HEARD_KEY.format(rank=rank)).decode() for rank in range(1, self._seat.size)]
+            there = elsewhere([address_towards(self._where[0]), *heard])
+            self._store.set(_ELSEWHERE_KEY, there)
+            self._go_the_way_to(there)
 
     def hear(self) -> Order:
-        """Wait for it in the store."""
+        """Wait for it in the store, and for where the other ranks are."""
+        me = f"rank {self._seat.rank} (host {socket.gethostname()})"
+        lacking = f"{me} has heard nothing from rank 0 for {self._timeout_seconds:g} s"
         try:
-            told = self._store.get(_ORDER_KEY)
-            self._store.set(_HEARD_KEY.format(rank=self._seat.rank), "")
+            order = msgspec.json.decode(self._store.get(_ORDER_KEY), type=Order)
+            self._store.set(_HEARD_KEY.format(rank=self._seat.rank), address_towards(self._where[0]))
+            lacking = f"{me} has met rank 0, and not all others have"
+            if order.plan is not None:
+                self._go_the_way_to(self._store.get(_ELSEWHERE_KEY).decode())
         except RuntimeError as error:
-            message = (
-                f"rank {self._seat.rank} (host {socket.gethostname()}) has heard nothing from rank 0 for "
-                f"{self._timeout_seconds:g} s: {_in_words(error)}"
-            )
+            message = f"{lacking}: {_in_words(error)}"
             raise LaunchError(message) from error
-        return msgspec.json.decode(told, type=Order)
+        return order
 
     def part(self) -> None:
         """Nothing is left behind but the store, which goes with its process."""
+
+    def _go_the_way_to(self, there: str) -> None:
+        """Where there are several hosts: to rank 0's, or, on that one, to ``there``, an address on another."""
+        if there:
+            use_the_way_to(self._where[0], there)
 
     def _absent(self, seconds: float) -> list[int]:
         """The ranks that have not heard after at most this long."""
@@ -146,41 +169,63 @@ class StoreMeeting:
 
 
 class MpiMeeting:
-    """Over MPI itself, by a broadcast. Raises LaunchError when MPI's world is not the one that was promised.
+    """Over MPI itself, by a broadcast. What forms its world otherwise gets a store at rank 0, and MPI is left before
+    anything is measured. Raises LaunchError when MPI's world is not the one that was promised.
 
     No wait of MPI ends by itself. What takes longer than ``timeout_seconds`` ends this process, and with it the world.
     """
 
-    store: tuple[str, int] | None = None
-
     def __init__(self, seat: Seat, timeout_seconds: float) -> None:
-        from busbw.backends import BACKENDS  # noqa: PLC0415 - only this meeting asks for one
-
         missing = BACKENDS["mpi"].missing()
         if missing is not None:
-            message = f"{seat.launcher} started this rank, and MPI is what it speaks: {missing}"
+            message = f"{seat.launcher} started this rank, and {missing}; {_WITHOUT_MPI}"
             raise LaunchError(message)
-        from busbw.backends import mpi  # noqa: PLC0415 - mpi4py loads the library
+        from busbw.backends import mpi_world  # noqa: PLC0415 - mpi4py loads the library
 
+        self._mpi = mpi_world
+        self._seat = seat
         self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
         self._timeout_seconds = timeout_seconds
+        self._kept: dist.TCPStore | None = None
+        self.store: tuple[str, int] | None = None
         with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
-            mpi.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
-        self._broadcast = mpi.broadcast
-        self._finalize = mpi.finalize
+            try:
+                mpi_world.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
+            except LaunchError as error:
+                message = f"{error}; {_WITHOUT_MPI}"
+                raise LaunchError(message) from error
 
     def tell(self, order: Order) -> None:
         """The root's part of the broadcast."""
-        self._broadcast(msgspec.json.encode(order))
+        self._mpi.broadcast(msgspec.json.encode(order))
+        self._leave_for(order)
 
     def hear(self) -> Order:
         """The others' part."""
         with _no_longer_than(self._timeout_seconds, f"{self._me} has heard nothing from rank 0"):
-            return msgspec.json.decode(self._broadcast(b""), type=Order)
+            order = msgspec.json.decode(self._mpi.broadcast(b""), type=Order)
+        self._leave_for(order)
+        return order
 
     def part(self) -> None:
         """MPI wants to be left, and not just ended."""
-        self._finalize()
+        self._mpi.finalize()
+
+    def _leave_for(self, order: Order) -> None:
+        """Where the world of ``order`` is not MPI's: agree on a store and on the way to it, and leave MPI."""
+        if order.plan is None or backend_named(order.plan.backend).started_by == "mpiexec":
+            return
+        import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
+
+        with _no_longer_than(self._timeout_seconds, f"{self._me} does not hear from every rank over MPI"):
+            timeout = timedelta(seconds=self._timeout_seconds)
+            if self._seat.lead:
+                self._kept = dist.TCPStore("0.0.0.0", 0, None, True, timeout, wait_for_workers=False)  # noqa: S104 - other hosts have to reach it
+            self.store = self._mpi.first_rank(0 if self._kept is None else self._kept.port)
+            host, _ = self.store
+            if there := elsewhere(self._mpi.gathered(address_towards(host))):
+                use_the_way_to(host, there)
+            self._mpi.finalize()
 
 
 @contextmanager
@@ -207,7 +252,11 @@ class Told:
     def __init__(self, meeting: Meeting) -> None:
         self._meeting = meeting
         self._told = False
-        self.store = meeting.store
+
+    @property
+    def store(self) -> tuple[str, int] | None:
+        """The meeting's own, which may be there only once the others have been told."""
+        return self._meeting.store
 
     def tell(self, order: Order) -> None:
         """As the meeting's own, and remembered."""
@@ -247,18 +296,18 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
 
 def at_srun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
     """At MASTER_ADDR and MASTER_PORT where they are set, else at the first node of the step and a port of its own."""
-    nodes = expand(variables["SLURM_STEP_NODELIST"])
-    host = variables.get("MASTER_ADDR") or nodes[0]
+    host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
     port = promised(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
-    if promised(variables, "SLURM_STEP_NUM_NODES") > 1:
-        use_the_way_to(host, *nodes[:2])  # a host may know itself by its loopback alone: then the second one tells
     # Two jobs that share a node may come to share a port, and must not take each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
     return StoreMeeting(seat, host, port, timeout_seconds, attempt=step)
 
 
-def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:  # noqa: ARG001 - as the others
-    """In MPI: nothing else says where rank 0 is."""
+def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
+    """At MASTER_ADDR and MASTER_PORT where both are set, else in MPI: nothing else says where rank 0 is."""
+    host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
+    if host and port:
+        return StoreMeeting(seat, host, promised(variables, "MASTER_PORT"), timeout_seconds)
     return MpiMeeting(seat, timeout_seconds)
 
 
@@ -271,36 +320,6 @@ def port_of_step(variables: Mapping[str, str]) -> int:
         return int(reserved)
     job, step = promised(variables, "SLURM_JOB_ID"), promised(variables, "SLURM_STEP_ID")
     return _LEAST_PORT + (job * 61 + step) % _PORTS
-
-
-def use_the_way_to(*hosts: str) -> None:
-    """Have Gloo use the interface by which the first of ``hosts`` is reached that there is one for, unless the user has
-    named one.
-
-    Left alone it takes the one that this host's own name resolves to, which on many systems is the loopback.
-    """
-    if "GLOO_SOCKET_IFNAME" in os.environ:
-        return
-    name = next((name for host in hosts if (name := interface_to(host)) is not None), None)
-    if name is not None:
-        os.environ["GLOO_SOCKET_IFNAME"] = name
-
-
-def interface_to(host: str) -> str | None:
-    """The interface that traffic to ``host`` leaves by, or that has its address where this is it; None where that is
-    not to be found, or is the loopback.
-    """
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
-        with socket.socket(family, socket.SOCK_DGRAM) as asking:
-            asking.connect(address)  # sends nothing
-            mine = asking.getsockname()[0]
-    except OSError:
-        return None
-    for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address.partition("%")[0] == mine for one in addresses):
-            return None if name.startswith("lo") else name
-    return None
 
 
 def _in_words(error: Exception) -> str:
