@@ -256,9 +256,12 @@ def _by_messages(
     ranks = len(key.ranks)
     gamma, words = gamma_of(key, everything)
 
-    def cost(curve: Curve) -> Cost | NoModel:
+    def cost(name: str, curve: Curve) -> Cost | NoModel:
         if isinstance(curve.model, NoModel):
             return curve.model
+        row = textbook(key.op, name)
+        if row is not None and row.inner_sent(ranks, key.hosts) > 0:
+            return _ONE_LEVEL
 
         @functools.cache
         def seconds(size_bytes: float) -> float:
@@ -285,7 +288,13 @@ def _by_messages(
         )
 
     origin = parameters.origin if gamma is None else f"{parameters.origin}; {words}"
-    return _Costs({name: cost(curve) for name, curve in members.items()}, origin, crossover)
+    return _Costs({name: cost(name, curve) for name, curve in members.items()}, origin, crossover)
+
+
+_ONE_LEVEL: Final = NoModel(
+    "α and β of messages between hosts say nothing of what stays inside a host, for which an algorithm in two levels "
+    "needs others: busbw fit finds both from runs on several numbers of hosts and of ranks on each"
+)
 
 
 def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
@@ -311,7 +320,7 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
         return lambda size_bytes: joint.seconds(term, *shape_of(series), size_bytes)
 
     known = [
-        f"{symbol} {format_time(1e9 * estimate.value) if name == 'alpha' else format_rate(1 / estimate.value)}"
+        f"{symbol} {format_time(1e9 * estimate.value) if name in _A_ROUND else format_rate(1 / estimate.value)}"
         for name, symbol in _SYMBOLS.items()
         if (estimate := joint.parameters.get(name)) is not None and estimate.value > 0
     ]
@@ -319,4 +328,13 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
     return _Costs({name: cost(name, series) for name, series in curves.items()}, origin)
 
 
-_SYMBOLS: Final[Mapping[Parameter, str]] = {"alpha": "α", "beta": "1/β", "shared": "R", "gamma": "1/γ"}
+_A_ROUND: Final = frozenset({"alpha", "inner_alpha"})
+_SYMBOLS: Final[Mapping[Parameter, str]] = {
+    "alpha": "α",
+    "beta": "1/β",
+    "shared": "R",
+    "card": "C",
+    "inner_alpha": "α inside a host",
+    "inner_beta": "1/β inside a host",
+    "gamma": "1/γ",
+}

@@ -11,9 +11,12 @@ from click.testing import CliRunner
 
 from busbw.cli import main
 from busbw.errors import AnalysisError
-from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.joint_tables import joint_rows, joint_text
+from busbw_analysis.judge import judge
+from busbw_analysis.load import pool
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
+from busbw_analysis.theory.models import NoModel
 from busbw_analysis.theory.terms import Term, candidates
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
@@ -44,6 +47,9 @@ class Machines:
         if (op, algorithm) == ("all_to_all", "two-level"):
             inside = (g - 1) * self.inner_alpha + (g - 1) / g * size * self.inner_beta
             return self.call + inside + (k - 1) * self.alpha + (k - 1) / k * size * self.beta * cards
+        if algorithm == "binomial-tree":
+            levels = (n - 1).bit_length()
+            return self.call + 2 * levels * (self.alpha + size * self.beta) + levels * size * self.gamma
         whole = (
             2 * (n - 1) * self.alpha
             + 2 * (n - 1) / n * size * self.beta * {"ring": 1, "multi-ring": cards / g}[algorithm]
@@ -236,17 +242,15 @@ def test_the_table_says_which_part_is_where() -> None:
     assert "_i" not in flat
 
 
-@dataclass(frozen=True, slots=True)
-class TwoLevels(World):
-    """An all-reduce in two levels on ``hosts`` hosts."""
+def world(hosts: int, each: int, *names: str) -> World:
+    """All-reduces by hand on one shape, and messages between hosts."""
 
-    hosts: int = 1
+    def piece(name: str) -> Piece:
+        none, all_of_it = (Machines().seconds("all_reduce", name, hosts, each, size) for size in (0, MIB))
+        return Piece(none, (all_of_it - none) / MIB)
 
-    def seconds(
-        self, op: str, size_bytes: int, ranks: Sequence[int], apart: int | None = None, variant: str | None = None
-    ) -> float:
-        del apart, variant
-        return Machines().seconds(op, "hierarchical", self.hosts, len(ranks) // self.hosts, size_bytes)
+    by_variant = {f"by hand: {name}": (piece(name),) for name in names}
+    return World(by_variant=by_variant, by_op={"pair_matrix": (Piece(60e-6, 1e-9),)}, sample_noise=0.01)
 
 
 def test_predict_knows_both_levels(tmp_path: Path) -> None:
@@ -254,7 +258,7 @@ def test_predict_knows_both_levels(tmp_path: Path) -> None:
     for hosts, each in SHAPES:
         stored = synthetic_run(
             [case("all_reduce", size, hosts * each, nodes=hosts, variant="by hand: hierarchical") for size in SIZES],
-            TwoLevels(sample_noise=0.01, hosts=hosts),
+            world(hosts, each, "hierarchical"),
             machine=Machine(hosts=tuple(f"node{number}" for number in range(hosts))),
             launches=6,
             samples=7,
@@ -270,3 +274,15 @@ def test_predict_knows_both_levels(tmp_path: Path) -> None:
         assert found["seconds"] == pytest.approx(wanted, rel=0.03)
     shown = CliRunner().invoke(main, ["predict", *chosen, *asked, "--ranks-per-host", "4"])
     assert "α inside a host" in shown.stdout
+
+
+def test_messages_between_hosts_say_no_crossing_of_two_levels() -> None:
+    names = ("ring", "binomial-tree", "hierarchical")
+    cases = [case("all_reduce", size, 8, nodes=2, variant=f"by hand: {name}") for name in names for size in SIZES]
+    cases += [case("pair_matrix", size, 8, nodes=2) for size in SIZES]
+    stored = synthetic_run(cases, world(2, 4, *names), machine=Machine(hosts=("a", "b")), launches=2)
+    (race,) = judge(pool((stored,))).races
+    for pair in race.pairs:
+        assert isinstance(pair.expected, NoModel) == ("hierarchical" in pair.names), pair.names
+        if isinstance(pair.expected, NoModel):
+            assert "say nothing of what stays inside a host" in pair.expected.reason
