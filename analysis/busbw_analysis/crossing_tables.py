@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final
 
 from busbw.records import JSON
@@ -22,15 +22,18 @@ _NAMED: Final = 3
 _NOTES: Final = (
     "faster: where intervals do not overlap; in brackets the range in which they cross; S*: where their formulas do",
     "not seen: S* is among these sizes, and on one side of it the other one is faster; not told: no size says so",
+    "the other one: not the one that is faster by the formulas",
 )
 
 
 def shown(race: Race) -> tuple[Pair, ...]:
-    """The pairs that there is room for: of many those of the library and of what is the fastest at some size."""
+    """The pairs that there is room for: of many those that follow each other as the fastest, and the library beside
+    each of these.
+    """
     if len(race.pairs) <= _PAIRS:
         return race.pairs
-    first = {*race.leaders, LIBRARY}
-    return tuple(pair for pair in race.pairs if first.issuperset(pair.names))
+    wanted = [*pairwise(race.leaders), *((LIBRARY, name) for name in race.leaders)]
+    return tuple(pair for pair in race.pairs if set(pair.names) in map(set, wanted))
 
 
 def measured_words(pair: Pair) -> str:
@@ -64,7 +67,7 @@ def crossing_words(found: Sequence[Crossing]) -> str:
 
 def _range(crossing: Crossing) -> str:
     if crossing.low_bytes is None or crossing.high_bytes is None:
-        return ""
+        return " (no interval)"
     return f" ({about_size(crossing.low_bytes)} … {about_size(crossing.high_bytes)})"
 
 
@@ -90,7 +93,8 @@ def agreement_words(pair: Pair) -> str:
         return MISSING
     if pair.measured:
         ratios = [pair.ratio(one) for one in pair.measured]
-        return ", ".join("not predicted" if ratio is None else f"{ratio:.2g}" for ratio in ratios)
+        told = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
+        return ", ".join(told if any(ratios) else told[:1])
     inside = [one for one in expected.crossings if _inside(pair, one)]
     sure = [(size, name) for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None]
     if not sure:
@@ -116,12 +120,15 @@ def _at(pair: Pair, expected: Sequence[Crossing]) -> str:
 
 def gain_words(gain: Gain) -> str:
     """``ring 2.1 ×``."""
-    return f"{gain.faster} {gain.times:.2g} ×" if gain.sure else NOT_TOLD
+    return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else NOT_TOLD
 
 
-def kinds_of(race: Race) -> tuple[str, ...]:
-    """What the intervals of its times are."""
-    return tuple(dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points))
+def intervals_words(race: Race) -> str:
+    """What the intervals of its times are, and what decides where there is none."""
+    kinds = dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points)
+    known = [kind for kind in kinds if kind != "none"]
+    lacking = "none at some sizes, where medians alone decide" if known else "none, so that medians alone decide"
+    return ", ".join([*known, *([lacking] if "none" in kinds else [])])
 
 
 def origin_words(pair: Pair) -> str:
@@ -159,7 +166,7 @@ def _row(race: Race, pair: Pair) -> Row:
         "smallest": asdict(pair.smallest),
         "largest": asdict(pair.largest),
         "expected": {"none": pair.expected.reason} if isinstance(pair.expected, NoModel) else asdict(pair.expected),
-        "intervals": list(kinds_of(race)),
+        "intervals": intervals_words(race),
         "shown": pair in shown(race),
         "measured_words": measured_words(pair),
         "formula_words": formula_words(pair),
@@ -196,12 +203,11 @@ def _block(rows: Sequence[Row]) -> Iterator[str]:
         for row in kept
     ]
     more = len(rows) - len(kept)
-    kinds = dict.fromkeys(kind for row in kept for kind in row["intervals"])
     notes = [
-        f"intervals: {', '.join(kinds)}",
+        f"intervals: {kept[0]['intervals']}",
         *origins((", ".join(row["algorithms"]), row["origin"]) for row in kept),
         *_NOTES,
     ]
-    notes += [f"{more} more pairs, of which none is the fastest anywhere: --json"] if more else []
+    notes += [f"{more} more pairs: --json"] if more else []
     yield f"algorithms against each other · {rows[0]['curve']}"
     yield aligned(columns, body, notes)

@@ -12,7 +12,7 @@ from busbw_analysis.crossing_tables import (
     agreement_words,
     formula_words,
     gain_words,
-    kinds_of,
+    intervals_words,
     measured_words,
     origin_words,
     origins,
@@ -24,9 +24,9 @@ from busbw_analysis.races import Race
 from busbw_analysis.series import Point
 
 _HOW: Final = (
-    "One is faster where their intervals do not overlap ({kinds}); in brackets is the range in which they cross. S* is "
-    "where their formulas cross. Not seen: S* is among these sizes, and on one side of it the other one is faster; not "
-    "told: no size says so."
+    "One is faster where their intervals do not overlap; in brackets is the range in which they cross (intervals: "
+    "{kinds}). S* is where their formulas cross. Not seen: S* is among these sizes, and on one side of it the other "
+    "one is faster. The other one: not the one that is faster by the formulas. Not told: no size says so."
 )
 _LEAST_SIZES: Final = 3
 
@@ -64,7 +64,7 @@ def _table(race: Race) -> Table:
     )
     left = len(race.pairs) - len(pairs)
     notes = [
-        _HOW.format(kinds=", ".join(kinds_of(race))),
+        _HOW.format(kinds=intervals_words(race)),
         *(sentence(text) for text in origins((" and ".join(pair.names), origin_words(pair)) for pair in pairs)),
         *([f"{left} more pairs are in report.json."] if left else []),
     ]
@@ -132,7 +132,8 @@ def _caption(race: Race) -> str:
 def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry]:
     yield from (LegendEntry(plots.swatch(slot, "points"), name) for slot, name in enumerate(names))
     if marks:
-        yield LegendEntry(plots.swatch(None, "bound"), "measured crossing, with its range")
+        ranged = any(mark.low_bytes is not None for mark in marks)
+        yield LegendEntry(plots.swatch(None, "bound"), f"measured crossing{', with its range' if ranged else ''}")
     if any(mark.expected_bytes is not None for mark in marks):
         yield LegendEntry(plots.swatch(None, "model"), "S* of their formulas")
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -17,6 +18,7 @@ from busbw_analysis.crossing_tables import (
     agreement_words,
     crossing_rows,
     crossing_text,
+    crossing_words,
     formula_words,
     gain_words,
     measured_words,
@@ -143,6 +145,7 @@ class TestCrossings:
         (found,) = crossings(NAMES, timed([1.0, 1.0], [4.0, 0.25], spread=None))
         assert found == Crossing("tree", "ring", found.at_bytes)
         assert found.at_bytes == pytest.approx(math.sqrt(SIZES[0] * SIZES[1]))
+        assert crossing_words([found]) == "tree up to 512 B (no interval), then ring"
 
     def test_what_is_as_long_is_not_told_apart(self) -> None:
         assert crossings(NAMES, timed([1.0, 1.0, 2.0], [2.0, 1.0, 2.0], spread=None)) == ()
@@ -224,7 +227,7 @@ class TestRaces:
             assert found.low_bytes is not None
             assert found.high_bytes is not None
             assert found.low_bytes < found.at_bytes < found.high_bytes
-            assert agreement_words(pair) == f"{ratio:.2g}"
+            assert agreement_words(pair) == f"{ratio:#.2g}"
             assert re_crossing(name).fullmatch(measured_words(pair))
 
     def test_one_that_is_faster_everywhere_is_said_to_be(self) -> None:
@@ -233,7 +236,7 @@ class TestRaces:
         assert measured_words(pair) == "recursive-doubling at all 8 sizes"
         assert formula_words(pair) == "none: recursive-doubling at all sizes"
         assert agreement_words(pair) == "as predicted"
-        assert gain_words(pair.smallest) == "recursive-doubling 2 ×"
+        assert re.fullmatch(r"recursive-doubling (1\.9\d|2(\.0\d)?) ×", gain_words(pair.smallest))
 
     def test_what_costs_the_same_is_not_told_apart(self) -> None:
         twins = {"binomial-tree": piece("ring")}
@@ -354,7 +357,11 @@ class TestShown:
     def test_of_many_pairs_those_that_matter_are_shown(self) -> None:
         race = race_of(judged(ROUNDS, library=(Piece(28 * ALPHA, SENT["ring"] * BETA),), launches=2))
         assert len(race.pairs) == 10
-        assert all({*race.leaders, "library"}.issuperset(pair.names) for pair in shown(race))
+        assert race.leaders[0] == "recursive-doubling"
+        assert {frozenset(pair.names) for pair in shown(race)} == {
+            *(frozenset(("library", name)) for name in race.leaders),
+            *(frozenset(two) for two in pairwise(race.leaders)),
+        }
         assert 0 < len(shown(race)) < 10
         text = crossing_text(crossing_rows([race]))
         assert f"{10 - len(shown(race))} more pairs" in text
