@@ -179,9 +179,7 @@ def judged(
 ) -> Judgement:
     """All-reduces of 8 ranks by these algorithms, which take what their formulas say, or what ``truth`` says."""
     names = list(names)
-    by_variant: dict[str | None, tuple[Piece, ...]] = {
-        f"by hand: {name}": (truth or {}).get(name) or piece(name) for name in names
-    }
+    by_variant = {f"by hand: {name}": (truth or {}).get(name) or piece(name) for name in names}
     cases = [one for name in names for one in sweep("all_reduce", f"by hand: {name}")]
     cases += sweep("all_reduce") if library else []
     cases += [case("ping_pong", size, RANKS) for size in SIZES] if messages else []

@@ -67,7 +67,7 @@ class World:
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
     by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     by_distance: Mapping[int | None, tuple[Piece, ...]] = field(default_factory=dict)
-    by_variant: Mapping[str | None, tuple[Piece, ...]] = field(default_factory=dict)
+    by_variant: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     sample_noise: float = 0.02
     launch_noise: float = 0.0
     jitter_seconds: float = 0.0
@@ -307,7 +307,7 @@ def _group(
 ) -> GroupSamples:
     op = OPS[one.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    if one.variant in world.by_variant:
+    if one.variant is not None and one.variant in world.by_variant:
         world = replace(world, by_op={**world.by_op, one.op: world.by_variant[one.variant]})
     truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
