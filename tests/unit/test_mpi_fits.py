@@ -168,3 +168,18 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     calls = evidence_of(read_groups(runs), "all_reduce").calls
     told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
+
+
+def test_where_the_table_names_what_has_no_formula_its_equal_answers_and_the_reason_is_said() -> None:
+    world = Obeying(sample_noise=0.01, library=TUNED)
+    runs = [run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (2, 3, 4)]
+    (found,) = answer(runs, "broadcast", 24, MIB).forecasts
+    assert found.algorithm is not None
+    assert any(
+        said.startswith(
+            "algorithm: choice of Open MPI 5.0.8 is not known there (Open MPI 5.0.8 chooses scatter_allgather"
+        )
+        and f"{found.algorithm} answers" in said
+        for said in found.extrapolated
+    )
+    assert not found.held_out.passed

@@ -174,13 +174,16 @@ def answering(laws: Sequence[Law], ranks: int, hosts: int, size_bytes: int) -> t
     if chosen.term.possible(ranks, hosts, size_bytes):
         chosen.at(ranks, hosts, size_bytes)
         return chosen, None
+    try:
+        chosen.term.named(ranks, hosts, size_bytes)
+    except AnalysisError as unknown:  # of a table that names what no cost is known of
+        where = f"is not known there ({unknown})"
     for other in laws:
         possible = other.tied and other.term.possible(ranks, hosts, size_bytes)
         if possible and other.told(ranks, hosts, size_bytes) is not None:
             name = other.term.algorithm
             said = f"algorithm: {chosen.term.algorithm} {where}; {name} answers, which the data cannot tell from it"
             return replace(other, held_out=other.held_out.asked_for(name)), said
-    chosen.term.named(ranks, hosts, size_bytes)  # which says why, where that is no matter of the ranks alone
     message = f"{chosen.term.op} by {chosen.term.algorithm} {where}"
     raise AnalysisError(message)
 
