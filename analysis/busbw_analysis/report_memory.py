@@ -383,7 +383,9 @@ def _plateaus(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[
     if rows:
         columns, cells = without_empty(_PLATEAU_COLUMNS, rows)
         launches = {len(point.launch_rates) for curve in curves for point in curve.points}
-        note = f"The rate is the median over the sizes on it. {_kinds(intervals, launches)}"
+        begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for curve in curves)
+        without = ", without the time that a call takes to start by the same curve" if begun else ""
+        note = f"The rate is the median over the sizes on it{without}. {_kinds(intervals, launches)}"
         yield Table("Plateaus", columns, cells, row_headers=2, note=note)
     for reason, names in refused.items():
         which = f" for {', '.join(names)}" if len(curves) > 1 else ""

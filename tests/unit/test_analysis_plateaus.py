@@ -9,6 +9,36 @@ from busbw_analysis.plateaus import LEAST_SIZES, NoPlateaus, Plateaus, find_plat
 
 KIB, MIB = 1 << 10, 1 << 20
 
+GPUS = {
+    "A100": (40e6, 4.0e12, 1.75e12),
+    "H100": (50e6, 5.7e12, 3.0e12),
+    "H200": (50e6, 6.5e12, 4.3e12),
+    "MI300X": (256e6, 10e12, 4.5e12),
+}
+"""The outermost cache in bytes, its rate and that of memory in B/s: shapes, not measurements."""
+
+
+def of_a_gpu(
+    card: str, start: float, noise: float, *, power: float = 1.0, steps: int = 2, arrays: int = 1, seed: int = 0
+) -> tuple[list[int], list[list[float]]]:
+    """Working sets and the rates of three launches of a kernel that takes ``start`` seconds to begin, one after the
+    other with its memory (``power`` 1) or beside it. 64 KiB to 4 GiB an array; the cache gives way over an octave.
+    """
+    cache, within, behind = GPUS[card]
+    sizes = [arrays * round(64 * KIB * 2 ** (index / steps)) for index in range(16 * steps + 1)]
+    sets = np.asarray(sizes, dtype=np.float64)
+    hit = 1 / (1 + (sets / (0.75 * cache)) ** (4 / np.log(2)))
+    times = (start**power + (sets * (hit / within + (1 - hit) / behind)) ** power) ** (1 / power)
+    generator = np.random.default_rng(seed)
+    return sizes, [
+        [float(size / time * np.exp(generator.normal(0, noise))) for _ in range(3)]
+        for size, time in zip(sets, times, strict=True)
+    ]
+
+
+def of_launches(sizes: Sequence[int], launches: Sequence[Sequence[float]]) -> Plateaus:
+    return found(sizes, [float(np.median(rates)) for rates in launches], launches)
+
 
 def sweep(first: int = 12, last: int = 28, steps: int = 2) -> list[int]:
     return [round(2 ** (first + index / steps)) for index in range((last - first) * steps + 1)]
@@ -85,8 +115,9 @@ def test_the_cost_of_starting_a_call_is_no_plateau() -> None:
     rates = [20e9 / (1 + 16 * KIB / size) for size in sizes]
     answer = found(sizes, noisy(rates, 1, 0.01, tails=0.0))
     assert len(answer.plateaus) == 1
-    assert answer.start_bytes >= 64 * KIB
-    assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.08)
+    assert answer.start_bytes > 16 * KIB, "below, starting takes longer than moving"
+    assert answer.call_bytes == pytest.approx(16 * KIB, rel=0.05)
+    assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.01), "without the start"
 
 
 def test_one_slow_size_bends_no_level() -> None:
@@ -167,3 +198,51 @@ def test_what_launches_differ_in_counts_as_noise() -> None:
     unsure = [[rate * factor for factor in np.exp(generator.normal(0, 0.3, 4))] for rate in rates]
     assert len(found(sizes, rates, sure).plateaus) == 2
     assert len(found(sizes, rates, unsure).plateaus) == 1
+
+
+# --- GPUs: most of a sweep is the cost of launching ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("card", GPUS)
+@pytest.mark.parametrize(
+    ("start", "noise", "power"), [(1e-6, 0.005, 1.0), (1e-6, 0.02, 3.0), (2e-6, 0.005, 1.0), (1e-6, 0.03, 1.0)]
+)
+@pytest.mark.parametrize("arrays", [1, 2])
+def test_cache_and_memory_of_a_gpu_are_two_plateaus(
+    card: str, start: float, noise: float, power: float, arrays: int
+) -> None:
+    cache, within, behind = GPUS[card]
+    sizes, launches = of_a_gpu(card, start, noise, power=power, arrays=arrays)
+    answer = of_launches(sizes, launches)
+    assert answer.end == "flat"
+    assert answer.plateaus[-1].rate == pytest.approx(behind, rel=0.03)
+    seen = [size for size in sizes if start * within < size < 0.6 * cache]
+    assert len(answer.plateaus) == 2 or (len(answer.plateaus) == 1 and len(seen) < 4), "launching may hide the cache"
+    assert [one.rate for one in answer.plateaus[:-1]] == pytest.approx([within] * (len(answer.plateaus) - 1), rel=0.15)
+    assert all(one.last_bytes <= cache for one in answer.plateaus[:-1])
+
+
+@pytest.mark.parametrize("card", GPUS)
+@pytest.mark.parametrize("start", [3e-6, 5e-6])
+@pytest.mark.parametrize("noise", [0.005, 0.03])
+def test_where_launching_hides_a_cache_memory_is_found_and_no_other_level(
+    card: str, start: float, noise: float
+) -> None:
+    _, within, behind = GPUS[card]
+    answer = of_launches(*of_a_gpu(card, start, noise))
+    assert answer.end == "flat"
+    assert answer.plateaus[-1].rate == pytest.approx(behind, rel=0.03)
+    assert [one.rate for one in answer.plateaus[:-1]] == pytest.approx([within] * (len(answer.plateaus) - 1), rel=0.15)
+
+
+def test_the_noise_of_a_gpu_is_not_the_slope_of_its_launches() -> None:
+    assert of_launches(*of_a_gpu("H100", 1e-6, 0.004)).noise < 0.01
+
+
+def test_a_sweep_that_ends_soon_behind_a_cache_does_not_call_it_memory() -> None:
+    """Sizes behind the last plateau that are far below it are no noise."""
+    sizes, launches = of_a_gpu("MI300X", 1e-6, 0.004, steps=1)
+    answer = of_launches(sizes[:13], launches[:13])
+    assert answer.plateaus[-1].last_bytes <= 256 * MIB
+    assert answer.plateaus[-1].rate == pytest.approx(10e12, rel=0.05)
+    assert answer.end != "flat"
