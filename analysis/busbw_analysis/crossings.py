@@ -3,7 +3,10 @@ doubt of it.
 
 At a size at which the intervals of both overlap, neither is told from the other, however often their medians change
 places. One that was faster for sure at some size and slower for sure at a larger one was crossed between those two:
-by straight lines on logarithmic paper through the medians, and through the ends of the intervals for the range.
+where straight lines through the medians meet, and for the range those through the ends of the intervals. Times are
+taken to be straight over the size from one measured size to the next, as they are by every formula: on logarithmic
+paper, lines that are straight there would put the crossing of two formulas up to a quarter away for sizes four times
+apart.
 """
 
 import math
@@ -73,23 +76,22 @@ def _crossing(below: str, above: str, timed: Timed) -> Crossing:
     """The one crossing of ``timed``, whose first point of each two is below and faster at first. Medians that change
     places several times on the way do so by chance, so the middle of those places is taken.
     """
-    medians = _places([(size, math.log(one.time_ns / two.time_ns)) for size, (one, two) in timed.items()])
+    medians = _places([(size, one.time_ns - two.time_ns) for size, (one, two) in timed.items()])
     at = math.sqrt(medians[0] * medians[-1])
     if any(point.interval.low_ns is None for both in timed.values() for point in both):
         return Crossing(below, above, at)
     ends = [(size, _ends(one), _ends(two)) for size, (one, two) in timed.items()]
-    soonest = _places([(size, math.log(one[1] / two[0])) for size, one, two in ends])
-    latest = _places([(size, math.log(one[0] / two[1])) for size, one, two in ends])
+    soonest = _places([(size, one[1] - two[0]) for size, one, two in ends])
+    latest = _places([(size, one[0] - two[1]) for size, one, two in ends])
     return Crossing(below, above, at, soonest[0], latest[-1])
 
 
-def _places(ratios: Sequence[tuple[int, float]]) -> list[float]:
-    """The sizes in bytes at which logarithms of ratios, which begin below 0 and end above, change their sign."""
+def _places(differences: Sequence[tuple[int, float]]) -> list[float]:
+    """The sizes in bytes at which ``differences``, which begin below 0 and end above, change their sign."""
     found: list[float] = []
-    for (size, ratio), (next_size, next_ratio) in pairwise(ratios):
-        if (ratio < 0) != (next_ratio < 0):
-            share = ratio / (ratio - next_ratio)
-            found.append(size * (next_size / size) ** share)
+    for (size, before), (next_size, after) in pairwise(differences):
+        if (before < 0) != (after < 0):
+            found.append(size + (next_size - size) * before / (before - after))
     return found
 
 

@@ -70,10 +70,13 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Relative:
-    """One algorithm in the colour and marker of ``slot``: its points are times over that of the fastest."""
+    """One algorithm in the colour and marker of ``slot``: its points are times over that of the fastest, and the
+    vertices of its ``line`` (bytes, ratio) what is between them.
+    """
 
     slot: int
     points: tuple[Point, ...]
+    line: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +189,11 @@ def _draw_relative(axes: Axes, one: Relative) -> None:
     if barred:
         sizes, lows, highs = zip(*barred, strict=True)
         axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
+    axes.plot(*zip(*one.line, strict=True), color=colour, linewidth=0.8, zorder=3)
     axes.plot(
         [point.size_bytes for point in one.points],
         [point.value for point in one.points],
-        color=colour,
-        linewidth=0.8,
+        linestyle="none",
         marker=marker,
         markersize=5.6,
         # Only the first is filled: where curves coincide, each is still seen through those upon it.

@@ -4,7 +4,10 @@ cross, and whether formulas said so.
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Final
+
+import numpy as np
 
 from busbw.units import about_size, format_size
 from busbw_analysis import model_plots, plots
@@ -29,6 +32,8 @@ _HOW: Final = (
     "one is faster. The other one: not the one that is faster by the formulas. Not told: no size says so."
 )
 _LEAST_SIZES: Final = 3
+_STEPS: Final = 12
+"""Of a line from one size to the next."""
 
 
 def beside_each_other(race: Race, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
@@ -73,6 +78,7 @@ def _table(race: Race) -> Table:
 
 def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
     names = _drawn(race, sizes)
+    lines = _lines(sizes)
     least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
     drawn = [
         Relative(
@@ -88,6 +94,7 @@ def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -
                 )
                 for size, points in sizes.items()
             ),
+            lines[name],
         )
         for slot, name in enumerate(names)
     ]
@@ -98,6 +105,20 @@ def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -
         drawn, marks, f"{anchor}-race", f"{label}: time over that of the fastest", caption
     )
     return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(race, names, sizes, least))
+
+
+def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
+    """Times over that of the fastest, between the sizes as well, where crossings are found by straight lines."""
+    measured = np.asarray(list(sizes), dtype=np.float64)
+    steps = [np.geomspace(*two, _STEPS, endpoint=False) for two in pairwise(measured)]
+    between = np.concatenate([*steps, measured[-1:]])
+    names = list(next(iter(sizes.values())))
+    times = [np.interp(between, measured, [points[name].time_ns for points in sizes.values()]) for name in names]
+    least = np.min(times, axis=0)
+    return {
+        name: tuple(zip(between.tolist(), (one / least).tolist(), strict=True))
+        for name, one in zip(names, times, strict=True)
+    }
 
 
 def _drawn(race: Race, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
