@@ -4,6 +4,7 @@ It reads facts as ``run.json`` holds them, so it serves the machine at hand and 
 or a row is missing there is a reason in words instead of a number.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -11,6 +12,9 @@ from typing import Literal
 from busbw.catalogue import Catalogue, Rate
 from busbw.records import JSON
 from busbw.units import format_rate
+
+_NVME = re.compile(r"nvme\d+")
+"""The kernel's name of a drive, before the number of its namespace and that of a partition."""
 
 Name = Literal["HBM", "NVLink", "PCIe", "DRAM", "NIC", "NVMe"]
 
@@ -248,9 +252,9 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
 
 def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | str:
     """The drive behind a block device (``/dev/nvme0n1p2``) in one direction."""
-    name = device.rpartition("/")[2]
+    named = _NVME.match(device.rpartition("/")[2])
     for drive in _listed(facts, "drives"):
-        if any(name.startswith(one) for one in _all(drive)):
+        if named is not None and named[0] in _all(drive):
             return _drive(drive, rows)
     return "that is no NVMe drive which the kernel tells of, so its rate is not known"
 

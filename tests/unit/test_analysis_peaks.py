@@ -347,6 +347,20 @@ def test_files_are_under_the_link_of_their_drive() -> None:
         assert said in found.denominator
 
 
+def test_the_eleventh_drive_is_not_the_second() -> None:
+    def drive(name: str, gigatransfers: float) -> dict[str, JSON]:
+        return {**DRIVE, "names": [name], "link": {"trained": {"gigatransfers": gigatransfers, "lanes": 4}}}
+
+    told = {"path": "/scratch", "type": "ext4", "device": "/dev/nvme10n1p1"}
+    drives = [drive("nvme1", 8.0), drive("nvme10", 16.0)]
+    facts: dict[str, JSON] = {"storage": told, "pci": {"gpus": [], "nics": [], "drives": drives}}
+    found = roof("storage_read", machine=Machine(facts=facts))
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(7.87692e9 / 4)
+    facts["pci"]["drives"] = drives[:1]
+    assert isinstance(roof("storage_read", machine=Machine(facts=facts)), NoRoof)
+
+
 def test_files_on_something_unknown_have_no_roof() -> None:
     found = roof("storage_write", machine=files_on("/dev/vda"))
     assert isinstance(found, NoRoof)
