@@ -19,7 +19,8 @@ _KINDS = {
     0x18: "DDR3", 0x1A: "DDR4", 0x1E: "LPDDR4", 0x20: "HBM", 0x21: "HBM2", 0x22: "DDR5", 0x23: "LPDDR5", 0x24: "HBM3"
 }  # fmt: skip
 """Memory type → its name: DMTF DSP0134, System Management BIOS reference, 7.18.2."""
-_CHANNEL = re.compile(r"^(?P<socket>.*?)[\s_]*CHANNEL[\s_]*(?P<channel>[0-9]+|[A-Z])\b", re.IGNORECASE)
+_CHANNEL = re.compile(r"^(?P<socket>.*?)[\s_-]*CHANNEL[\s_-]*(?P<channel>[0-9]+|[A-Z])(?![A-Z0-9])", re.IGNORECASE)
+"""Boards write ``P0 CHANNEL A``, ``P0_Node0_Channel0_Dimm0`` and ``CPU0_Channel_A_DIMM0``."""
 _EDAC_CHANNEL = re.compile(r"channel (\d+)")
 _IN_DOUBLE_WORDS = 0xFFFF
 _UNKNOWN = (0, _IN_DOUBLE_WORDS)

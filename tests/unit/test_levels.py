@@ -314,6 +314,29 @@ def table(folder: Path, *structures: bytes) -> Path:
         ([module("DIMM 1", "P0 CHANNEL A", 32768, DDR4, 2933)], "DDR4", 2933, 1),
         (
             [
+                module(f"DIMM {channel}", f"P0_Node{node}_Channel{channel}_Dimm{dimm}", 32768, DDR4, 3200)
+                for node in (0, 1)
+                for channel in (0, 1, 2)
+                for dimm in (0, 1)
+            ],
+            "DDR4",
+            3200,
+            6,
+        ),
+        (
+            [
+                module(f"CPU{socket}_DIMM_{channel}1", f"CPU{socket}_Channel_{channel}_DIMM0", 32768, DDR5, 5600)
+                for socket in (0, 1)
+                for channel in "ABCDEFGH"
+            ],
+            "DDR5",
+            5600,
+            16,
+        ),
+        ([module(f"DIMM{one}", f"Channel-{one}", 16384, DDR5, 4800) for one in "AB"], "DDR5", 4800, 2),
+        ([module("ChannelA-DIMM0", "BANK 0", 16384, DDR4, 2933)], "DDR4", 2933, 1),
+        (
+            [
                 module(f"DIMM {dimm}", f"P{socket} CHANNEL {channel}", 32768, DDR5, 4800)
                 for socket in (0, 1)
                 for channel in "ABCDEFGHIJKL"
