@@ -132,7 +132,7 @@ def binding(seats: Sequence[Seat]) -> str | None:
 
 
 def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
+    return _count(count, "core")
 
 
 # --- what is odd ---------------------------------------------------------------------------------------------------
@@ -185,7 +185,32 @@ def crowded_hosts(hosts: Sequence[str], environments: Mapping[str, Mapping[str, 
     return found
 
 
-def cautions(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+def tasks_left_out(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> str | None:
+    """What a job of Slurm was to have and these ranks, which ``launcher`` started, are not: the script of a batch job
+    runs once, on its first node. A step of one task, in which ranks are started on purpose, tells of itself.
+    """
+    told = variables_of(environments.get(hosts[0], {}))
+    if launcher != "local" or "SLURM_STEP_NODELIST" in told:
+        return None
+    tasks, nodes = (_number(told, name) for name in ("SLURM_NTASKS", "SLURM_JOB_NUM_NODES"))
+    if max(tasks, nodes) == 1 or (nodes == 1 and tasks == len(hosts)):
+        return None
+    asked = f"{max(tasks, nodes)} tasks" if nodes == 1 else f"{max(tasks, nodes)} tasks on {nodes} nodes"
+    ranks = f"{_count(len(hosts), 'rank')} on {hosts[0]} alone"
+    return f"this job of Slurm has {asked}, and this run has {ranks}: srun busbw run starts one in each task"
+
+
+def _number(told: Mapping[str, str], name: str) -> int:
+    """The whole number in a variable of Slurm; 1 where there is none."""
+    value = told.get(name, "")
+    return int(value) if value.isdigit() else 1
+
+
+def _count(number: int, noun: str) -> str:
+    return f"1 {noun}" if number == 1 else f"{number} {noun}s"
+
+
+def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
     """What a user should hear before the first number, one line each."""
     crowded = crowded_hosts(hosts, environments)
     lines = []
@@ -194,4 +219,6 @@ def cautions(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]
         several = len(set(hosts)) > 1
         where = f" on {len(crowded)} of {len(set(hosts))} hosts, {next(iter(crowded))} among them" if several else ""
         lines.append(f"{ranks} ranks share {cores} usable cores{where}: oversubscribed")
+    if (left_out := tasks_left_out(launcher, hosts, environments)) is not None:
+        lines.append(left_out)
     return (*lines, *taken_twice(seats_of(hosts, environments), environments))

@@ -288,7 +288,7 @@ def _recorder(
         raise LaunchError(message)
     appender = store.Appender(job.folder)
     appender.append(begun)
-    listener.world_formed(cases, blocks, hosts, (*cautions(hosts, facts), *cautions_of_storage(facts)))
+    listener.world_formed(cases, blocks, hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts)))
 
     def record(row: Measurement | Skipped | Failed) -> None:
         appender.append(row)

@@ -191,7 +191,10 @@ def test_ranks_without_a_launcher_stay_on_their_host_in_a_job_of_several(cluster
     assert job.exit_code == 0, told.read_text(encoding="utf-8")
     (folder,) = store.folders(tmp_path / "results")
     run = store.read(folder).run
-    assert (run.launcher, run.hosts) == ("local", (str(job.facts["BatchHost"]),) * 4)
+    first = str(job.facts["BatchHost"])
+    assert (run.launcher, run.hosts) == ("local", (first,) * 4)
+    said = f"# caution: this job of Slurm has 2 tasks on 2 nodes, and this run has 4 ranks on {first} alone: srun busbw"
+    assert said in told.read_text(encoding="utf-8")
 
 
 def test_the_bed_ends_with_no_process_of_a_run(cluster: Bed, tmp_path: Path) -> None:

@@ -98,16 +98,40 @@ def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> N
     environments = {"a": host_of(*ranks[:2]), "b": host_of(*ranks[2:])}
     hosts = ("a", "a", "b", "b")
     assert taken_twice(seats_of(hosts, environments), environments) == ()
-    assert cautions(hosts, environments) == ()
+    assert cautions("srun", hosts, environments) == ()
 
 
 def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
     environments: dict[str, dict[str, JSON]] = {"a": {"cpu": {"usable_cores": 2}}, "b": {"cpu": {"logical_cores": 2}}}
     assert crowded_hosts(("a", "b", "b", "b"), environments) == {"b": (3, 2)}
-    assert cautions(("a", "b", "b", "b"), environments) == (
+    assert cautions("local", ("a", "b", "b", "b"), environments) == (
         "3 ranks share 2 usable cores on 1 of 2 hosts, b among them: oversubscribed",
     )
-    assert cautions(("a", "a", "a"), environments) == ("3 ranks share 2 usable cores: oversubscribed",)
+    assert cautions("local", ("a", "a", "a"), environments) == ("3 ranks share 2 usable cores: oversubscribed",)
+
+
+_JOB = {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "2"}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ranks", "variables", "said"),
+    [
+        ("local", 2, _JOB, "this job of Slurm has 4 tasks on 2 nodes, and this run has 2 ranks on a alone: srun busbw"),
+        ("local", 1, {"SLURM_JOB_NUM_NODES": "2"}, "has 2 tasks on 2 nodes, and this run has 1 rank on a alone"),
+        ("local", 2, {"SLURM_NTASKS": "4"}, "has 4 tasks, and this run has 2 ranks on a alone"),
+        ("local", 4, _JOB, "has 4 tasks on 2 nodes, and this run has 4 ranks on a alone"),
+        ("local", 4, {"SLURM_NTASKS": "4", "SLURM_JOB_NUM_NODES": "1"}, None),
+        ("local", 2, {"SLURM_NTASKS": "1", "SLURM_JOB_NUM_NODES": "1"}, None),  # one task with many cores
+        ("local", 2, {**_JOB, "SLURM_STEP_NODELIST": "a"}, None),  # srun --ntasks=1 …
+        ("local", 2, {}, None),
+        ("mpirun", 2, _JOB, None),
+    ],
+)
+def test_tasks_of_a_job_that_a_plain_run_leaves_out_are_told_of(
+    launcher: str, ranks: int, variables: dict[str, str], said: str | None
+) -> None:
+    told = cautions(launcher, ("a",) * ranks, {"a": {"variables": variables}})
+    assert told == () if said is None else len(told) == 1 and said in told[0]
 
 
 # --- distances -------------------------------------------------------------------------------------------------
