@@ -5,13 +5,17 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
+import numpy as np
 import pytest
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.cli import main
 from busbw.records import Case
-from busbw.testing.synthetic import Piece, World, case, synthetic_run
+from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report
 from busbw_analysis.crossing_tables import (
     agreement_words,
@@ -27,6 +31,7 @@ from busbw_analysis.crossing_tables import (
 from busbw_analysis.crossings import Crossing, crossings, faster, gain
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.launches import median_over_launches
 from busbw_analysis.load import pool
 from busbw_analysis.page import Figure, Section, Table
 from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
@@ -420,3 +425,42 @@ class TestShown:
 
 def sections_of(section: Section) -> list[str]:
     return [part.heading for part in section.parts]
+
+
+def test_on_noisy_launches_crossings_are_seldom_made_up_and_their_range_holds_the_truth() -> None:
+    """Of two curves that are one, and of two that cross, in six launches that differ by 5 %."""
+    generator = np.random.default_rng(7)
+
+    def noisy(time_ns: float, size_bytes: int) -> Point:
+        told = median_over_launches(time_ns * np.exp(generator.normal(0, 0.05, 6)))
+        return replace(point(size_bytes, told.median), interval=Interval(told.low, told.high, "95 % over launches"))
+
+    truth, held, made_up = 60e3, 0, 0
+    for _ in range(200):
+        alike = {size: (noisy(1e4 + size, size), noisy(1e4 + size, size)) for size in SIZES}
+        made_up += bool(crossings(NAMES, alike))
+        few = {size: (noisy(1e4 + size, size), noisy(1e4 + truth, size)) for size in SIZES}
+        (found,) = crossings(NAMES, few)
+        assert found.low_bytes is not None
+        assert found.high_bytes is not None
+        held += found.low_bytes <= truth <= found.high_bytes
+    assert made_up <= 2
+    assert held >= 190
+
+
+def test_fit_prints_them_and_has_them_as_json(tmp_path: Path) -> None:
+    """Of a run without messages: by the joint fit, which is there anyway."""
+    judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
+    folder = str(write_synthetic(tmp_path, judgement.dataset.runs[0]))
+    text = CliRunner().invoke(main, ["fit", folder]).stdout
+    assert "algorithms against each other · all_reduce" in text
+    assert "from a joint fit that has these very curves among its data" in text
+    rows = json.loads(CliRunner().invoke(main, ["fit", folder, "--json"]).stdout)["crossings"]
+    assert [row["algorithms"] for row in rows] == [
+        ["ring", "binomial-tree"],
+        ["ring", "recursive-doubling"],
+        ["binomial-tree", "recursive-doubling"],
+    ]
+    (found,) = rows[1]["crossings"]
+    assert found["ratio"] == pytest.approx(1.0, rel=0.05)
+    assert rows[0]["runs"] == [judgement.dataset.runs[0].run.id]
