@@ -20,6 +20,7 @@ from busbw.synchronise import CommonClock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from busbw.devices import Device
 
@@ -36,10 +37,17 @@ TIMING = Timing(
 
 
 @pytest.fixture(scope="module")
-def backend() -> Iterator[Backend]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where operations on storage make their files."""
+    return tmp_path_factory.mktemp("files")
+
+
+@pytest.fixture(scope="module")
+def backend(folder: Path) -> Iterator[Backend]:
     """One rank over NCCL."""
     meeting = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=60))
-    opened = BACKENDS["nccl"].open(World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port)))
+    world = World(0, 1, 0, "local", 60.0, store=("127.0.0.1", meeting.port), folder=folder)
+    opened = BACKENDS["nccl"].open(world)
     yield opened
     opened.close()
 

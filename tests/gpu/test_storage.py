@@ -1,0 +1,63 @@
+"""Files and checkpoints of what a real GPU holds, over NCCL in a world of one. Skipped, with the reason, elsewhere."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+import torch
+
+from busbw.backends import BACKENDS
+from busbw.backends.base import Backend
+from busbw.ops.storage import Access, Way
+from busbw.records import Case, Measurement, Mode
+from busbw.refusals import Place, refusal
+from busbw.storage_facts import storage_facts
+from busbw.testing.synthetic import case
+
+MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(MISSING is not None, reason=f"needs a GPU: {MISSING}"),
+    pytest.mark.filterwarnings("default"),  # as in test_cuda.py
+]
+
+Measure = Callable[[Case], Measurement]
+SIZE = 1 << 20
+HERE = Place(crowded=False, comparable=True)
+
+
+@pytest.fixture
+def way(folder: Path) -> Way:
+    """How the page cache is kept out of files there."""
+    told = storage_facts(str(folder))["storage"]
+    assert isinstance(told, dict)
+    assert told["error"] is None
+    return cast("Way", told["way"])
+
+
+@pytest.mark.parametrize("op", ["storage_write", "storage_read"])
+def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Measure, way: Way, op: str) -> None:
+    one = case(op, SIZE, 1, backend="nccl", device="cuda", variant=str(Access(65536, 2, way)))
+    assert refusal(one, backend, HERE) is None
+    made = measured(one)
+    assert made.check.state == "verified"
+    assert min(made.groups[0].slowest_ns) > 0
+
+
+@pytest.mark.parametrize("mode", ["isolated", "overlap"])
+def test_a_checkpoint_of_a_gpus_state_is_verified(backend: Backend, measured: Measure, mode: Mode) -> None:
+    """Saved as ``save`` and, posted first and waited for behind a computation, as ``async_save`` does."""
+    one = case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda", mode=mode)
+    assert refusal(one, backend, HERE) is None
+    made = measured(one)
+    assert made.check.state == "verified"
+    (group,) = made.groups
+    assert (group.overlap is not None) == (mode == "overlap")
+
+
+def test_nothing_of_them_is_left(folder: Path, measured: Measure, way: Way) -> None:
+    measured(case("storage_write", SIZE, 1, backend="nccl", device="cuda", variant=str(Access(65536, 2, way))))
+    measured(case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda"))
+    assert [path for path in folder.rglob("*") if path.is_file()] == []
