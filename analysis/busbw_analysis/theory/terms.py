@@ -7,7 +7,7 @@ from busbw.errors import AnalysisError
 from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
 from busbw_analysis.theory.counts import none
 from busbw_analysis.theory.library_rows import OF_LIBRARIES
-from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
+from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel, model_for
 from busbw_analysis.theory.textbook import Textbook, rows_of
 
 Amount = Callable[[int, int, float], float]
@@ -83,7 +83,8 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
     counted = [_counted(row) for row in _rows(op, backend)]
     others = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and row.backend == "textbook"]
     # A message is a message on every backend, so what is known of it for one serves for all.
-    messages = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and op in MESSAGES and not own]
+    message = model_for(op, "mpi") if op in MESSAGES and not own else None
+    messages = [_modelled(message, message.algorithm)] if isinstance(message, CostModel) else []
     found = (*own, *messages, *counted, *others)
     if not found:
         message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"

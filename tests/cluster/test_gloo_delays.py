@@ -1,0 +1,71 @@
+"""How many delays of the network a small call by Gloo takes, held against what its programs take when executed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import mkdtemp
+
+import pytest
+from bed import Bed, Network, Ranks
+from measured import measured
+
+from busbw import store
+from busbw_analysis.judge import judge
+from busbw_analysis.load import load
+from busbw_analysis.theory.models import CostModel, model_for
+
+OPS = (
+    *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"),
+    *("barrier", "send_recv"),
+)
+PAIRS = ("ping_pong", "pair_uni", "pair_bidir")
+DELAYS_MS = (2, 10)
+SIZE_BYTES = 1024
+
+PLAN = """\
+name = "delays"
+
+[timing]
+blocks = 1
+min_samples = 8
+least_samples = 5
+min_seconds = 0.0
+max_seconds = 0.5
+launch_warmup_seconds = 0.2
+warmup_calls = 2
+
+[[sweep]]
+ops = [{ops}]
+sizes = "{size}"
+"""
+
+
+def expected(op: str, hosts: int) -> float:
+    """What the model says; of a broadcast on 4 hosts one less (tests/unit/test_gloo_models.py says why)."""
+    row = model_for(op, "gloo")
+    assert isinstance(row, CostModel)
+    return row.messages(hosts, SIZE_BYTES) - (1 if (op, hosts) == ("broadcast", 4) else 0)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+@measured
+def test_delays_of_gloo_are_those_of_its_programs(network: Bed, tmp_path: Path, hosts: int) -> None:
+    results = Path(mkdtemp(dir=tmp_path))
+    ops = (*OPS, *(PAIRS if hosts == 2 else ()))
+    plan = results / "plan.toml"
+    plan.write_text(PLAN.format(ops=", ".join(f'"{op}"' for op in ops), size=SIZE_BYTES), encoding="utf-8")
+    took_ms: dict[tuple[str, int], float] = {}
+    with Ranks(network, results) as ranks:
+        for delay_ms in DELAYS_MS:
+            network.set_network(Network(1000, delay_ms))
+            here = results / f"{delay_ms}ms"
+            options = ("--plan", plan, "--results-dir", here, "--quiet")
+            ends = ranks.run(*options, hosts=network.names[:hosts])
+            assert [end.code for end in ends] == [0] * hosts, ends
+            for curve in judge(load([*store.folders(here)])).curves:
+                took_ms[curve.series.key.op, delay_ms] = curve.series.points[0].time_ns / 1e6
+    short, long = DELAYS_MS
+    counted = {op: (took_ms[op, long] - took_ms[op, short]) / (long - short) for op in ops}
+    # What a busy machine adds is a part of a delay, and the counts are whole numbers.
+    assert counted == pytest.approx({op: expected(op, hosts) for op in ops}, abs=0.4)
