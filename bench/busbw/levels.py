@@ -188,9 +188,12 @@ def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     missing = [what for what, value in (("kind", kind), ("speed", speed), ("channels", channels)) if not value]
     if missing:
         return f"not told of its modules: {', '.join(missing)}"
-    row = rows.rate("ddr", f"{kind}-{speed}")
+    # Firmware rounds thirds up or down: 2666 and 2667 MT/s are the same modules.
+    alike = (int(speed or 0) + off for off in (0, -1, 1))
+    row = next((row for one in alike if (row := rows.rate("ddr", f"{kind}-{one}")) is not None), None)
     if row is None:
-        return f"no row for {kind}-{speed} of kind ddr; add one to your peaks file"
+        width = "; how wide their channels are differs from machine to machine" if str(kind).startswith("LP") else ""
+        return f"no row for {kind}-{speed} of kind ddr{width}; add one to your peaks file"
     return _peak(row).times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
 
 

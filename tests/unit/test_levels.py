@@ -361,6 +361,30 @@ def test_modules_that_the_firmware_lists(
     assert peak.direction == "reads and writes together"
 
 
+@pytest.mark.parametrize(("speed", "counted"), [(1867, 1866), (2134, 2133), (2667, 2666), (2934, 2933)])
+def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
+    told: dict[str, JSON] = {"kind": "DDR4", "megatransfers": speed, "channels": 2}
+    peak = levels.dram_of({"memory_modules": told}, rows)
+    assert isinstance(peak, Peak)
+    assert peak.nominal == pytest.approx(2 * counted * 8e6)
+
+
+@pytest.mark.parametrize("speed", [4400, 4800, 5200, 5600, 6000, 6400, 8800])
+def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
+    told: dict[str, JSON] = {"kind": "DDR5", "megatransfers": speed, "channels": 12}
+    peak = levels.dram_of({"memory_modules": told}, rows)
+    assert isinstance(peak, Peak)
+    assert peak.nominal == pytest.approx(12 * speed * 8e6)
+
+
+def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
+    told: dict[str, JSON] = {"kind": "LPDDR5", "megatransfers": 6400, "channels": 1}
+    assert levels.dram_of({"memory_modules": told}, rows) == (
+        "no row for LPDDR5-6400 of kind ddr; how wide their channels are differs from machine to machine; add one to "
+        "your peaks file"
+    )
+
+
 def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows: Catalogue) -> None:
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
     assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
