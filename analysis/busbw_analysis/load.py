@@ -99,11 +99,13 @@ def fact(environment: Mapping[str, JSON], path: str) -> JSON:
 
 
 def _over_hosts(path: str) -> Callable[[Run], JSON]:
-    """The distinct values of one environment fact over the hosts of a run; None when no host recorded it."""
+    """The distinct values of one environment fact over the hosts of a run; None when no host recorded it, or nothing
+    in it.
+    """
 
     def values(run: Run) -> JSON:
         found = (fact(environment, path) for environment in run.environments.values())
-        return ", ".join(sorted({str(value) for value in found if value is not None})) or None
+        return ", ".join(sorted({str(value) for value in found if value not in (None, {})})) or None
 
     return values
 
@@ -171,6 +173,7 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("mpi.library", _over_hosts("mpi.library")),
     ("mpi.threads", _over_hosts("mpi.threads")),
     ("mpi.transport", _over_hosts("mpi.transport")),
+    ("nccl.version", _over_hosts("nccl.version")),
     ("virtualization", _over_hosts("virtualization")),
     ("thp", _over_hosts("thp")),
     ("storage.type", _over_hosts("storage.type")),

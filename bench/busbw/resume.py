@@ -29,6 +29,7 @@ _SAME_FACTS = (
     "mpi.threads",
     "mpi.transport",
     "mpi.loop",
+    "nccl.version",
     "virtualization",
     "thp",
     "storage.type",

@@ -80,8 +80,21 @@ def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing()
         key: value_of(small(7).run) for key, value_of in CHECKED
     }
     missing = [key for key, value_of in CHECKED if value_of(run) is None]
-    no_files, no_mpi = ["storage.device", "storage.type"], ["mpi.library", "mpi.threads", "mpi.transport"]
-    assert sorted(missing) == [*no_mpi, *no_files, "virtualization"]
+    no_libraries = ["mpi.library", "mpi.threads", "mpi.transport", "nccl.version"]
+    assert sorted(missing) == [*no_libraries, "storage.device", "storage.type", "virtualization"]
+
+
+def test_an_empty_fact_proves_no_difference() -> None:
+    """Runs from before MPI's transport was asked for have one that says nothing."""
+
+    def with_transport(number: int, transport: dict[str, str]) -> StoredRun:
+        stored = small(number)
+        there = {host: {**facts, "mpi": {"transport": transport}} for host, facts in stored.run.environments.items()}
+        return replace(stored, run=msgspec.structs.replace(stored.run, environments=there))
+
+    assert pool((with_transport(1, {}), with_transport(2, {"netmod": "ucx"}))).runs
+    with pytest.raises(UnlikeRuns, match=r"mpi\.transport"):
+        pool((with_transport(1, {"netmod": "ofi"}), with_transport(2, {"netmod": "ucx"})))
 
 
 def test_cases_that_another_loop_has_timed_are_not_pooled() -> None:

@@ -129,6 +129,12 @@ def _nccl_versions() -> dict[str, str]:
     return found
 
 
+def _nccl_facts() -> dict[str, JSON]:
+    from busbw.backends import nccl  # noqa: PLC0415 - as above
+
+    return {"nccl": nccl.facts()}
+
+
 def _open_mpi(world: World) -> Backend:
     from busbw.backends.mpi import MpiBackend  # noqa: PLC0415 - as above
 
@@ -222,6 +228,7 @@ BACKENDS: dict[str, BackendRow] = {
             missing=_nccl_missing,
             open=_open_nccl,
             versions=_nccl_versions,
+            facts=_nccl_facts,
             places=_gpus,
         ),
         BackendRow(

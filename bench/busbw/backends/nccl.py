@@ -2,6 +2,8 @@
 
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib import metadata
 
 import torch
 import torch.distributed as dist
@@ -11,11 +13,12 @@ from busbw.backends.base import World
 from busbw.backends.side_channel import first_line
 from busbw.backends.torch_dist import TorchBackend
 from busbw.cuda import CudaDevice
+from busbw.environment import NCCL_PACKAGES
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case
+from busbw.records import JSON, Case
 
 _WAITED_FOR_BY_THE_HOST = {"barrier"}
 """ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""
@@ -60,6 +63,19 @@ class NcclBackend(TorchBackend):
         """The GPU of the other rank of a pair, as torch counts them in this process."""
         others = [rank for rank in group if rank != self.rank]
         return peers.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+
+
+def facts() -> dict[str, JSON]:
+    """The ``version`` of the library that runs, which a cluster may have put in the place of pip's; ``packages`` of
+    pip that have another one. It costs no context of CUDA.
+    """
+    version = ".".join(map(str, torch.cuda.nccl.version()))
+    packages: dict[str, str] = {}
+    for name in NCCL_PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            packages[name] = metadata.version(name)
+    others = {name: told for name, told in packages.items() if told.partition(".post")[0] != version}
+    return {"version": version, "packages": others}
 
 
 def why_not(op: Op, case: Case) -> str | None:
