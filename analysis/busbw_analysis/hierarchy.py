@@ -18,7 +18,6 @@ from busbw_analysis.matrices import PairMatrix
 from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.peaks import TO_THE_HOST, NoRoof, Roof
 from busbw_analysis.peer_roofs import DIRECT, PairShares
-from busbw_analysis.plateaus import Plateaus
 from busbw_analysis.storage import Stored
 from busbw_analysis.verdicts import Curve
 
@@ -107,17 +106,14 @@ def _memories(
                 denominator="caches have no row: plateaus are found from the data and have no datasheet",
             )
     best = most_of_memory(mine)
-    if best is not None and isinstance(best.plateaus, Plateaus):
-        last = best.plateaus.plateaus[-1]
-        name = "memory behind the caches"
-        yield _memory(
-            best, outermost, name, last.rate, (last.low, last.high), f"{last.sizes} sizes on the last plateau"
-        )
+    if best is not None:
+        name, where = "memory behind the caches", f"median over {best.sizes} size{'s' if best.sizes > 1 else ''} there"
+        yield _memory(best.curve, outermost, name, best.rate, (best.low, best.high), where)
     elif mine:
-        best = max(mine, key=lambda curve: curve.points[-1].rate)
-        point = best.points[-1]
+        most = max(mine, key=lambda curve: curve.points[-1].rate)
+        point = most.points[-1]
         size = f"{format_size(point.working_set_bytes)} of working set; whether caches still help is not known"
-        yield _memory(best, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
+        yield _memory(most, outermost, "memory, perhaps with caches", point.rate, (point.low, point.high), size)
     else:
         yield from (_unmeasured(level, outermost, host) for level in known if level.peak is not None)
 

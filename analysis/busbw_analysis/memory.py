@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from busbw_analysis.load import Dataset
 from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof, at_once
-from busbw_analysis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus
+from busbw_analysis.plateaus import LEAST_OF_THE_OUTERMOST, NoPlateaus, Plateau, Plateaus, find_plateaus
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.summary import CaseSummary, IntervalKind
 from busbw_analysis.verdicts import Curve
@@ -96,6 +96,21 @@ class Scaled:
     times_one: float | None
 
 
+@dataclass(frozen=True, slots=True)
+class MostOfMemory:
+    """The kernel that gets the most out of the memory behind the caches: its ``rate`` there (B/s, the median over
+    ``sizes`` working sets) with the ends of its interval or range. From working sets of ``first_bytes`` on, caches help
+    no kernel any more.
+    """
+
+    curve: MemoryCurve
+    rate: float
+    low: float | None
+    high: float | None
+    sizes: int
+    first_bytes: int
+
+
 def memory_curves(
     dataset: Dataset, curves: Iterable[Curve], summaries: Sequence[CaseSummary]
 ) -> tuple[MemoryCurve, ...]:
@@ -172,14 +187,36 @@ def shown(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
     return min(found)[-1] if found else None
 
 
-def most_of_memory(curves: Iterable[MemoryCurve]) -> MemoryCurve | None:
-    """The kernel that gets the most out of the memory behind the caches; None where no sweep shows that memory."""
-    rated = [
-        (curve.beyond_caches, number, curve)
-        for number, curve in enumerate(curves)
-        if curve.beyond_caches is not None and curve.key.op != FIRST_TOUCH
+def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
+    """The kernel that gets the most out of the memory behind the caches; None where no sweep shows that memory.
+
+    Sweeps with plateaus tell from which working set on that memory answers: from there on every kernel counts, also
+    one of too few sizes to show a plateau of its own. A sweep in which no cache shows tells only that its end is memory.
+    """
+    known = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
+    firsts = [
+        max(curve.plateaus.plateaus[-1].first_bytes, 0 if len(curve.plateaus.plateaus) > 1 else LEAST_OF_THE_OUTERMOST)
+        for curve in known
+        if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches is not None
     ]
-    return max(rated)[-1] if rated else None
+    if not firsts:
+        return None
+    found = [one for curve in known if (one := _behind(curve, max(firsts))) is not None]
+    return max(found, key=lambda one: one.rate)
+
+
+def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
+    """What a kernel gets out of working sets of ``first_bytes`` and more; None where it has none."""
+    if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches is not None:
+        last = curve.plateaus.plateaus[-1]
+        return MostOfMemory(curve, last.rate, last.low, last.high, last.sizes, first_bytes)
+    rated = sorted(
+        (point for point in curve.points if point.working_set_bytes >= first_bytes), key=lambda point: point.rate
+    )
+    if not rated:
+        return None
+    middle = rated[(len(rated) - 1) // 2]
+    return MostOfMemory(curve, middle.rate, middle.low, middle.high, len(rated), first_bytes)
 
 
 def who(curve: MemoryCurve) -> str:

@@ -117,12 +117,13 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     told = ""
     for device in dict.fromkeys(one.curve.key.device for one in found):
         best = most_of_memory(curve for curve in curves if curve.key.device == device)
-        if best is not None and best.beyond_caches is not None:
-            most[device] = best.beyond_caches
+        if best is not None:
+            most[device] = best.rate
             told += (
-                f" Of the best: 100 % is {format_rate(best.beyond_caches)}, the traffic of {who(best)} behind the "
-                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: no kernel got more out of "
-                "that memory."
+                f" Of the best: 100 % is {format_rate(best.rate)}, the traffic of {who(best.curve)} behind the "
+                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: by the median over working "
+                f"sets from {about_size(best.first_bytes)} on no kernel got more out of that memory. Far above 100 % "
+                "is a smaller working set, of which caches hold a part."
             )
     rows = tuple(
         (

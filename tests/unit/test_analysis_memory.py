@@ -164,12 +164,30 @@ def test_kernels_are_held_against_what_memory_gave_at_most_where_nothing_nominal
     assert "memory_copy | 2 | 128 MiB | 30.0 | 30.0 | 30.0 | 1.00 | 100" in text
     assert re.search(
         r"Of the best: 100 % is 30 GB/s, the traffic of memory_copy on . threads? behind the caches, measured in this "
-        r"run: no kernel got more out of that memory\.",
+        r"run: by the median over working sets from 2 MiB on no kernel got more out of that memory\.",
         text,
     )
     assert rung(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
     inside = every_text(memory_section(judged(kernels("stream_copy", sizes=SIZES[:9]))))
     assert "Of the best" not in inside, "where memory was not reached, nothing is said to be its most"
+
+
+def test_a_kernel_of_two_sizes_can_be_the_one_that_gets_the_most() -> None:
+    """As the suite has them: a sweep for triad and two sizes for the rest, of which one reads faster."""
+    world = World(
+        by_op={"stream_triad": stepped(3, CACHES, ENDS), "memory_read": (Piece(0.0, 1 / 37.4e9),)}, sample_noise=0.0
+    )
+    cases = [*kernels("stream_triad"), *kernels("memory_read", sizes=[64 * MIB, 128 * MIB])]
+    judgement = judged(cases, world)
+    text = every_text(memory_section(judgement))
+    assert "Of the best: 100 % is 37.4 GB/s, the traffic of memory_read on " in text
+    rows = [row for row in text.splitlines() if row.startswith(("stream_triad | ", "memory_read | "))]
+    shares = {row.split(" | ")[0]: float(row.split(" | ")[-1]) for row in rows}
+    assert shares == {"stream_triad": pytest.approx(53.5, abs=0.1), "memory_read": pytest.approx(100)}
+    assert rung(judgement, "DRAM").measured == pytest.approx(37.4e9, rel=1e-3)
+    few = [*kernels("stream_triad"), *kernels("memory_read", sizes=[256 * KIB, 512 * KIB])]
+    inside = every_text(memory_section(judged(few, world)))
+    assert "Of the best: 100 % is 20 GB/s, the traffic of stream_triad" in inside, "what caches hold is no memory"
 
 
 def test_ranks_of_a_host_share_its_memory() -> None:
