@@ -191,7 +191,7 @@ def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
     """The kernel that gets the most out of the memory behind the caches; None where no sweep shows that memory.
 
     Sweeps with plateaus tell from which working set on that memory answers: from there on every kernel counts, also
-    one of too few sizes to show a plateau of its own. A sweep in which no cache shows tells only that its end is memory.
+    one of too few sizes to show a plateau of its own. A sweep without any cache tells only that its end is memory.
     """
     known = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
     firsts = [
