@@ -26,7 +26,7 @@ from busbw_analysis.prediction import question
 @click.option("--ranks-per-host", type=int, help="The same the other way round.")
 @click.option(
     "--algorithm",
-    help="library (the backend's own), or ring, rabenseifner … (busbw list algorithms).  [default: library]",
+    help="library (the backend's own), or ring … (busbw list algorithms), nvls, sharp.  [default: library]",
 )
 @click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
 @click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")

@@ -136,8 +136,8 @@ def test_messages_that_pass_each_other_are_asked_for_first(ranks: int) -> None:
 
 
 def test_an_answer_is_asked_for_while_the_message_is_under_way() -> None:
-    there = [gloo.Send(1, (0,)), gloo.Sent(), gloo.Receive(1), gloo.Arrived((0,))]
-    back = [gloo.Receive(0), gloo.Arrived((0,)), gloo.Send(0, (0,)), gloo.Sent()]
+    there: list[Step] = [gloo.Send(1, (0,)), gloo.Sent(), gloo.Receive(1), gloo.Arrived((0,))]
+    back: list[Step] = [gloo.Receive(0), gloo.Arrived((0,)), gloo.Send(0, (0,)), gloo.Sent()]
     trips = 8
     counted = gloo.run([there * trips, back * trips], [{0: 1}, {}])
     assert counted.delays == 1 + 2 * trips  # the first one has to be asked for

@@ -83,8 +83,8 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
     counted = [_counted(row) for row in _rows(op, backend)]
     others = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and row.backend == "textbook"]
     # A message is a message on every backend, so what is known of it for one serves for all.
-    message = model_for(op, "mpi") if op in MESSAGES and not own else None
-    messages = [_modelled(message, message.algorithm)] if isinstance(message, CostModel) else []
+    usual = model_for(op, "mpi") if op in MESSAGES and not own else None
+    messages = [_modelled(usual, usual.algorithm)] if isinstance(usual, CostModel) else []
     found = (*own, *messages, *counted, *others)
     if not found:
         message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"
