@@ -74,7 +74,7 @@ class Watch:
         self._hosts = hosts
         self._look = take_look
         self._before = take_look()
-        self._gpu_before = _gpu_now(backend)
+        self._gpu_before = backend.conditions()
 
     def ended(self) -> tuple[HostConditions, ...]:
         """What every host was doing, the same on every rank. Every rank calls it. Raises BackendError."""
@@ -92,7 +92,7 @@ class Watch:
             before.mhz,
             after.mhz,
             psutil.cpu_count() or 1,
-            *_gpu_columns(self._gpu_before, _gpu_now(self._backend)),
+            *_gpu_columns(self._gpu_before, self._backend.conditions()),
         )
         table[self._backend.rank] = [round(value * _SCALE) for value in looked]
         table = self._backend.reduce(table.reshape(-1), "sum").reshape(table.shape)
@@ -121,10 +121,6 @@ _COLUMNS = (
     "gpu_reasons",
 )
 _SCALE = 1_000_000
-
-
-def _gpu_now(backend: Backend) -> DeviceConditions | None:
-    return None if backend.device is None else backend.device.conditions()
 
 
 def _gpu_columns(before: DeviceConditions | None, after: DeviceConditions | None) -> tuple[float, ...]:

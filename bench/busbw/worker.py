@@ -110,7 +110,7 @@ class _Place:
 
 
 def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: Listener, place: _Place) -> Outcome:
-    gpu = None if backend.device is None or (now := backend.device.conditions()) is None else now.index
+    gpu = None if (now := backend.conditions()) is None else now.index
     facts = {
         **environment.host_facts(),
         **job.backend.facts(),

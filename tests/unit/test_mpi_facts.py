@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw import backends
+from busbw import backends, placement
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
+from busbw.cluster_facts import rank_facts
+from busbw.devices import DeviceConditions
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.records import JSON
@@ -67,6 +69,34 @@ def test_without_a_gpu_the_backend_says_what_is_missing_and_does_not_open() -> N
     assert BACKENDS["mpi-cuda"].missing() is not None
     with pytest.raises(LaunchError, match="rank 0 cannot use a GPU: torch sees no CUDA device"):
         mpi_cuda.MpiCudaBackend(World(0, 1, 0, "local", 60.0))
+
+
+def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their backend has no device whose clock would time them; the GPU is recorded all the same."""
+
+    class Driver:
+        def __init__(self, index: int) -> None:
+            self.conditions = lambda: DeviceConditions(index, 1980.0)
+
+    made: list[mpi_cuda.MpiCudaBackend] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda _where: None)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(mpi.MpiBackend, "__init__", lambda self, _world: made.append(self))
+    monkeypatch.setattr(mpi_cuda, "uuid_at", "GPU-{}".format)
+    monkeypatch.setattr(mpi_cuda, "nvml_of", lambda uuid, _index: Driver({"GPU-0": 4, "GPU-1": 5}[uuid]))
+    monkeypatch.setattr(mpi_cuda, "cuda_aware", lambda: True)
+    for rank in range(3):
+        mpi_cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
+    stands = [one.conditions() for one in made]
+    ranks: list[JSON] = [
+        {"rank": rank, **rank_facts(rank, None if told is None else told.index)} for rank, told in enumerate(stands)
+    ]
+    environments: dict[str, dict[str, JSON]] = {"n0": {"ranks": ranks}}
+    hosts = ("n0",) * 3
+    assert placement.taken_twice(placement.seats_of(hosts, environments), environments) == (
+        "ranks share a GPU on n0: ranks 0,2 have GPU 4",
+    )
 
 
 @pytest.mark.parametrize(

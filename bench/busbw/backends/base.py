@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.compiled import Native
-from busbw.devices import Device
+from busbw.devices import Device, DeviceConditions
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.records import JSON, Case, CrossCheck
@@ -146,6 +146,9 @@ class Backend(Protocol):
 
     def share(self, text: str) -> list[str]:
         """Every rank's text, by rank, at every rank."""
+
+    def conditions(self) -> DeviceConditions | None:
+        """How the GPU of this rank stands, whoever times its work; None where it has none, or nobody tells."""
 
     def moved_factor(self, op: Op) -> float:
         """How many times the least possible bytes this library is known to move for ``op`` (1 when it is optimal)."""

@@ -32,7 +32,7 @@ from busbw.backends.mpi_facts import first_words, library
 from busbw.backends.mpi_native import MPI, address
 from busbw.backends.mpi_world import first_rank, in_words, initialise, refuse_mixed_levels
 from busbw.backends.side_channel import answers, first_line, wait_warily
-from busbw.devices import Device
+from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -217,6 +217,10 @@ class MpiBackend:
             together[end - length : end].decode(errors="replace")
             for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)
         ]
+
+    def conditions(self) -> DeviceConditions | None:
+        """There is no GPU."""
+        return None
 
     def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - which algorithm runs is the library's choice at every size
         """Nothing is known to be moved that need not be."""

@@ -10,7 +10,10 @@ from busbw.backends.by_hand import algorithm_of
 from busbw.backends.mpi import MpiBackend
 from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
 from busbw.backends.side_channel import first_line
+from busbw.cuda import uuid_at
+from busbw.devices import DeviceConditions
 from busbw.errors import BackendError, LaunchError
+from busbw.nvml import nvml_of
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.records import Case
@@ -29,10 +32,12 @@ class MpiCudaBackend(MpiBackend):
             message = f"rank {world.rank} cannot use a GPU: torch sees no CUDA device"
             raise LaunchError(message)
         # A launcher may show each rank its own GPU alone: then all of them call it number 0.
-        self._where = f"cuda:{0 if count == 1 else world.local_rank % count}"
+        number = 0 if count == 1 else world.local_rank % count
+        self._where = f"cuda:{number}"
         try:
             torch.cuda.set_device(self._where)  # before MPI_Init, which takes the GPU that is current
             torch.cuda.synchronize()
+            self._nvml = nvml_of(uuid_at(number), number)
         except RuntimeError as error:
             message = f"rank {world.rank} cannot use its GPU: {first_line(error)}"
             raise LaunchError(message) from error
@@ -51,6 +56,10 @@ class MpiCudaBackend(MpiBackend):
             return torch.zeros(count, dtype=TORCH_DTYPES[dtype], device=self._where)
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
+
+    def conditions(self) -> DeviceConditions | None:
+        """By NVML. The number there is that of the host: it tells of ranks that share a GPU, which MPI lets them."""
+        return None if self._nvml is None else self._nvml.conditions()
 
     def barrier(self) -> None:
         """As on the host, once this rank's GPU has nothing left to do: MPI knows nothing of its streams."""

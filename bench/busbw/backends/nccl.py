@@ -69,7 +69,7 @@ def facts() -> dict[str, JSON]:
     """The ``version`` of the library that runs, which a cluster may have put in the place of pip's; ``packages`` of
     pip that have another one. It costs no context of CUDA.
     """
-    version = ".".join(map(str, torch.cuda.nccl.version()))
+    version = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call] # as torch has it
     packages: dict[str, str] = {}
     for name in NCCL_PACKAGES:
         with suppress(metadata.PackageNotFoundError):

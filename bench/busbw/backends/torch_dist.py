@@ -21,7 +21,7 @@ from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound, exchange_all
-from busbw.devices import Device
+from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -198,6 +198,10 @@ class TorchBackend:
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
         return [bytes(given.tolist()).rstrip(b"\0").decode(errors="replace") for given in texts]
+
+    def conditions(self) -> DeviceConditions | None:
+        """As the device tells it, where there is one."""
+        return None if self.device is None else self.device.conditions()
 
     def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation, as far as is known
         """Nothing is known to be moved that need not be."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
-from busbw.devices import Device
+from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, BusbwError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
@@ -351,6 +351,10 @@ class FakeBackend:
     def share(self, text: str) -> list[str]:
         """Every rank's text; takes no time."""
         return list(self._world.texts.exchange(self.rank, text))
+
+    def conditions(self) -> DeviceConditions | None:
+        """As the device tells it, where there is one."""
+        return None if self.device is None else self.device.conditions()
 
     def moved_factor(self, op: Op) -> float:  # noqa: ARG002 - the same for every operation
         """The fake moves no more than it must."""

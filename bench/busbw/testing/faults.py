@@ -13,6 +13,7 @@ import torch
 
 from busbw.backends.base import Backend, BackendRow, Call, Operation, Vector, Wait, World
 from busbw.compiled import Native
+from busbw.devices import DeviceConditions
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -74,6 +75,10 @@ class WrappingBackend:
     def share(self, text: str) -> list[str]:
         """Pass on."""
         return self.inner.share(text)
+
+    def conditions(self) -> DeviceConditions | None:
+        """Pass on."""
+        return self.inner.conditions()
 
     def moved_factor(self, op: Op) -> float:
         """Pass on."""
