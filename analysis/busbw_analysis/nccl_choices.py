@@ -36,7 +36,7 @@ def nccl_rows(judgement: Judgement, rows: Catalogue) -> list[Row]:
 
 
 def _rows_of(judgement: Judgement, series: Series, rows: Catalogue) -> Iterator[Row]:
-    points = [point for point in series.points if point.size_bytes]
+    points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
     common: Row = {"curve": series.key.label, "refused": None}
     found = choices_of(judgement.dataset, series.key, [point.size_bytes for point in points], rows)
     if isinstance(found, NoModel):

@@ -258,7 +258,8 @@ def judged(
     seats: list[JSON] = [{"rank": rank, "local_rank": rank, "gpu": rank} for rank in range(ranks)]
     found: dict[str, JSON] = {"pci": {"gpus": list(cards), "nics": [], "drives": []}, "ranks": seats}
     facts = {**found, **({} if variables is None else {"variables": variables})}
-    cases = [case(op, size, ranks, nodes=nodes, backend="nccl", device="cuda", variant=variant) for size in SIZES]
+    sizes = [0] if op == "barrier" else SIZES
+    cases = [case(op, size, ranks, nodes=nodes, backend="nccl", device="cuda", variant=variant) for size in sizes]
     hosts = tuple(f"node{number}" for number in range(nodes))
     return judge(pool((synthetic_run(cases, machine=Host(hosts=hosts, facts=facts), samples=5),)))
 
@@ -272,6 +273,14 @@ def test_a_run_over_nccl_is_shown_with_what_its_model_chooses() -> None:
     text = nccl_text(rows)
     assert "NVLS" in text
     assert "2.30.7" in text
+
+
+def test_a_barrier_is_an_all_reduce_of_one_element() -> None:
+    (row,) = nccl_rows(judged("barrier"), catalogue())
+    one = choose("all_reduce", 4, eight("Hopper"))
+    assert (row["algorithm"], row["protocol"]) == (one.expectation.algorithm, one.expectation.protocol)
+    assert (row["first_bytes"], row["last_bytes"], row["expected_seconds"]) == (4, 4, one.seconds)
+    assert row["measured_seconds"] > 0
 
 
 @pytest.mark.parametrize(("ranks", "longest"), [(2, "Ring"), (3, "Ring"), (4, "Ring"), (5, "NVLS"), (8, "NVLS")])

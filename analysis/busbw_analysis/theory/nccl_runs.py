@@ -35,11 +35,18 @@ depends on it. NVLS has one for each GPU.
 """
 
 
+_ONE_ELEMENT_BYTES: Final = 4
+"""PyTorch has its barrier over NCCL as an all_reduce of one float (ProcessGroupNCCL.cpp)."""
+
+
 def choices_of(
     dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
 ) -> tuple[Machine, tuple[Chosen, ...]] | NoModel:
-    """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that."""
-    op = next((one for one in OPS if one == key.op), None)
+    """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that; of a
+    barrier, what it would for one element.
+    """
+    is_barrier = key.op == "barrier"
+    op = next((one for one in OPS if one == ("all_reduce" if is_barrier else key.op)), None)
     if op is None:
         return NoModel(f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row")
     if (key.variant or "").startswith(BY_HAND):
@@ -47,7 +54,7 @@ def choices_of(
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, NoModel):
         return machine
-    return machine, tuple(choose(op, size, machine) for size in sizes_bytes)
+    return machine, tuple(choose(op, _ONE_ELEMENT_BYTES if is_barrier else size, machine) for size in sizes_bytes)
 
 
 def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | NoModel:
