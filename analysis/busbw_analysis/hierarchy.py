@@ -27,6 +27,7 @@ Kind = Literal[
     "GPU cache",
     "HBM",
     "PCIe",
+    "C2C",
     "NVLink",
     "ranks of a host",
     "pairs of GPUs",
@@ -78,7 +79,7 @@ def hierarchy(
     rungs = [
         *_memories(memory, "cpu", "cache", "DRAM", [level for level in known if level.name == "DRAM"], first),
         *_memories(memory, "cuda", "GPU cache", "HBM", [level for level in known if level.name == "HBM"], first),
-        *_to_the_host(curves, [level for level in known if level.name == "PCIe"], first),
+        *_to_the_host(curves, [level for level in known if level.name in {"PCIe", "C2C"}], first),
         *(between_pairs := list(_between_pairs(pairs))),
         *_between_ranks(curves, [level for level in known if not between_pairs or level.name != "NVLink"], first),
         *_files(files, [level for level in known if level.name == "NVMe"], first),
@@ -156,11 +157,12 @@ def _in_words(peak: Peak) -> str:
 
 def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
     """Each of the copies between host and GPU at its best, else the links as they are."""
+    way: Kind = "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
     found = list(_best_of_each_op(curve for curve in curves if curve.series.key.op in TO_THE_HOST))
     for curve, rate, size in found:
-        yield _of_curve(curve, "PCIe", curve.series.key.op.replace("_", " "), rate, size, "algbw")
+        yield _of_curve(curve, way, curve.series.key.op.replace("_", " "), rate, size, "algbw")
     if not found:
-        yield from (_unmeasured(level, "PCIe", host) for level in known if level.peak is not None)
+        yield from (_unmeasured(level, way, host) for level in known if level.peak is not None)
 
 
 def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]]) -> Iterator[Rung]:

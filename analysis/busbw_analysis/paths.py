@@ -8,7 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from busbw.catalogue import Catalogue, Gpu
-from busbw.levels import Peak, called, gpus_of, memory_of, nvlink_of, nvlinks, pcie_of, port_of, rdma_ports
+from busbw.levels import (
+    Peak,
+    called,
+    efa_together,
+    gpus_of,
+    host_link_of,
+    interface_of,
+    is_slingshot,
+    memory_of,
+    nvlink_of,
+    nvlinks,
+    port_of,
+    rdma_ports,
+)
 from busbw.records import JSON
 from busbw.units import format_rate
 from busbw_analysis.load import Dataset, fact
@@ -45,7 +58,7 @@ def gpu_memory(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narro
 
 def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrowest | str:
     """The slowest link to the host among the GPUs of ``ranks``, which each have one of their own."""
-    return _slowest_gpu(dataset, ranks, lambda gpu: pcie_of(gpu, rows))
+    return _slowest_gpu(dataset, ranks, lambda gpu: host_link_of(gpu, rows))
 
 
 def _slowest_gpu(
@@ -108,7 +121,7 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
     linked = row is not None and row.links is not None
     if count or (count is None and (linked or gpu.get("index") is None)):
         return nvlink_of(gpu, rows, peers)  # a reason, too, where it may have links of which nothing was told
-    return pcie_of(gpu, rows)
+    return host_link_of(gpu, rows)
 
 
 def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
@@ -123,6 +136,9 @@ def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue)
             kinds = " + ".join(dict.fromkeys(peak.what for _, peak in ports))
             known = [peak.practical for _, peak in ports if peak.practical is not None]
             practical = sum(known) if len(known) == len(ports) else None
+            instance = efa_together([peak for _, peak in ports], rows)
+            if instance is not None:
+                kinds, practical = instance.name, instance.practical_bytes_per_second
             noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
             return f"{noun} {names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
     return _interface(environment, backend)
@@ -135,6 +151,9 @@ def _rdma(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> Ite
         peak = port_of(port, rows)
         if port.get("up") and isinstance(peak, Peak) and _is_chosen(device, port.get("port"), chosen):
             yield device, peak
+    for nic in fact(environment, "nics") or ():
+        if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), Peak):
+            yield str(nic.get("name")), peak
 
 
 def _is_chosen(device: str, port: JSON, chosen: str) -> bool:

@@ -23,7 +23,7 @@ from busbw_analysis.page import (
 )
 
 _LEAST_TO_DRAW = 2
-_NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe"})
+_NAMED = frozenset({"cache", "GPU cache", "storage", "PCIe", "C2C"})
 _NOTE: Final = (
     "Measured: the best of this run at that level, whose interval or range of launches is low … high. Nominal is of "
     "the datasheet or what the system states, in practice what others reach there or, between ranks of one host, what "

@@ -90,7 +90,7 @@ class Gpu(_Row, frozen=True, kw_only=True):
     """One GPU as a device of the system. ``names`` are what NVML and drivers call it and ``pci`` its PCI identities
     (``10de:2335``). ``memory_bytes_per_second`` counts reads and writes together, ``flops`` are dense FLOP/s by data
     type. ``link`` is the row of its links to other GPUs and ``links`` how many it has; ``pcie`` and ``lanes`` its way
-    to the host.
+    to the host, or ``host_link`` the row of that way where it is not PCI Express.
     """
 
     names: tuple[str, ...] = ()
@@ -102,6 +102,7 @@ class Gpu(_Row, frozen=True, kw_only=True):
     flops: dict[str, float] = msgspec.field(default_factory=dict)
     link: str | None = None
     links: int | None = None
+    host_link: str | None = None
     pcie: str | None = None
     lanes: int = 16
 
@@ -220,14 +221,15 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
         seen.update(("/".join(_key(row)), origin) for row in (*parsed.rate, *parsed.gpu))
         rates.update((_key(row), row) for row in parsed.rate)
         gpus.update((_key(row), row) for row in parsed.gpu)
-    links = {row.name for row in rates.values() if row.kind in {"nvlink", "xgmi"}}
     for gpu in gpus.values():
-        if gpu.link is not None and gpu.link not in links:
-            message = (
-                f"{seen['/'.join(_key(gpu))]}: gpu {gpu.name!r}, key 'link': {gpu.link!r} is no row of kind nvlink or "
-                f"xgmi; there are: {', '.join(sorted(links))}"
-            )
-            raise UsageError(message)
+        for key, named, kinds in (("link", gpu.link, ("nvlink", "xgmi")), ("host_link", gpu.host_link, ("c2c",))):
+            there = {row.name for row in rates.values() if row.kind in kinds}
+            if named is not None and named not in there:
+                message = (
+                    f"{seen['/'.join(_key(gpu))]}: gpu {gpu.name!r}, key '{key}': {named!r} is no row of kind "
+                    f"{' or '.join(kinds)}; there are: {', '.join(sorted(there))}"
+                )
+                raise UsageError(message)
     # A user's row comes first: it may give a shipped GPU's name to a row of another name.
     own_first = sorted(gpus.values(), key=lambda row: _key(row) not in origins)
     return Catalogue(tuple(rates.values()), tuple(own_first), origins)

@@ -18,7 +18,7 @@ import busbw
 from busbw.cluster_facts import allowed_cores, numa_nodes, of_hosts
 from busbw.memory_modules import memory_facts
 from busbw.pci import affinity
-from busbw.rdma import ports
+from busbw.rdma import driver_of, ports
 from busbw.records import JSON
 from busbw.variables import recorded
 
@@ -112,7 +112,7 @@ def last_level_cache_bytes() -> int:
 
 
 def nics() -> list[JSON]:
-    """Network interfaces: name, kind, up, and link speed in bytes per second per direction (None: not told)."""
+    """Network interfaces: name, kind, driver, up, and link speed in bytes per second per direction (None: not told)."""
     found: list[JSON] = []
     for name, facts in sorted(psutil.net_if_stats().items()):
         # The kernel reports 0 or -1 where a link has no speed of its own (loopback, most virtual interfaces).
@@ -123,7 +123,16 @@ def nics() -> list[JSON]:
             if "loopback" in facts.flags
             else ("physical" if Path(f"/sys/class/net/{name}/device").exists() else "virtual")
         )
-        found.append({"name": name, "kind": kind, "up": facts.isup, "speed_bytes_per_second": speed, "mtu": facts.mtu})
+        found.append(
+            {
+                "name": name,
+                "kind": kind,
+                "driver": driver_of(Path("/sys/class/net") / name),
+                "up": facts.isup,
+                "speed_bytes_per_second": speed,
+                "mtu": facts.mtu,
+            }
+        )
     return found
 
 

@@ -16,7 +16,10 @@ from busbw.units import format_rate
 _NVME = re.compile(r"nvme\d+")
 """The kernel's name of a drive, before the number of its namespace and that of a partition."""
 
-Name = Literal["HBM", "NVLink", "PCIe", "DRAM", "NIC", "NVMe"]
+Name = Literal["HBM", "NVLink", "PCIe", "C2C", "DRAM", "NIC", "NVMe"]
+
+EFA = "EFA"
+"""What ports of the Elastic Fabric Adapter are called."""
 
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 """GT/s of a lane → generation of PCI Express."""
@@ -69,11 +72,13 @@ def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
         levels.append(_level("HBM", called(gpu), memory_of(gpu, rows)))
         if gpu.get("nvlink") is not None or (row := rows.gpu(gpu.get("name"), gpu.get("id"))) is None or row.link:
             levels.append(_level("NVLink", called(gpu), nvlink_of(gpu, rows)))
-        levels.append(_level("PCIe", called(gpu), pcie_of(gpu, rows)))
+        levels.append(_level("C2C" if _on_a_superchip(gpu, rows) else "PCIe", called(gpu), host_link_of(gpu, rows)))
     levels.append(_level("DRAM", "host", dram_of(facts, rows)))
     levels += [_level("NIC", name, peak) for name, peak in _networks(facts, rows)]
     levels += [_level("NVMe", _names(drive), _drive(drive, rows)) for drive in _listed(facts, "drives")]
-    return Picture(tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts)), tuple(_resting(facts)))
+    return Picture(
+        tuple(levels), tuple(_findings(facts, rows)), tuple(_untold(facts, rows)), tuple(_resting(facts, rows))
+    )
 
 
 def _level(name: Name, holder: str, found: Peak | str) -> Level:
@@ -162,6 +167,19 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
     return int(told.get("switch") or 0) + direct
 
 
+def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """The way of a GPU to the host in one direction: PCI Express as it is trained, or what its row has instead."""
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
+    return pcie_of(gpu, rows) if link is None else _peak(link)
+
+
+def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
+    """Whether a GPU reaches the host by another way than PCI Express, which then only configures it."""
+    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    return row is not None and row.host_link is not None
+
+
 def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     """The link of a device to the host in one direction, as it is trained."""
     link = device.get("link")
@@ -207,11 +225,7 @@ def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str,
     interfaces = facts.get("nics")
     for nic in interfaces if isinstance(interfaces, list) else ():
         if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
-            speed = nic.get("speed_bytes_per_second")
-            peak = (
-                _stated(float(speed), _ethernet(float(speed), rows)) if speed else "the system does not tell its speed"
-            )
-            yield str(nic.get("name")), peak
+            yield str(nic.get("name")), interface_of(nic, rows)
 
 
 def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
@@ -220,11 +234,44 @@ def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
 
 
+def interface_of(nic: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """A network interface in one direction."""
+    speed = nic.get("speed_bytes_per_second")
+    if not speed:
+        return "the system does not tell its speed"
+    return _stated(float(speed), _slingshot(nic, rows) or _ethernet(float(speed), rows))
+
+
+def _slingshot(nic: Mapping[str, JSON], rows: Catalogue) -> Rate | None:
+    """The row of the same rate, where the driver is that of a Cassini card (cxi_ss1, cxi_eth)."""
+    if not is_slingshot(nic):
+        return None
+    speed = float(nic.get("speed_bytes_per_second") or 0)
+    return next((row for row in rows.rates if row.kind == "slingshot" and _same(row, speed)), None)
+
+
+def is_slingshot(nic: Mapping[str, JSON]) -> bool:
+    """Whether an interface belongs to a card of Slingshot, which carries messages past TCP as RDMA cards do."""
+    return str(nic.get("driver") or "").startswith("cxi")
+
+
+def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Rate | None:
+    """The row of the one kind of instance that has all these ports of EFA; None where several have, or none."""
+    if any(peak.what != EFA for peak in peaks):
+        return None
+    total = sum(peak.nominal for peak in peaks)
+    found = [row for row in rows.rates if row.kind == "efa" and _same(row, total)]
+    return found[0] if len(found) == 1 else None
+
+
 def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     """A port of an RDMA card in one direction."""
     rate = port.get("bytes_per_second")
     if not rate:
         return "the kernel does not tell its rate"
+    if port.get("driver") == "efa":
+        # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
+        return Peak(float(rate), None, EFA, "one direction", "the system states it")
     if port.get("layer") == "InfiniBand":
         return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))))
     return _stated(float(rate), _ethernet(float(rate), rows))
@@ -236,10 +283,14 @@ def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
 
 def _stated(rate: float, row: Rate | None) -> Peak:
     """What the system states counts: the row of the same rate only adds its name and what is practical."""
-    known = row is not None and abs(row.bytes_per_second - rate) <= 0.02 * rate
+    known = row is not None and _same(row, rate)
     what = row.name if known and row is not None else format_rate(rate)
     practical = row.practical_bytes_per_second if known and row is not None else None
     return Peak(rate, practical, what, "one direction", "the system states it")
+
+
+def _same(row: Rate, rate: float) -> bool:
+    return abs(row.bytes_per_second - rate) <= 0.02 * rate
 
 
 def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
@@ -275,7 +326,7 @@ def _all(card: Mapping[str, JSON]) -> list[str]:
 
 
 def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
-    for name, link in _links(facts):
+    for name, link in _links(facts, rows):
         yield from _link_findings(name, link, virtual=bool(facts.get("virtualization")))
     for gpu in gpus_of(facts):
         # One GPU alone has nobody to talk to: clouds leave its links down.
@@ -285,9 +336,9 @@ def _findings(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
         yield from _card_findings(card, facts, rows)
 
 
-def _links(facts: Mapping[str, JSON]) -> Iterator[tuple[str, Mapping[str, JSON]]]:
+def _links(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Mapping[str, JSON]]]:
     """The links of GPUs, cards and drives of which is known how they are trained and what the card could."""
-    devices = [(called(gpu), gpu) for gpu in gpus_of(facts)]
+    devices = [(called(gpu), gpu) for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
     devices += [(_names(one), one) for what in ("nics", "drives") for one in _listed(facts, what)]
     for name, device in devices:
         link, address = device.get("link"), str(device.get("address"))
@@ -299,8 +350,8 @@ def _links(facts: Mapping[str, JSON]) -> Iterator[tuple[str, Mapping[str, JSON]]
             yield (name if address in name else f"{name} ({address})"), link
 
 
-def _resting(facts: Mapping[str, JSON]) -> Iterator[str]:
-    for name, link in _links(facts):
+def _resting(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
+    for name, link in _links(facts, rows):
         speed, most, port = link["trained"]["gigatransfers"], link["card"]["gigatransfers"], link.get("port")
         if speed < most and not (isinstance(port, Mapping) and port["gigatransfers"] <= speed):
             yield (
@@ -357,11 +408,12 @@ def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Ca
         )
 
 
-def _untold(facts: Mapping[str, JSON]) -> Iterator[str]:
+def _untold(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     for source in (facts.get("pci"), facts.get("memory_modules")):
         told = source.get("untold") if isinstance(source, Mapping) else None
         yield from map(str, told if isinstance(told, list) else ())
-    devices = [*gpus_of(facts), *_listed(facts, "nics"), *_listed(facts, "drives")]
+    gpus = [gpu for gpu in gpus_of(facts) if not _on_a_superchip(gpu, rows)]
+    devices = [*gpus, *_listed(facts, "nics"), *_listed(facts, "drives")]
     if silent := [str(one.get("address")) for one in devices if one.get("link") is None]:
         yield f"PCIe link: the kernel does not tell it of {', '.join(silent)}"
     if unnamed := [str(gpu.get("address")) for gpu in gpus_of(facts) if not gpu.get("name")]:

@@ -12,7 +12,8 @@ _RATE = re.compile(r"([0-9.]+) Gb/sec(?: \(([^)]+)\))?")
 
 def ports(sysfs: Path = SYSFS) -> list[JSON]:
     """Every port: ``device``, ``port``, the ``rate`` of one direction in B/s and what the kernel calls it (``4X HDR``),
-    ``layer`` (``InfiniBand`` or ``Ethernet``), and whether it is ``up``. None is what is not told.
+    ``layer`` (``InfiniBand`` or ``Ethernet``), the ``driver`` of the card (``mlx5_core``, ``efa``), and whether it is
+    ``up``. None is what is not told.
     """
     found: list[JSON] = []
     for folder in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
@@ -25,10 +26,19 @@ def ports(sysfs: Path = SYSFS) -> list[JSON]:
                 "bytes_per_second": float(rate[1]) * 1e9 / 8 if rate else None,
                 "rate": rate[2] if rate else None,
                 "layer": _text(folder / "link_layer"),
+                "driver": driver_of(folder.parent.parent),
                 "up": None if state is None else state.endswith("ACTIVE") and "_" not in state,
             }
         )
     return found
+
+
+def driver_of(device: Path) -> str | None:
+    """The driver of the card behind a device of sysfs (``/sys/class/net/eth0``); None where there is no card."""
+    try:
+        return (device / "device/driver").resolve(strict=True).name
+    except OSError:
+        return None
 
 
 def _text(path: Path) -> str | None:

@@ -322,6 +322,45 @@ def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str
     assert unknown == NoRoof("the kernel does not tell how its link was trained")
 
 
+@pytest.mark.parametrize("op", ["host_to_device", "device_to_host", "host_and_device"])
+def test_copies_of_a_superchip_are_under_its_link_between_chips(op: str) -> None:
+    found = on_gpus(op, [{**gpu(0, "NVIDIA GH200 480GB"), "link": None}], ranks=1)
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(450e9)
+    assert "NVLink-C2C of Grace Hopper of GPU 0 on node0" in found.denominator
+
+
+def over_network(backend: str, **facts: JSON) -> Roof | NoRoof:
+    """The roof of an all_reduce of two hosts."""
+    machine = Machine(hosts=("node0", "node1"), facts=facts)
+    size = case("all_reduce", 64 * MIB, backend=backend)
+    dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
+    return roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+
+
+def test_ports_of_efa_are_the_network_of_their_instance() -> None:
+    ports = [
+        {"device": f"rdmap{slot}", "port": 1, "bytes_per_second": 12.5e9, "rate": "4X EDR", "up": True, "driver": "efa"}
+        for slot in range(4)
+    ]
+    found = over_network("mpi", rdma=ports)
+    assert isinstance(found, Roof)
+    assert "4 RDMA ports together: rdmap0, rdmap1, rdmap2, rdmap3 (EFA of P4d) of node0, 50 GB/s" in found.denominator
+
+
+def test_cards_of_slingshot_carry_messages_together() -> None:
+    nics = [
+        {"name": f"hsn{n}", "kind": "physical", "up": True, "driver": "cxi_ss1", "speed_bytes_per_second": 25e9}
+        for n in range(4)
+    ]
+    found = over_network("mpi", nics=nics)
+    assert isinstance(found, Roof)
+    assert "hsn0, hsn1, hsn2, hsn3 (Slingshot 11) of node0, 100 GB/s" in found.denominator
+    over_tcp = over_network("gloo", nics=nics)
+    assert isinstance(over_tcp, Roof)
+    assert "network interface hsn0" in over_tcp.denominator
+
+
 DRIVE = {
     "address": "0000:81:00.0",
     "names": ["nvme0"],
@@ -339,9 +378,9 @@ def test_files_are_under_the_link_of_their_drive() -> None:
     found = roof("storage_read", machine=files_on("/dev/nvme0n1p2"))
     assert isinstance(found, Roof)
     assert found.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
-    assert found.practical == pytest.approx(6.8e9 / 4)
+    assert found.practical == pytest.approx(6.5e9 / 4)
     for said in (
-        "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal, 6.8 GB/s in practice",
+        "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal, 6.5 GB/s in practice",
         "shared by 4 ranks",
     ):
         assert said in found.denominator

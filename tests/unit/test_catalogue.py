@@ -203,6 +203,12 @@ def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
         catalogue(path, {})
 
 
+def test_a_way_to_the_host_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, GPU + 'host_link = "NVLink 4"\n')
+    with pytest.raises(UsageError, match=r"key 'host_link': 'NVLink 4' is no row of kind c2c; there are: NVLink-C2C"):
+        catalogue(path, {})
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"peaks .*absent\.toml: cannot read it"):
         catalogue(tmp_path / "absent.toml", {})

@@ -14,7 +14,7 @@ from busbw.levels import Level, Peak, Picture, picture
 from busbw.memory_modules import memory_facts
 from busbw.nvml import gpus_by_address
 from busbw.pci import affinity
-from busbw.rdma import ports
+from busbw.rdma import driver_of, ports
 from busbw.records import JSON
 
 LaidOut = Callable[[str], Path]
@@ -258,6 +258,79 @@ def test_ports_that_are_down_are_no_level(facts_of: Facts, rows: Catalogue) -> N
     facts = facts_of("dgx-a100", change=unplug)
     assert [port["up"] for port in levels.rdma_ports(facts)] == [False]
     assert [level for level in picture(facts, rows).levels if level.name == "NIC"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [
+        ("NVIDIA GH200 480GB", "NVLink-C2C of Grace Hopper"),
+        ("NVIDIA GH200 144G HBM3e", "NVLink-C2C of Grace Hopper"),
+        ("NVIDIA GB200", "NVLink-C2C of Grace Blackwell"),
+        ("NVIDIA GB300", "NVLink-C2C of Grace Blackwell"),
+    ],
+)
+def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
+    facts_of: Facts, rows: Catalogue, name: str, row: str
+) -> None:
+    def narrow(sysfs: Path) -> None:
+        for told in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
+            told.write_text("1\n", encoding="utf-8")
+
+    facts = facts_of("h200", change=narrow)
+    levels.gpus_of(facts)[0]["name"] = name
+    seen = picture(facts, rows)
+    assert nominal(seen, "C2C") == 450e9
+    assert at(seen, "C2C").why == row
+    assert "PCIe" not in {level.name for level in seen.levels}
+    assert seen.findings == seen.resting == (), "its link of PCI Express carries no copies"
+
+
+def card(sysfs: Path, kind: str, name: str, driver: str) -> Path:
+    """A card of ``driver`` under /sys/class/KIND/NAME."""
+    drivers = sysfs / "bus/pci/drivers" / driver
+    drivers.mkdir(parents=True, exist_ok=True)
+    folder = sysfs / "class" / kind / name
+    (folder / "device").mkdir(parents=True)
+    (folder / "device/driver").symlink_to(drivers)
+    return folder
+
+
+def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
+    for slot in (6, 7, 8, 9):
+        port = card(tmp_path, "infiniband", f"rdmap0s{slot}", "efa") / "ports/1"
+        port.mkdir(parents=True)
+        told = {"rate": "100 Gb/sec (4X EDR)", "state": "4: ACTIVE", "link_layer": "Unspecified"}
+        for what, text in told.items():
+            (port / what).write_text(f"{text}\n", encoding="utf-8")
+    found = ports(tmp_path)
+    assert {port["driver"] for port in found} == {"efa"}
+    peaks = [levels.port_of(port, rows) for port in found]
+    assert peaks == [Peak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
+    instance = levels.efa_together([peak for peak in peaks if isinstance(peak, Peak)], rows)
+    assert instance is not None
+    assert instance.name == "EFA of P4d"
+    assert levels.efa_together([Peak(400e9, None, "EFA", "one direction", "")], rows) is None, "several have that"
+    assert levels.efa_together([Peak(50e9, None, "4X NDR", "one direction", "")], rows) is None
+
+
+def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:
+    port = tmp_path / "class/infiniband/mlx5_0/ports/1"
+    port.mkdir(parents=True)
+    assert [told["driver"] for told in ports(tmp_path)] == [None]
+
+
+def test_an_interface_of_slingshot_is_known_by_its_driver(tmp_path: Path, rows: Catalogue) -> None:
+    driver = driver_of(card(tmp_path, "net", "hsn0", "cxi_ss1"))
+    nic = {"name": "hsn0", "kind": "physical", "up": True, "speed_bytes_per_second": 25e9, "driver": driver}
+    seen = picture({"nics": [nic]}, rows)
+    assert at(seen, "NIC").why == "Slingshot 11"
+    peak = at(seen, "NIC").peak
+    assert peak is not None
+    assert (peak.nominal, peak.practical) == (25e9, 24.3e9)
+    plain = picture({"nics": [{**nic, "driver": "mlx5_core"}]}, rows)
+    assert at(plain, "NIC").why == "200G Ethernet"
+    slower = picture({"nics": [{**nic, "speed_bytes_per_second": 1.25e9}]}, rows)
+    assert at(slower, "NIC").why == "10G Ethernet"
 
 
 # --- memory modules ----------------------------------------------------------------------------------------------
