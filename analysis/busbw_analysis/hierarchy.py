@@ -173,9 +173,12 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]
     matrix, shares = max(direct, key=lambda one: float(np.nanmax(one[0].rate)))
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
-    nominal, denominator = None, f"no roof: {shares.reason}" if isinstance(shares, NoRoof) else "no roof: none is known"
+    nominal = practical = None
+    denominator = f"no roof: {shares.reason}" if isinstance(shares, NoRoof) else "no roof: none is known"
     if isinstance(shares, PairShares):
         nominal = rate / float(shares.share[row, column])
+        reached = float(shares.practical_share[row, column])
+        practical = rate / reached if np.isfinite(reached) else None
         denominator = f"the way between the two; of the pair with the lowest roof: {shares.denominator}"
     yield Rung(
         kind="pairs of GPUs",
@@ -185,7 +188,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]
         high=None,
         how=f"the fastest pair, {matrix.ranks[row]} → {matrix.ranks[column]}, at {format_size(matrix.size_bytes)}",
         nominal=nominal,
-        practical=None,
+        practical=practical,
         denominator=denominator,
     )
 
@@ -244,9 +247,10 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
     roof = curve.roof
     nominal = practical = None
     if isinstance(roof, Roof):
-        most = roof.algbw if curve.series.bus_factor is None else roof.busbw
+        no_bus = curve.series.bus_factor is None
+        most, reached = (roof.algbw, roof.practical) if no_bus else (roof.busbw, roof.practical_busbw)
         # What was measured in this run is no datasheet: it stands as what is reached in practice.
-        nominal, practical = (None, most) if roof.measured else (most, _practical(roof, most))
+        nominal, practical = (None, most) if roof.measured else (most, reached)
     return Rung(
         kind=kind,
         name=name,
@@ -258,10 +262,6 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
         practical=practical,
         denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
     )
-
-
-def _practical(roof: Roof, most: float | None) -> float | None:
-    return None if roof.practical is None or most is None else most * roof.practical / roof.algbw
 
 
 def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[Rung]:

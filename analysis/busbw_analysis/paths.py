@@ -141,7 +141,7 @@ def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue)
                 kinds, practical = instance.name, instance.practical_bytes_per_second
             noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
             return f"{noun} {names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
-    return _interface(environment, backend)
+    return _interface(environment, backend, rows)
 
 
 def _rdma(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
@@ -172,14 +172,14 @@ def _is_chosen(device: str, port: JSON, chosen: str) -> bool:
     return named != unwanted
 
 
-def _interface(environment: Mapping[str, JSON], backend: str) -> tuple[str, Peak] | str:
+def _interface(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
     """The slowest interface that the ranks may have used, or what is missing."""
     interfaces = fact(environment, "nics")
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
     chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE.get(backend, _GLOO_INTERFACE)}")
     names = set(str(chosen).split(",")) if chosen else None
-    usable: list[tuple[str, float]] = []
+    usable: list[tuple[float, str, Peak | str]] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
         if (
@@ -190,13 +190,14 @@ def _interface(environment: Mapping[str, JSON], backend: str) -> tuple[str, Peak
             continue
         speed = fact(interface, "speed_bytes_per_second")
         if isinstance(speed, int | float) and speed > 0:
-            usable.append((name, float(speed)))
+            usable.append((float(speed), name, interface_of(interface, rows)))
         elif names is not None:
             return f"does not know the speed of {name}"
     if not usable:
         return "does not know the speed of any interface that is up"
-    name, speed = min(usable, key=lambda found: found[1])
-    return f"network interface {name}", Peak(speed, None, name, "one direction", "as the system states it")
+    speed, name, known = min(usable, key=lambda found: found[0])
+    practical = known.practical if isinstance(known, Peak) else None
+    return f"network interface {name}", Peak(speed, practical, name, "one direction", "as the system states it")
 
 
 def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:

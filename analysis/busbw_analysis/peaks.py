@@ -9,6 +9,7 @@ system states and the catalogue. Where none is known there is no roof: a percent
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from busbw.catalogue import Catalogue
 from busbw.levels import Peak, dram_of, drive_of
@@ -47,20 +48,33 @@ COMPUTE = frozenset({"matmul", "attention", "attention_unfused"})
 """Ops that are bound by arithmetic as well as by memory: ``roofline`` tells by which."""
 
 
+RoofLevel = Literal["DRAM", "HBM", "PCIe", "NVLink-C2C", "links of GPUs", "network", "storage", "memory copy of a host"]
+
+
 @dataclass(frozen=True, slots=True)
 class Roof:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
 
-    ``denominator`` is the sentence behind every percentage: what, which direction, measured or nominal, from where.
-    ``measured`` tells a rate of this run from one that the system states. ``practical`` is the algbw that others reach
-    on such hardware (None: not known).
+    ``level`` is which part of the machine allows no more, ``holder`` whose it is. ``denominator`` is the sentence
+    behind every percentage: what, which direction, measured or nominal, from where. ``measured`` tells a rate of this
+    run from one that the system states. ``practical`` is the algbw that others reach on such hardware (None: not
+    known).
     """
 
     algbw: float
     busbw: float | None
+    level: RoofLevel
+    holder: str
     denominator: str
     measured: bool
     practical: float | None = None
+
+    @property
+    def practical_busbw(self) -> float | None:
+        """The busbw that others reach on such hardware; None where it is not known, or the op has none."""
+        if self.practical is None or self.busbw is None:
+            return None
+        return self.busbw * self.practical / self.algbw
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +178,7 @@ def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
 
 def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """The link of the drive that the files are on, which the ranks of a host share."""
-    found: list[tuple[Peak, str, int]] = []
+    found: list[tuple[Peak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         told = dataset.environment(host).get("storage")
         device = told.get("device") if isinstance(told, Mapping) else None
@@ -173,13 +187,14 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
         drive = drive_of(dataset.environment(host), str(device), rows)
         if isinstance(drive, str):
             return NoRoof(f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}")
-        found.append((drive, f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction", ranks))
-    peak, words, ranks = min(found, key=lambda one: one[0].nominal / one[2])
+        words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
+        found.append((drive, host, words, ranks))
+    peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
     reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     shared = "" if ranks == 1 else f", shared by {ranks} ranks"
     denominator = f"{words}, nominal{reached} (source: {peak.source}){shared}"
     practical = None if peak.practical is None else peak.practical / ranks
-    return Roof(peak.nominal / ranks, None, denominator, measured=False, practical=practical)
+    return Roof(peak.nominal / ranks, None, "storage", host, denominator, measured=False, practical=practical)
 
 
 def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
@@ -187,12 +202,12 @@ def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof 
     memory = gpu_memory(dataset, series.key.ranks, rows)
     if isinstance(memory, str):
         return NoRoof(memory)
-    return _under_memory(memory.peak, memory.in_words("GPUs"), series.key.op, 1)
+    return _under_memory(memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), series.key.op, 1)
 
 
 def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """The memory of the slowest host, which its ranks share."""
-    found: list[tuple[Peak, str, int]] = []
+    found: list[tuple[Peak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
         if isinstance(peak, str):
@@ -202,12 +217,12 @@ def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof
             f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, nominal{reached} "
             f"(source: {peak.source})"
         )
-        found.append((peak, words, ranks))
-    peak, words, ranks = min(found, key=lambda one: one[0].nominal / one[2])
-    return _under_memory(peak, words, series.key.op, ranks)
+        found.append((peak, host, words, ranks))
+    peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
+    return _under_memory(peak, "DRAM", host, words, series.key.op, ranks)
 
 
-def _under_memory(peak: Peak, words: str, op: str, ranks: int) -> Roof:
+def _under_memory(peak: Peak, level: RoofLevel, holder: str, words: str, op: str, ranks: int) -> Roof:
     """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
     moved = TRAFFIC[op] * ranks
     algbw = peak.nominal / moved
@@ -215,7 +230,7 @@ def _under_memory(peak: Peak, words: str, op: str, ranks: int) -> Roof:
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
     denominator = f"{words}; {op} {by} {TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
     practical = None if peak.practical is None else peak.practical / moved
-    return Roof(algbw, None, denominator, measured=False, practical=practical)
+    return Roof(algbw, None, level, holder, denominator, measured=False, practical=practical)
 
 
 def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
@@ -225,7 +240,9 @@ def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof |
         return NoRoof(link)
     both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
-    return Roof(link.peak.nominal, None, denominator, measured=False, practical=link.peak.practical)
+    peak = link.peak
+    level: RoofLevel = "PCIe" if peak.what.startswith("PCIe") else "NVLink-C2C"
+    return Roof(peak.nominal, None, level, link.holder, denominator, measured=False, practical=peak.practical)
 
 
 def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
@@ -238,12 +255,26 @@ def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRo
     if isinstance(links, str):
         return NoRoof(links)
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
-    algbw = links.peak.nominal / multiple
     denominator = (
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch does the sums (NVLS): then more than 100 % is possible"
     )
-    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=False)
+    level: RoofLevel = "PCIe" if links.peak.what.startswith("PCIe") else "links of GPUs"
+    return _under_links(series, links.peak, multiple, level, links.holder, denominator)
+
+
+def _under_links(series: Series, peak: Peak, multiple: float, level: RoofLevel, holder: str, denominator: str) -> Roof:
+    """What is left of a way out for S of an op that must carry ``multiple`` times S through it."""
+    algbw = peak.nominal / multiple
+    return Roof(
+        algbw,
+        None if series.bus_factor is None else algbw * series.bus_factor,
+        level,
+        holder,
+        denominator,
+        measured=False,
+        practical=None if peak.practical is None else peak.practical / multiple,
+    )
 
 
 def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float) -> Roof | NoRoof:
@@ -263,7 +294,8 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
         f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
         f"rank copied once{shared}"
     )
-    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=True)
+    busbw = None if series.bus_factor is None else algbw * series.bus_factor
+    return Roof(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
 
 
 def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
@@ -282,14 +314,13 @@ def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | N
     name, peak = speeds[slowest]
     placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    algbw = peak.nominal / multiple
     reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     denominator = (
         f"{name} of {slowest}, {format_rate(peak.nominal)} in one direction, nominal (as the system "
         f"states it){reached}, the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
-    return Roof(algbw, None if series.bus_factor is None else algbw * series.bus_factor, denominator, measured=False)
+    return _under_links(series, peak, multiple, "network", f"{name} of {slowest}", denominator)
 
 
 Crossing = Callable[[Sequence[str], int], float]

@@ -23,40 +23,54 @@ _STAGED = "peer_copy_staged"
 
 @dataclass(frozen=True, slots=True)
 class PairShares:
-    """What each pair of a matrix reached of its own roof (n × n; NaN where nothing was measured). ``denominator`` says
-    what 100 % is, of the pair with the lowest roof.
+    """What each pair of a matrix reached of its own roof (n × n; NaN where nothing was measured) and of what others
+    reach on such hardware (``practical_share``; NaN where that is not known, too). ``denominator`` says what 100 % is,
+    of the pair with the lowest roof.
     """
 
     share: npt.NDArray[np.float64]
+    practical_share: npt.NDArray[np.float64]
     denominator: str
+
+
+@dataclass(frozen=True, slots=True)
+class _PairRoof:
+    nominal: float
+    denominator: str
+    practical: float | None
 
 
 def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | NoRoof | None:
     """The shares of one matrix, or why there are none; None where its pairs send messages."""
     if matrix.op not in {*DIRECT, _STAGED}:
         return None
-    share = np.full_like(matrix.rate, np.nan)
-    roofs: list[tuple[float, str]] = []
+    share, practical_share = np.full_like(matrix.rate, np.nan), np.full_like(matrix.rate, np.nan)
+    roofs: list[_PairRoof] = []
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
         roof = _staged(dataset, pair, rows) if matrix.op == _STAGED else _direct(dataset, matrix.op, pair, rows)
         if isinstance(roof, str):
             return NoRoof(f"{pair[0]} → {pair[1]}: {roof}")
         roofs.append(roof)
-        share[row, column] = matrix.rate[row, column] / roof[0]
-    return PairShares(share, min(roofs)[1]) if roofs else NoRoof("no pair was measured")
+        share[row, column] = matrix.rate[row, column] / roof.nominal
+        if roof.practical is not None:
+            practical_share[row, column] = matrix.rate[row, column] / roof.practical
+    if not roofs:
+        return NoRoof("no pair was measured")
+    lowest = min(roofs, key=lambda one: (one.nominal, one.denominator))
+    return PairShares(share, practical_share, lowest.denominator)
 
 
-def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> tuple[float, str] | str:
+def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> _PairRoof | str:
     """The NVLinks between the two, else the link to the host of the one that has the slower one."""
     way = gpu_links(dataset, pair, rows)
     if isinstance(way, str):
         return way
     both = "; each direction has it to itself" if op == "peer_copy_both" else ""
-    return way.peak.nominal, f"{way.in_words('GPUs')}{both}"
+    return _PairRoof(way.peak.nominal, f"{way.in_words('GPUs')}{both}", way.peak.practical)
 
 
-def _staged(dataset: Dataset, pair: Sequence[int], rows: Catalogue) -> tuple[float, str] | str:
+def _staged(dataset: Dataset, pair: Sequence[int], rows: Catalogue) -> _PairRoof | str:
     """Down the link of one and then up that of the other: t ≥ S / B₁ + S / B₂."""
     links = [host_links(dataset, [rank], rows) for rank in pair]
     missing = next((link for link in links if isinstance(link, str)), None)
@@ -64,5 +78,7 @@ def _staged(dataset: Dataset, pair: Sequence[int], rows: Catalogue) -> tuple[flo
         return missing
     down, up = (link for link in links if not isinstance(link, str))
     rate = 1 / (1 / down.peak.nominal + 1 / up.peak.nominal)
+    known = [link.peak.practical for link in (down, up) if link.peak.practical is not None]
+    practical = 1 / sum(1 / one for one in known) if len(known) == len(links) else None
     words = f"{format_rate(rate)}, all of S down and then all of it up: {down.in_words('GPUs')}; {up.in_words('GPUs')}"
-    return rate, words
+    return _PairRoof(rate, words, practical)

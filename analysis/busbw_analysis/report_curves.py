@@ -170,6 +170,9 @@ def _finding(curve: Curve, label: str) -> str:
     roof = _roof_of(curve)
     if roof is not None:
         text += f", {percent(best / roof)} % of the roof of {format_rate(roof)}"
+        practical = _practical_of(curve)
+        if practical is not None:
+            text += f" and {percent(best / practical)} % of the {format_rate(practical)} that are reached in practice"
     return f"{text}."
 
 
@@ -183,6 +186,13 @@ def _roof_of(curve: Curve) -> float | None:
     if not isinstance(curve.roof, Roof):
         return None
     return curve.roof.algbw if curve.series.bus_factor is None else curve.roof.busbw
+
+
+def _practical_of(curve: Curve) -> float | None:
+    """What others reach on such hardware, in the rate that the curve is drawn in."""
+    if not isinstance(curve.roof, Roof):
+        return None
+    return curve.roof.practical if curve.series.bus_factor is None else curve.roof.practical_busbw
 
 
 def _time_panel(curves: Sequence[Curve]) -> Panel:

@@ -220,6 +220,12 @@ def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
         f"Of the roof of its pair each copy reaches {known.min():.0%} to {known.max():.0%}, the median "
         f"{float(np.median(known)):.0%}. 100 % of the lowest of these roofs is {shares.denominator}"
     )
+    practical = shares.practical_share[np.isfinite(shares.practical_share)]
+    if len(practical):
+        text += (
+            f". Of what is reached in practice that is {practical.min():.0%} to {practical.max():.0%}, the median "
+            f"{float(np.median(practical)):.0%}"
+        )
     return [Paragraph(sentence(text))]
 
 

@@ -171,7 +171,13 @@ def _roof_words(curve: Curve, point: Point, roof_share: float | None) -> Iterato
     if isinstance(curve.roof, NoRoof):
         yield f"no roof: {curve.roof.reason}"
     elif roof_share is not None:
-        yield f"busbw {format_rate(point.busbw)} is {roof_share:.0%} of {format_rate(curve.roof.busbw)}"
+        practical = curve.roof.practical_busbw
+        reached = (
+            f", {point.busbw / practical:.0%} of the {format_rate(practical)} that are reached in practice"
+            if practical is not None and point.busbw is not None
+            else ""
+        )
+        yield f"busbw {format_rate(point.busbw)} is {roof_share:.0%} of {format_rate(curve.roof.busbw)}{reached}"
         if roof_share > 1:
             yield _above(curve.roof)
         if curve.series.moved_factor > 1:

@@ -51,6 +51,7 @@ def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
     found = roof(op)
     assert isinstance(found, Roof)
     assert found.busbw == pytest.approx(busbw, rel=1e-3)
+    assert (found.level, found.holder, found.practical_busbw) == ("memory copy of a host", "node0", None)
     assert found.measured
     assert "memory copy of node0, 8 GB/s" in found.denominator
     assert "measured in this run" in found.denominator
@@ -105,10 +106,36 @@ def test_hosts_are_under_the_speed_of_their_interface() -> None:
     # 2 ranks a host, each sends 2 of its 4 blocks to the other host: S through the interface, so algbw ≤ 12.5 GB/s.
     assert found.algbw == pytest.approx(12.5e9)
     assert found.busbw == pytest.approx(12.5e9 * 3 / 4)
+    wire = ROWS.rate("ethernet", "100G Ethernet")
+    assert wire is not None
+    assert found.practical == wire.practical_bytes_per_second
     assert not found.measured
     assert "eth0" in found.denominator
     assert "nominal" in found.denominator
     assert "one direction" in found.denominator
+
+
+def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
+    port = {
+        "device": "mlx5_0",
+        "port": 1,
+        "up": True,
+        "layer": "InfiniBand",
+        "rate": "4X NDR",
+        "bytes_per_second": 50e9,
+    }
+    machine = Machine(hosts=("node0", "node1"), facts={"rdma": [port]})
+    run = synthetic_run(
+        [case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)], QUIET, machine=machine
+    )
+    dataset = pool((run,))
+    found = roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    assert isinstance(found, Roof)
+    assert found.level == "network"
+    assert found.holder.startswith("RDMA port mlx5_0")
+    assert found.practical is not None
+    assert found.practical_busbw == pytest.approx(found.practical), "two hosts carry S each way, and the factor is 1"
+    assert f"{found.practical / 1e9:.3g} GB/s in practice" in found.denominator
 
 
 def test_an_unknown_interface_speed_is_no_roof() -> None:
@@ -218,6 +245,11 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     found = on_gpus(op, [gpu(number) for number in range(4)])
     assert isinstance(found, Roof)
     assert found.busbw == pytest.approx(busbw)
+    assert (found.level, found.holder) == ("links of GPUs", "GPU 0")
+    link = ROWS.rate("nvlink", "NVLink 4")
+    assert link is not None
+    assert link.practical_bytes_per_second is not None
+    assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
         "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal, 371 GB/s in practice",
@@ -253,6 +285,7 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     assert isinstance(found, Roof)
     assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
     assert "PCIe 5 x8 as trained of GPU 1" in found.denominator
+    assert (found.level, found.holder) == ("PCIe", "GPU 1")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,11 @@ def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: f
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(0.8, rel=1e-3)
     assert shares.share[1, 0] == pytest.approx(0.8, rel=1e-3)
+    row = ROWS.rate("pcie", "PCIe 5") if op == "peer_copy_staged" else ROWS.rate("nvlink", "NVLink 4")
+    assert row is not None
+    assert row.practical_bytes_per_second is not None
+    practical = row.practical_bytes_per_second / row.bytes_per_second
+    assert shares.practical_share[0, 1] == pytest.approx(0.8 / practical, rel=1e-3)
     assert said in shares.denominator
     assert judgement.curves == (), "pairs that take turns are no curve"
 
@@ -68,6 +73,10 @@ def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were
     (pair,) = [rung for rung in rungs if rung.kind == "pairs of GPUs"]
     assert pair.measured == pytest.approx(0.8 * NVLINK, rel=1e-3)
     assert pair.share == pytest.approx(0.8, rel=1e-3)
+    link = ROWS.rate("nvlink", "NVLink 4")
+    assert link is not None
+    assert link.practical_bytes_per_second is not None
+    assert pair.practical == pytest.approx(18 * link.practical_bytes_per_second, rel=1e-3)
     assert "at 64 MiB" in pair.how
     assert "NVLink" not in {rung.kind for rung in rungs}
     assert [rung.kind for rung in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).rungs] == []
