@@ -21,6 +21,9 @@ OPS = (
 PAIRS = ("ping_pong", "pair_uni", "pair_bidir")
 DELAYS_MS = (2, 10)
 SIZE_BYTES = 1024
+RATE_MBIT = 100
+LARGE_BYTES = 4 << 20
+"""A message of this size takes a third of a second at that rate, beside which a delay is nothing."""
 
 PLAN = """\
 name = "delays"
@@ -69,3 +72,22 @@ def test_delays_of_gloo_are_those_of_its_programs(network: Bed, tmp_path: Path, 
     counted = {op: (took_ms[op, long] - took_ms[op, short]) / (long - short) for op in ops}
     # What a busy machine adds is a part of a delay, and the counts are whole numbers.
     assert counted == pytest.approx({op: expected(op, hosts) for op in ops}, abs=0.4)
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("hosts", [2, 3, 4])
+@measured
+def test_messages_of_a_broadcast_share_the_link_of_who_sends_them(network: Bed, tmp_path: Path, hosts: int) -> None:
+    results = Path(mkdtemp(dir=tmp_path))
+    plan = results / "plan.toml"
+    plan.write_text(PLAN.format(ops='"broadcast"', size=LARGE_BYTES), encoding="utf-8")
+    network.set_network(Network(RATE_MBIT, 1))
+    with Ranks(network, results) as ranks:
+        ends = ranks.run("--plan", plan, "--results-dir", results, "--quiet", hosts=network.names[:hosts])
+    assert [end.code for end in ends] == [0] * hosts, ends
+    (curve,) = judge(load([*store.folders(results)])).curves
+    one_message_ns = LARGE_BYTES * 8e3 / RATE_MBIT * 9038 / 8948  # of a frame the latter are data
+    row = model_for("broadcast", "gloo")
+    assert isinstance(row, CostModel)
+    wanted = row.rank_bytes(hosts, LARGE_BYTES) / LARGE_BYTES
+    assert curve.series.points[0].time_ns / one_message_ns == pytest.approx(wanted, rel=0.1)
