@@ -97,6 +97,8 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert not run.not_reached
     assert told.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}
+    if name == "mpirun of Open MPI":
+        assert all(facts["mpi"]["transport"]["pml"] == "ob1" for facts in run.run.environments.values())
 
 
 def test_the_mpirun_of_another_library_is_refused_in_words(

@@ -92,7 +92,13 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
     assert facts["threads"] in {"single", "funneled", "serialized", "multiple"}
     assert facts["loop"] == ("compiled" if _NO_COMPILER is None else "python")
     assert facts["cuda_aware"] in {True, False, "unknown"}
-    assert all(facts["transport"].values())
+    library, transport = facts["library"], facts["transport"]
+    if library.startswith("MPICH"):
+        assert transport["netmod"] in facts["device"].partition(":")[2].split()
+    elif library.startswith("Open MPI"):
+        assert transport["pml"] == "ob1", "which local ranks are given"
+    assert transport
+    assert all(transport.values())
 
 
 def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(commands: Commands) -> None:

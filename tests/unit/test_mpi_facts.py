@@ -32,6 +32,54 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
     assert mpi_facts.device_in("Open MPI v5.0.11, package: Open MPI") is None
 
 
+@pytest.mark.parametrize(
+    ("device", "variables", "transport"),
+    [
+        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": mpi_facts.NOT_TOLD}),
+        ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
+        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": mpi_facts.NOT_TOLD}),
+        ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
+        (
+            "ch4:ofi",
+            {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"},
+            {"netmod": "ofi", "provider": "cxi"},
+        ),
+        ("ch3:nemesis", {}, {"netmod": "nemesis"}),
+        ("ch3", {}, {"netmod": mpi_facts.NOT_TOLD}),
+    ],
+)
+def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
+    device: str, variables: dict[str, str], transport: dict[str, str]
+) -> None:
+    assert mpi_facts.of_mpich(device, variables) == transport
+
+
+@pytest.mark.parametrize(
+    ("pml", "transport"),
+    [
+        ("ob1", {"pml": "ob1", "btl": mpi_facts.NOT_TOLD}),
+        ("ucx", {"pml": "ucx", "UCX_TLS": "tcp"}),
+        ("cm", {"pml": "cm", "mtl": mpi_facts.NOT_TOLD}),
+        (None, {"pml": mpi_facts.NOT_TOLD}),
+    ],
+)
+def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
+    assert mpi_facts.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
+
+
+def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_facts, "_controls", dict)
+    for version in (_MPICH, "Open MPI v5.0.11", "Intel(R) MPI Library 2021.18", "MVAPICH 4.1", ""):
+        monkeypatch.setattr(mpi_facts, "library", lambda version=version: version)
+        told = mpi_facts.transport()
+        assert told
+        assert all(told.values())
+    monkeypatch.setattr(mpi_facts, "_controls", lambda: {"btl": "self,sm"})
+    monkeypatch.setattr(mpi_facts, "library", lambda: "Open MPI v5.0.11")
+    monkeypatch.setattr(mpi_facts, "selected", lambda _name: "ob1")
+    assert mpi_facts.transport() == {"pml": "ob1", "btl": "self,sm"}
+
+
 @pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])
 def test_whether_gpu_memory_is_taken_is_what_the_library_says(
     answer: object, *, aware: bool | None, monkeypatch: pytest.MonkeyPatch

@@ -1,12 +1,14 @@
 """What the MPI library says of itself once it is initialised: version, transport, whether it takes GPU memory.
 
-Nothing is guessed: a variable of control that the library does not have, or that nobody has set, is not there.
+Nothing is guessed: what decides the transport and is told by nobody is "not told by the library".
 """
 
 import ctypes
+import os
+from collections.abc import Mapping
 
 from busbw import compiled
-from busbw.backends.mpi_native import MPI, function
+from busbw.backends.mpi_native import MPI, function, scopes
 from busbw.records import JSON
 
 THREADS = {
@@ -30,6 +32,8 @@ CONTROLS = (
 """Variables of control (MPI_T) that choose the transport, in MPICH and in Open MPI; their values are words. However one
 was set, by the environment, a file or a default: the library tells it alike.
 """
+
+NOT_TOLD = "not told by the library"
 
 _LONGEST = 4096
 _DEVICE = "MPICH Device:"
@@ -87,7 +91,75 @@ def unaware(name: str, *, aware: bool | None) -> str | None:
 
 
 def transport() -> dict[str, str]:
-    """The values of ``CONTROLS`` that are set, through the library's own interface to them."""
+    """What brings messages to other ranks: the library's own module for it, and what that module was told to use.
+
+    With it the values of ``CONTROLS`` that are set, through the library's own interface to them.
+    """
+    version = library()
+    if version.startswith("Open MPI"):
+        chosen = of_open_mpi(selected("mca_pml_base_selected_component"), os.environ)
+    elif (device := device_in(version)) is not None:
+        chosen = of_mpich(device, os.environ)
+    elif version.startswith("Intel(R) MPI"):
+        chosen = {"fabrics": os.environ.get("I_MPI_FABRICS", NOT_TOLD), **_below("ofi", os.environ)}
+    else:
+        chosen = {"transport": NOT_TOLD}
+    return {**chosen, **_controls()}
+
+
+def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The network module of MPICH, of those in ``device`` (``ch4:ucx ofi``): the one that a variable names, which may
+    have three prefixes, or else the first (src/mpid/ch4/src/ch4_init.c, choose_netmod).
+    """
+    _, _, modules = device.partition(":")
+    prefixes = ("MPIR_CVAR", "MPIR_PARAM", "MPICH")
+    named = next((value for one in prefixes if (value := variables.get(f"{one}_CH4_NETMOD"))), None)
+    netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_TOLD)).lower()
+    named = next((value for one in prefixes if (value := variables.get(f"{one}_OFI_USE_PROVIDER"))), None)
+    return {"netmod": netmod, **_below(netmod, variables, named)}
+
+
+def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]:
+    """What Open MPI sends by: ``pml``, its selected component for messages between two ranks, and what lies below."""
+    if pml == "ob1":
+        return {"pml": pml, "btl": NOT_TOLD}
+    if pml == "cm":
+        return {"pml": pml, "mtl": NOT_TOLD}
+    return {"pml": pml or NOT_TOLD, **_below(pml, variables)}
+
+
+def _below(module: str | None, variables: Mapping[str, str], provider: str | None = None) -> dict[str, str]:
+    """What UCX or libfabric was told to use, where ``module`` is one of them; which of it they use they do not say."""
+    if module == "ucx":
+        return {"UCX_TLS": variables.get("UCX_TLS", NOT_TOLD)}
+    if module == "ofi":
+        return {"provider": provider or variables.get("I_MPI_OFI_PROVIDER") or variables.get("FI_PROVIDER", NOT_TOLD)}
+    return {}
+
+
+_TYPE_AT, _NAME_AT = 40, 84
+"""Where a component of Open MPI says of what kind it is, and its name: struct mca_base_component_t, opal/mca/mca.h, of
+Open MPI 2 to 5. Two versions, each of three numbers, stand before the first, and a project's name of 16 characters.
+"""
+
+
+def selected(name: str) -> str | None:
+    """The component in Open MPI's variable ``name``, ``mca_pml_base_selected_component``; None where there is none, or
+    it does not begin as a component does.
+    """
+    kind = name.split("_")[1].encode()
+    for scope in scopes():
+        try:
+            raw = bytes((ctypes.c_char * (_NAME_AT + 64)).in_dll(scope, name))
+        except ValueError:
+            continue
+        told, called = (raw[at:].partition(b"\0")[0] for at in (_TYPE_AT, _NAME_AT))
+        if told == kind and called.isascii():
+            return called.decode() or None
+    return None
+
+
+def _controls() -> dict[str, str]:
     start, end = function("MPI_T_init_thread"), function("MPI_T_finalize")
     provided = ctypes.c_int()
     if start is None or end is None or start(MPI.THREAD_SINGLE, ctypes.byref(provided)) != MPI.SUCCESS:

@@ -27,7 +27,7 @@ except (ImportError, RuntimeError) as error:
     )
     raise LaunchError(message) from error
 
-__all__ = ["MPI", "Buffer", "Counts", "Spec", "Step", "Steps", "address", "function"]
+__all__ = ["MPI", "Buffer", "Counts", "Spec", "Step", "Steps", "address", "function", "scopes"]
 
 Counts = tuple[list[int], list[int]]
 Spec = tuple[MPI.buffer, int | Counts, MPI.Datatype]
@@ -44,7 +44,7 @@ _SHARED = {"Allreduce", "Reduce", "Reduce_scatter_block"}
 
 def function(name: str) -> "Callable[..., int] | None":
     """Function ``name`` of the library; None when it has none of that name."""
-    for scope in _scopes():
+    for scope in scopes():
         try:
             found: Callable[..., int] = getattr(scope, name)
         except AttributeError:
@@ -61,7 +61,7 @@ def address(name: str) -> int | None:
 
 
 @cache
-def _scopes() -> tuple[ctypes.CDLL, ...]:
+def scopes() -> tuple[ctypes.CDLL, ...]:
     """Where mpi4py's own calls are looked up, in that order: a profiler that was preloaded comes first."""
     return ctypes.CDLL(None), ctypes.CDLL(MPI.__file__)
 
