@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from itertools import product
 from typing import cast
 
+import msgspec
+
 from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
-from busbw.ops.groups import Round, pair_rounds, split_world
+from busbw.ops.groups import Round, in_turn, pair_rounds, split_world
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
 from busbw.plan import PlacementChoice, Plan, Sweep
@@ -55,7 +57,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[tuple[str, str], traffic.Weights] = {}
-    for sweep in plan.sweep:
+    sweeps = (
+        msgspec.structs.replace(sweep, groups=split)
+        for sweep in plan.sweep
+        for split in in_turn(sweep.groups.replace(" ", ""), ranks)
+    )
+    for sweep in sweeps:
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
             variants = _variants(op, sweep, way, cores)
@@ -99,7 +106,7 @@ def _cases_of(
             size_bytes=size,
             ranks=ranks,
             nodes=nodes,
-            group=sweep.groups.replace(" ", ""),
+            group=sweep.groups,
             mode=cast("Mode", mode),
             sync=sweep.sync,
             cache=sweep.cache,

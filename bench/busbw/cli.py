@@ -126,7 +126,9 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     help="GPUs: hold the stream while calls are handed to it, so that launching them is not in the time.",
 )
 @click.option("--placement", help="Buffers: native (what the op has), in, out, or both.  [default: native]")
-@click.option("--groups", help="all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3.  [default: all]")
+@click.option(
+    "--groups", help="all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]"
+)
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
 @click.option("--skew", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
 @click.option(

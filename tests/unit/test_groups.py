@@ -44,7 +44,7 @@ def test_a_list_keeps_its_order_and_leaves_the_others_idle() -> None:
 @pytest.mark.parametrize(
     ("spec", "said"),
     [
-        ("half", "not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK"),
+        ("half", "not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK"),
         ("", "not a split"),
         ("0,1;", "not a split"),
         ("-1,0", "not a split"),

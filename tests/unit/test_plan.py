@@ -12,7 +12,8 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from busbw import cases as planned
-from busbw import plan
+from busbw import plan, units
+from busbw.backends.local import LOCAL
 from busbw.errors import UsageError
 from busbw.ops import OPS, traffic
 from busbw.ops.groups import split_world
@@ -20,6 +21,7 @@ from busbw.plan import Plan, Sweep, Timing
 from busbw.records import DTYPE_BYTES, Case
 
 HERE = Path()
+COMPUTE = {"matmul", "attention", "attention_unfused"}
 GOOD_SWEEP = '[[sweep]]\nops = ["all_reduce"]\nsizes = "8"\n'
 
 
@@ -242,6 +244,35 @@ def test_sweeps_of_one_skew_over_different_groups_keep_their_own_traffic() -> No
     sweeps = tuple(Sweep(ops=("all_to_all_v",), sizes="1KiB", groups=groups) for groups in ("all", "div:2"))
     expanded = planned.expand(Plan(sweep=sweeps), 4, 1)
     assert [len(planned.shares(case, expanded.weights)) for case in expanded.cases] == [4, 2]
+
+
+def test_each_is_every_rank_alone_one_after_the_other() -> None:
+    cases = cases_of(Sweep(ops=("memory_copy",), sizes="1KiB,1MiB", groups=" each "), ranks=3)
+    assert [case.group for case in cases] == ["0", "0", "1", "1", "2", "2"]
+    assert all(len(split_world(case.group, 3)) == 1 for case in cases)
+
+
+@pytest.mark.parametrize("name", ["memory-gpu", "roofline-gpu"])
+def test_no_case_of_the_suites_for_gpus_is_refused_by_its_kernel(name: str) -> None:
+    cases = planned.expand(plan.read_suite(name), 2, 1, "cuda").cases
+    refused = {
+        (case.op, case.dtype): reason
+        for case in cases
+        if OPS[case.op].local and (reason := LOCAL[case.op].refuse(case)) is not None
+    }
+    # The driver works at pageable copies on the host: both directions cannot be under way together.
+    assert {op for op, _ in refused} <= {"host_and_device"}
+    assert all("pageable" in reason for reason in refused.values())
+
+
+def test_the_suites_for_gpus_copy_what_no_earlier_call_left_in_a_cache() -> None:
+    """But for the sweep over working sets, which looks for caches, and pairs, whose buffers are on two GPUs."""
+    for name in ("memory-gpu", "roofline-gpu"):
+        for sweep in plan.read_suite(name).sweep:
+            sweeps_caches = "stream_triad" in sweep.ops and len(units.parse_sizes(sweep.sizes)) > 1
+            copies = all(OPS[op].local for op in sweep.ops) and not any(op in COMPUTE for op in sweep.ops)
+            if copies and not sweeps_caches and not any(op.startswith("peer") for op in sweep.ops):
+                assert sweep.cache == "rotating", sweep.ops
 
 
 def test_traffic_comes_from_a_csv_beside_the_plan(tmp_path: Path) -> None:

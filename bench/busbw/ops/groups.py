@@ -10,6 +10,8 @@ Ranks = tuple[int, ...]
 Round = tuple[Ranks, ...]
 
 ALL = "all"
+EACH = "each"
+"""Every rank alone, one after the other: as many cases as there are ranks."""
 _MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-fA-F]+|\d+)", re.IGNORECASE)
 _LIST = re.compile(r"\d+(,\d+)*(;\d+(,\d+)*)*")
 
@@ -35,7 +37,8 @@ def split_world(spec: str, ranks: int) -> Round:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
         message = (
-            f"groups {spec!r} is not a split; allowed: all, div:N, mod:N, and:MASK, or:MASK, or a list such as 0,1;2,3"
+            f"groups {spec!r} is not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK, or a list such as "
+            "0,1;2,3"
         )
         raise UsageError(message)
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
@@ -47,6 +50,11 @@ def split_world(spec: str, ranks: int) -> Round:
         message = f"groups {spec!r}: {problem}; allowed are ranks 0 to {ranks - 1}, each once"
         raise UsageError(message)
     return groups
+
+
+def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
+    """The splits that ``spec`` asks for, each to be run by itself: ``each`` is one for every rank."""
+    return tuple(map(str, range(ranks))) if spec == EACH else (spec,)
 
 
 def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
