@@ -22,9 +22,8 @@ _RANKS, _HOSTS = 4, 2
 def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
     """Draw the rounds of OP/ALGORITHM, such as all_reduce/ring, as SVG on standard output.
 
-    busbw list algorithms names those that can be measured by hand. Others are those of a switch (all_reduce/nvls,
-    all_reduce/sharp, all_gather/nvls, reduce_scatter/nvls) and of libraries (all_reduce/gloo, reduce/gloo,
-    broadcast/scatter-recursive-doubling).
+    busbw list algorithms names those that can be measured by hand. Those of a switch (all_reduce/nvls) and of
+    libraries (all_reduce/gloo) can be drawn, too; an unknown name is answered with all of its operation.
     """
     op, _, name = algorithm.partition("/")
     if op not in DRAWABLE or name not in DRAWABLE[op]:

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 
 from busbw.schedules import ALGORITHMS, Algorithm
-from busbw.schedules.base import Round, Schedule, is_power_of_two, joined, same, vectors
+from busbw.schedules.base import NOTHING, Round, Schedule, is_power_of_two, joined, own_blocks, same, vectors
 from busbw.schedules.exchanges import gathering_recursive_doubling
-from busbw.schedules.rooted import scatter_binomial
+from busbw.schedules.rooted import broadcast_chain, scatter_binomial
 from busbw.schedules.switched import SWITCHED
 
 _SEGMENTS = 2
@@ -51,6 +51,39 @@ def scatter_and_double(ranks: int) -> Schedule:
     return Schedule(ranks, ranks, scattering.begins, (*scattering.rounds, *gathering.rounds), gathering.ends)
 
 
+def broadcast_at_once(ranks: int) -> Schedule:
+    """Rank 0 sends everything to everybody."""
+    begins = ((0,), *[(NOTHING,)] * (ranks - 1))
+    return Schedule(ranks, 1, begins, (tuple(same(0, rank, (0,)) for rank in range(1, ranks)),), vectors(ranks, 1))
+
+
+def broadcast_down_a_tree(ranks: int) -> Schedule:
+    """Everything to two children; all first ones of a level come before the second ones (Open MPI)."""
+
+    def level(width: int) -> Round:
+        parents = range(width - 1, min(2 * width - 1, ranks))
+        below = [(rank, rank + width * child) for child in (1, 2) for rank in parents]
+        return tuple(same(rank, to, (0,)) for rank, to in below if to < ranks)
+
+    begins = ((0,), *[(NOTHING,)] * (ranks - 1))
+    rounds = joined(level(1 << depth) for depth in range(ranks.bit_length()))
+    return Schedule(ranks, 1, begins, rounds, vectors(ranks, 1))
+
+
+def gather_in_turns(ranks: int) -> Schedule:
+    """Rank 0 asks one rank after the other for its block (Open MPI)."""
+    rounds = [one for rank in range(1, ranks) for one in ((same(0, rank, ()),), (same(rank, 0, (rank,)),))]
+    return Schedule(ranks, ranks, own_blocks(ranks), tuple(rounds), (tuple(range(ranks)), *[()] * (ranks - 1)))
+
+
+def barrier_at_once(ranks: int) -> Schedule:
+    """Every rank to rank 0, and back (Open MPI)."""
+    nothing = ((),) * ranks
+    others = range(1, ranks)
+    rounds = (tuple(same(rank, 0, ()) for rank in others), tuple(same(0, rank, ()) for rank in others))
+    return Schedule(ranks, 1, nothing, rounds, nothing)
+
+
 def _power_of_two(ranks: int) -> str | None:
     return None if is_power_of_two(ranks) else f"it takes a power of two of ranks; the group has {ranks}"
 
@@ -59,10 +92,15 @@ OF_LIBRARIES: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {"gloo": Algorithm("Gloo's ring, two segments of each block under way", gloo_all_reduce)},
     "reduce": {"gloo": Algorithm("Gloo's ring that adds up, then all to rank 0", gloo_reduce)},
     "broadcast": {
+        "linear": Algorithm("everything from rank 0 to everybody at once", broadcast_at_once),
+        "unsegmented-chain": Algorithm("from rank to rank", lambda ranks: broadcast_chain(ranks, 1)),
+        "unsegmented-binary-tree": Algorithm("down a binary tree", broadcast_down_a_tree),
         "scatter-recursive-doubling": Algorithm(
             "a binomial scatter, then all that is there to a partner", scatter_and_double, _power_of_two
-        )
+        ),
     },
+    "gather": {"linear-in-turns": Algorithm("rank 0 asks one rank after the other", gather_in_turns)},
+    "barrier": {"linear-at-once": Algorithm("all to rank 0 at once, and back", barrier_at_once)},
 }
 """What libraries run, and nobody can measure by hand."""
 

@@ -14,9 +14,9 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.schedules.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
-from busbw_analysis.drawable import DRAWABLE, gloo_all_reduce, gloo_reduce, scatter_and_double
+from busbw_analysis.drawable import DRAWABLE, OF_LIBRARIES, gloo_all_reduce, gloo_reduce
 from busbw_analysis.drawings import MOST_ARROWS, draw
-from busbw_analysis.theory.library_algorithms import formula_of
+from busbw_analysis.theory.library_rows import library_row
 from busbw_analysis.theory.models import CostModel, model_for
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
@@ -113,18 +113,29 @@ def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable
         assert model.added_bytes(ranks, size) == pytest.approx(size * counted.added)
 
 
-def test_a_scatter_and_doubling_hands_all_to_everybody_as_their_rows_say() -> None:
-    for ranks in (2, 4, 8, 16):
-        schedule = scatter_and_double(ranks)
-        assert execute(schedule) == (tuple(frozenset({(0, block)}) for block in range(ranks)),) * ranks
-        row = formula_of("MPICH", "broadcast", "scatter_recursive_doubling_allgather", ranks)
-        assert row is not None
-        counted = cost(schedule)
-        assert (counted.rounds, counted.sent, counted.moved) == (
-            row.rounds(ranks, 1),
-            pytest.approx(row.sent(ranks, 1)),
-            pytest.approx(row.moved(ranks, 1)),
-        )
+DRAWN_OF_LIBRARIES = [(op, name) for op, named in OF_LIBRARIES.items() for name in named if name != "gloo"]
+
+
+@pytest.mark.parametrize(("op", "name"), DRAWN_OF_LIBRARIES)
+def test_what_is_drawn_for_mpi_libraries_is_what_its_row_counts(op: str, name: str) -> None:
+    row = library_row(op, name)
+    assert row is not None
+    for ranks in range(2, 17):
+        if OF_LIBRARIES[op][name].refuse(ranks) is None:
+            schedule = OF_LIBRARIES[op][name].on(ranks, 1)
+            blocks = tuple(range(schedule.blocks))
+            ends = {
+                "broadcast": (tuple(frozenset({(0, block)}) for block in blocks),) * ranks,
+                "gather": (tuple(frozenset({(rank, 0)}) for rank in range(ranks)), *[()] * (ranks - 1)),
+                "barrier": ((),) * ranks,
+            }
+            assert execute(schedule) == ends[op]
+            counted = cost(schedule)
+            assert (row.rounds(ranks, 1), row.sent(ranks, 1), row.moved(ranks, 1)) == (
+                counted.rounds,
+                pytest.approx(float(counted.sent)),
+                pytest.approx(float(counted.moved)),
+            )
 
 
 def test_it_can_be_read_on_a_dark_page_too() -> None:
