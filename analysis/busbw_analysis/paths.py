@@ -212,8 +212,12 @@ def _host(dataset: Dataset, rank: int) -> str:
 def _gpu(dataset: Dataset, rank: int) -> dict[str, JSON] | str:
     """The recorded facts of the GPU that ``rank`` drives, or what is missing."""
     host = _host(dataset, rank)
-    number = dataset.seats[rank].gpu
-    if number is None:
-        return f"the run does not say which GPU rank {rank} drove: NVML was not there, or does not know it"
-    found = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get("index") == number), None)
-    return found if found is not None else f"the run has no facts of GPU {number} on {host}"
+    number, address = dataset.seats[rank].gpu, dataset.seats[rank].gpu_address
+    if number is None and address is None:
+        return (
+            f"the run does not say which GPU rank {rank} drove: NVML was not there or does not know it, and torch does "
+            "not tell its place on PCI"
+        )
+    key, value = ("address", address) if number is None else ("index", number)
+    found = next((gpu for gpu in gpus_of(dataset.environment(host)) if gpu.get(key) == value), None)
+    return found if found is not None else f"the run has no facts of GPU {value} on {host}"

@@ -69,7 +69,7 @@ def _rank_row(seat: Seat, own: str) -> tuple[str, ...]:
         MISSING if seat.local_rank is None else str(seat.local_rank),
         MISSING if seat.cores is None else number_list(seat.cores),
         MISSING if seat.numa_nodes is None else number_list(seat.numa_nodes) or MISSING,
-        MISSING if seat.gpu is None else str(seat.gpu),
+        seat.gpu_address or MISSING if seat.gpu is None else str(seat.gpu),
         own or MISSING,
     )
 

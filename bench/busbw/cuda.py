@@ -73,6 +73,7 @@ class CudaDevice:
         self.index = index
         self.name = f"cuda:{index}"
         self.uuid = uuid_at(index)
+        self.address = address_of(properties)
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _LEAST_CACHE_BYTES
         if torch.version.hip is not None:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
@@ -195,6 +196,17 @@ class CudaDevice:
     def conditions(self) -> DeviceConditions | None:
         """By NVML, where nvidia-ml-py is installed."""
         return None if self._nvml is None else self._nvml.conditions()
+
+
+def address_of(properties: object) -> str | None:
+    """The PCI address of a GPU by torch's properties of it, for AMD's as well as NVIDIA's; None from a torch that does
+    not tell. A GPU is function 0 of its device.
+    """
+    names = ("pci_domain_id", "pci_bus_id", "pci_device_id")
+    domain, bus, device = (getattr(properties, name, None) for name in names)
+    if not isinstance(domain, int) or not isinstance(bus, int) or not isinstance(device, int):
+        return None
+    return f"{domain:04x}:{bus:02x}:{device:02x}.0"
 
 
 def uuid_at(index: int) -> str | None:

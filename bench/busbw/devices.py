@@ -68,6 +68,8 @@ class Device(Protocol):
 
     name: str
     cache_bytes: int
+    address: str | None
+    """Its place on PCI as the kernel writes it (``0000:1b:00.0``); None where nobody tells."""
 
     def mark(self) -> Mark:
         """A new mark, prepared so far that putting it costs nothing that could be done before."""

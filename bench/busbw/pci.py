@@ -71,7 +71,7 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
             {
                 **place.facts(),
                 "index": None if (gpu := known.get(place.address)) is None else gpu.index,
-                "name": _text(place.folder / "product_name") if gpu is None else gpu.name,
+                "name": (_text(place.folder / "product_name") or None) if gpu is None else gpu.name,
                 "nvlink": None if gpu is None else gpu.nvlink,
                 **_closest(place, nics),
             }

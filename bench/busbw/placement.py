@@ -18,8 +18,9 @@ _MOST_NAMED = 4
 @dataclass(frozen=True, slots=True)
 class Seat:
     """One rank's place; None is what was not recorded. ``local_rank`` is its number on its host by the launcher,
-    ``cores`` are those that it may use, ``numa_nodes`` where they lie, ``gpu`` is the number of its GPU on the host,
-    ``switches`` are those above the host from the top down to the leaf, as Slurm knows them (empty: it knows none).
+    ``cores`` are those that it may use, ``numa_nodes`` where they lie, ``gpu`` is the number of its GPU on the host and
+    ``gpu_address`` that one's place on PCI, ``switches`` are those above the host from the top down to the leaf, as
+    Slurm knows them (empty: it knows none).
     """
 
     rank: int
@@ -29,6 +30,7 @@ class Seat:
     numa_nodes: tuple[int, ...] | None = None
     gpu: int | None = None
     switches: tuple[str, ...] | None = None
+    gpu_address: str | None = None
 
 
 def seats_of(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[Seat, ...]:
@@ -50,6 +52,7 @@ def _seat(rank: int, host: str, environment: Mapping[str, JSON]) -> Seat:
         cores=None if known is None else frozenset(known),
         numa_nodes=_list_of(int, told.get("numa_nodes")),
         gpu=_whole(told.get("gpu")),
+        gpu_address=address if isinstance(address := told.get("gpu_address"), str) else None,
         switches=_list_of(str, switches),
     )
 
@@ -154,7 +157,7 @@ def taken_twice(seats: Sequence[Seat], environments: Mapping[str, Mapping[str, J
                 f"host {host} is there twice: on it {_ranks_with(numbers, 'number')}; it was named or started on more "
                 "than once, so that its ranks share what those of others have for themselves"
             )
-        if gpus := list(_shared(here, lambda seat: seat.gpu)):
+        if gpus := list(_shared(here, lambda seat: seat.gpu_address if seat.gpu is None else seat.gpu)):
             found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
     return tuple(found)
 

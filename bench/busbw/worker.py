@@ -117,6 +117,8 @@ def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: L
         **storage_facts(job.plan.files_below),
         "rank": rank_facts(local_rank, gpu),
     }
+    # Where NVML is not there, as with AMD's GPUs, the place on PCI alone tells which GPU it is.
+    facts["rank"]["gpu_address"] = None if backend.device is None else backend.device.address
     about = {
         "host": socket.gethostname(),
         "pid": os.getpid(),

@@ -303,7 +303,29 @@ def test_links_that_are_not_known_are_no_roof(gpus: list[dict[str, JSON]], reaso
 
 def test_ranks_that_do_not_know_their_gpus_have_no_roof() -> None:
     found = on_gpus("all_reduce", [gpu(0), gpu(1)], known=False)
-    assert found == NoRoof("the run does not say which GPU rank 0 drove: NVML was not there, or does not know it")
+    assert found == NoRoof(
+        "the run does not say which GPU rank 0 drove: NVML was not there or does not know it, and torch does not tell "
+        "its place on PCI"
+    )
+
+
+def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
+    """As with AMD's: nobody numbers them, and the kernel knows their identity."""
+    address = "0002:0d:00.0"
+    link = {"trained": {"gigatransfers": 32.0, "lanes": 16}, "card": None, "port": None, "narrowest": None}
+    mine = {"index": None, "name": None, "id": "1002:74a1", "address": address, "nvlink": None, "link": link}
+    facts: dict[str, JSON] = {
+        "pci": {"gpus": [{**mine, "id": "1002:740f", "address": "0001:0d:00.0"}, mine], "nics": [], "drives": []},
+        "ranks": [{"rank": 0, "local_rank": 0, "gpu": None, "gpu_address": address}],
+    }
+    for op, level, holder in (("memory_copy", "HBM", "MI300X"), ("host_to_device", "PCIe", "PCIe 5 x16")):
+        one = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
+        dataset = pool((synthetic_run([one], QUIET, machine=Machine(facts=facts), samples=5),))
+        found = roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+        assert isinstance(found, Roof), found
+        assert found.level == level
+        assert holder in found.denominator
+        assert f"GPU {address}" in found.denominator
 
 
 def test_a_copy_in_a_gpu_is_under_its_memory() -> None:

@@ -147,6 +147,14 @@ def test_a_device_knows_itself(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Non
     assert ("set_device", 1) in gpu.asked
 
 
+def test_its_place_on_pci_is_told_as_the_kernel_writes_it(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert CudaDevice(0).address is None, "an older torch does not tell"
+    told = SimpleNamespace(pci_domain_id=2, pci_bus_id=0xC1, pci_device_id=0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _index: told)
+    assert CudaDevice(0).address == "0002:c1:00.0"
+    assert gpu.asked.count(("set_device", 0)) == 2
+
+
 def test_marks_are_put_when_they_are_made_and_compared_in_nanoseconds(device: CudaDevice) -> None:
     before, after = device.mark(), device.mark()
     assert isinstance(after, CudaMark)

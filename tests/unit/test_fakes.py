@@ -11,8 +11,10 @@ from busbw import listeners, store, worker
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
 from busbw.ops import OPS
+from busbw.placement import seats_of
 from busbw.plan import Plan, Sweep
 from busbw.records import Case, Failed, LaunchStarted, Measurement, Skipped
+from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, wrapped
 from busbw.testing.synthetic import case
@@ -53,6 +55,17 @@ def launched(
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return store.create(tmp_path, "fake")
+
+
+def test_a_gpu_that_nobody_numbers_is_recorded_by_its_place_on_pci(folder: Path) -> None:
+    """As with AMD's GPUs, and NVIDIA's where NVML is not installed."""
+    address = "0000:c1:00.0"
+    launched(FakeWorld(1, Script(device=DeviceScript(address=address))), folder)
+    (facts,) = store.read(folder).run.environments.values()
+    (told,) = facts["ranks"]
+    assert (told["gpu"], told["gpu_address"]) == (None, address)
+    (seat,) = seats_of(tuple(store.read(folder).run.hosts), store.read(folder).run.environments)
+    assert seat.gpu_address == address
 
 
 def test_a_launch_writes_every_case_in_one_order_on_all_ranks(folder: Path) -> None:

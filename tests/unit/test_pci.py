@@ -62,6 +62,14 @@ def test_numbers_and_names_are_those_of_nvml_and_else_not_told(server: dict[str,
     assert [(gpu["index"], gpu["name"]) for gpu in server["gpus"]] == [(0, "Fast 9000"), *[(None, None)] * 3]
 
 
+def test_a_gpu_whose_name_is_empty_has_none(laid_out: LaidOut) -> None:
+    """AMD's driver has a file for it, in which often nothing stands; the identity on PCI then tells which GPU it is."""
+    sysfs = laid_out("sysfs/two-sockets")
+    (sysfs / "bus/pci/devices/0000:c1:00.0").resolve().joinpath("product_name").write_text("\n", encoding="utf-8")
+    (gpu,) = (one for one in affinity(sysfs, {})["gpus"] if one["address"] == "0000:c1:00.0")
+    assert gpu["name"] is None
+
+
 def test_a_virtual_machine_tells_its_card_and_no_node(laid_out: LaidOut) -> None:
     found = affinity(laid_out("sysfs/virtual-machine"), {})
     assert found["gpus"] == []

@@ -93,6 +93,16 @@ def test_ranks_that_share_a_gpu_are_named() -> None:
     )
 
 
+def test_without_numbers_gpus_are_told_apart_by_their_place_on_pci() -> None:
+    ranks = [{"rank": rank, "local_rank": rank, "gpu": None, "gpu_address": "0000:c1:00.0"} for rank in range(2)]
+    environments = {"a": host_of(*ranks)}
+    assert taken_twice(seats_of(("a", "a"), environments), environments) == (
+        "ranks share a GPU on a: ranks 0-1 have GPU 0000:c1:00.0",
+    )
+    ranks[1]["gpu_address"] = "0000:c6:00.0"
+    assert taken_twice(seats_of(("a", "a"), environments), environments) == ()
+
+
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2, "gpu": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks[:2]), "b": host_of(*ranks[2:])}

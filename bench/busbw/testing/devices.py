@@ -35,6 +35,7 @@ class DeviceScript:
     cache_bytes: int = 1 << 20
     clock_ns: int = 1
     conditions: DeviceConditions | None = None
+    address: str | None = None
 
 
 @dataclass(slots=True)
@@ -88,6 +89,7 @@ class FakeDevice:
         self.script = script
         self.now = now
         self.cache_bytes = script.cache_bytes
+        self.address = script.address
         self.waits = 1
         self.log: list[str] = []
         self._set_now = set_now
