@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -195,6 +196,21 @@ def test_a_shipped_file_uses_every_variable_that_it_sets(name: str) -> None:
     for setting in job.settings:
         used = text.count(f"${setting.name}") + text.count(f"${{{setting.name}}}")
         assert used or setting.exported, setting.name
+
+
+def test_every_variable_that_a_shipped_file_reads_is_at_its_top() -> None:
+    given = {"PWD", "SLURM_ARRAY_TASK_ID", "SLURM_NTASKS_PER_NODE"}
+    for name, job in SHIPPED.items():
+        lines = [line for line in render(job).splitlines() if not line.startswith("#")]
+        there = {match[1] for line in lines if (match := re.match(r"(?:export )?([A-Z_]+)=", line))}
+        read = set(re.findall(r"\$\{?([A-Z_]+)", "\n".join(lines)))
+        assert read <= there | given, name
+
+
+def test_every_shipped_file_that_needs_no_gpu_is_submitted_by_a_test() -> None:
+    tests = (ROOT / "tests/cluster/test_slurm.py").read_text(encoding="utf-8")
+    submitted = set(re.findall(r'site\.shipped\(\s*"([\w-]+)"', tests))
+    assert submitted == {name for name, job in SHIPPED.items() if job.gpus_per_node is None}
 
 
 def test_the_words_of_a_command_are_quoted_as_the_shell_wants_them() -> None:

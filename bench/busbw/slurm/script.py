@@ -37,7 +37,7 @@ class Setting:
     """A variable at the top of the script, with the words behind it. ``ours``: the environment does not change it."""
 
     name: str
-    value: str
+    value: Word
     comment: str = ""
     ours: bool = False
     exported: bool = False
@@ -124,12 +124,9 @@ def _texts(job: Job) -> Iterator[tuple[str, str]]:
     for field in fields(job):
         value = getattr(job, field.name)
         for one in value if isinstance(value, tuple) else (value,):
-            if isinstance(one, str):
-                yield field.name, one
-            elif isinstance(one, Shell):
-                yield field.name, one.text
-            elif isinstance(one, Setting):
-                yield f"variable {one.name}", one.value
+            what, word = (f"variable {one.name}", one.value) if isinstance(one, Setting) else (field.name, one)
+            if isinstance(word, str | Shell):
+                yield what, word.text if isinstance(word, Shell) else word
 
 
 def _directives(job: Job) -> Iterator[str]:
@@ -172,7 +169,7 @@ def _directive(value: str) -> str:
 
 def _assignments(job: Job) -> Iterator[str]:
     for setting in job.settings:
-        value = shlex.quote(setting.value)
+        value = setting.value.text if isinstance(setting.value, Shell) else shlex.quote(setting.value)
         line = f"{setting.name}={value if setting.ours else f'${{{setting.name}:-{value}}}'}"
         words = f"  # {setting.comment}" if setting.comment else ""
         yield f"{'export ' if setting.exported else ''}{line}{words}"

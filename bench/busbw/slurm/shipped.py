@@ -139,6 +139,7 @@ SHIPPED: dict[str, Job] = {
             Setting("LAUNCHES", "10", "with fewer than 6 a side, nothing can be told apart"),
             Setting("BACKEND", "gloo", "or nccl (with --gpus-per-node), mpi (with SLURM_MPI_TYPE=pmi2 or pmix)"),
             Setting("WITHIN", "10%", "smaller differences are called equal"),
+            Setting("BASELINE", Shell("$BUSBW_RESULTS_DIR/baseline"), "a link to the run that was good"),
         ),
         run=(
             *(
@@ -152,14 +153,13 @@ SHIPPED: dict[str, Job] = {
             ),
         ),
         after=(
-            "baseline=${BASELINE:-$BUSBW_RESULTS_DIR/baseline}",
             '"$BUSBW" report "$run" || exit',
-            'if [ ! -e "$baseline" ]; then',
-            '    ln -s "$(realpath "$run")" "$baseline" || exit',
-            '    echo "the first run: $baseline is now $run"',
+            'if [ ! -e "$BASELINE" ]; then',
+            '    ln -s "$(realpath "$run")" "$BASELINE" || exit',
+            '    echo "the first run: $BASELINE is now $run"',
             "    exit 0",
             "fi",
-            '"$BUSBW" compare "$baseline" "$run" --within "$WITHIN" --fail-on slower --fail-on missing',
+            '"$BUSBW" compare "$BASELINE" "$run" --within "$WITHIN" --fail-on slower --fail-on missing',
         ),
     ),
     "scaling": Job(
