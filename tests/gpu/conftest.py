@@ -11,8 +11,9 @@ import torch.distributed as dist
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.clock import HostClock
-from busbw.measure import measure
+from busbw.measure import measure, part_of
 from busbw.ops import OPS, traffic
+from busbw.ops.data import count_wrong, fill, poison
 from busbw.plan import Timing
 from busbw.records import Case, Measurement
 from busbw.sampling import Bench
@@ -60,13 +61,61 @@ def device(backend: Backend) -> Device:
 
 
 @pytest.fixture
-def measured(backend: Backend) -> Callable[[Case], Measurement]:
+def bench(backend: Backend) -> Bench:
+    """What a block is measured with."""
+    clock = HostClock()
+    common = CommonClock(backend, clock, ("here",))
+    return Bench(backend, clock, TIMING, common, seed=1, timer_ns=50, hosts=("here",))
+
+
+@pytest.fixture
+def replayed(bench: Bench) -> Callable[[Case], int]:
+    """Captures one call of a case, poisons its buffers, and counts what the replay of the graph leaves wrong: a check
+    of the case itself makes a call of its own. That poisoned buffers are wrong is asserted first.
+    """
+
+    def replay_one(one: Case) -> int:
+        device = bench.backend.device
+        assert device is not None
+        part = part_of(bench, OPS[one.op], one, ((0,),), ())
+        assert part is not None
+        assert part.made_of is not None
+        (buffers,) = part.sets
+        operation, pattern, expected = buffers.operation, part.made_of, part.layout.expect
+
+        def afresh() -> None:
+            poison(buffers.receive, one.redop)
+            fill(buffers.send, part.layout.send, pattern)
+            if operation.prepare is not None:
+                operation.prepare()
+            device.synchronise()
+
+        def wrong() -> int:
+            device.synchronise()
+            told = operation.wrong
+            return count_wrong(buffers.receive, expected, pattern) if told is None else told()
+
+        try:
+            afresh()
+            operation.call()
+            assert wrong() == 0
+            replay = device.capture([operation.call])
+            afresh()
+            assert wrong() > 0, "a capture runs nothing"
+            afresh()
+            replay()
+            return wrong()
+        finally:
+            operation.free()
+
+    return replay_one
+
+
+@pytest.fixture
+def measured(bench: Bench) -> Callable[[Case], Measurement]:
     """Measures one block of a case."""
 
     def measure_one(one: Case) -> Measurement:
-        clock = HostClock()
-        common = CommonClock(backend, clock, ("here",))
-        bench = Bench(backend, clock, TIMING, common, seed=1, timer_ns=50, hosts=("here",))
         weights = traffic.split(traffic.skewed(1, 0.5), one.count) if OPS[one.op].uneven else ()
         made = measure(bench, one, weights, launch=0, block=0)
         assert isinstance(made, Measurement), made

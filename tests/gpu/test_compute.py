@@ -1,12 +1,21 @@
 """Kernels that compute, on one real GPU: verified in every type and mode. Skipped, with the reason, without one."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
+from busbw import store
 from busbw.backends import BACKENDS
+from busbw.backends.base import Backend
+from busbw.cases import expand
+from busbw.plan import read_suite
 from busbw.records import DTYPE_BYTES, Case, Measurement, Mode
+from busbw.refusals import Place, refusal
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
@@ -36,3 +45,40 @@ def test_rows_and_graphs_are_verified_and_timed_by_the_device(measured: Measure,
     made = measured(case(name, 2 * _ELEMENTS[name], 1, backend="nccl", device="cuda", dtype="bfloat16", mode=mode))
     assert made.check.state == "verified"
     assert made.groups[0].timed_by == "device"
+
+
+@pytest.mark.parametrize("name", _ELEMENTS)
+def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Case], int], name: str) -> None:
+    one = case(name, 2 * _ELEMENTS[name], 1, backend="nccl", device="cuda", dtype="bfloat16", mode="graph")
+    assert replayed(one) == 0
+
+
+@pytest.mark.parametrize("name", _ELEMENTS)
+def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, name: str) -> None:
+    size = 2 * _ELEMENTS[name]
+    one = case(name, size, 1, backend="nccl", device="cuda", dtype="bfloat16", mode="pipelined", cache="rotating")
+    made = measured(one)
+    assert made.check.state == "verified"
+    assert made.buffer_sets > 1
+
+
+def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
+    """A dry pass: what it asks for can be run, whatever its sizes would take."""
+    cases = expand(read_suite("roofline-gpu"), 1, 1, "cuda").cases
+    place = Place(crowded=False, comparable=True)
+    refused = {(one.op, one.dtype): reason for one in cases if (reason := refusal(one, backend, place)) is not None}
+    assert refused == {}
+    assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
+
+
+def test_the_suite_runs_on_one_gpu_and_is_verified(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "busbw", "run", "--suite", "roofline-gpu", "--sizes", "2MiB", "--ranks", "1"]
+    command += ["--launches", "1", "--max-seconds", "0.05"]
+    environment = {**os.environ, "BUSBW_RESULTS_DIR": str(tmp_path)}
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=170)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    (folder,) = store.folders(tmp_path)
+    run = store.read(folder)
+    assert not run.failed
+    assert not run.skipped
+    assert {row.check.state for row in run.measurements} == {"verified"}

@@ -50,6 +50,29 @@ def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode,
     assert made.groups[0].timed_by == ("host" if mode == "isolated" else "device")
 
 
+@pytest.mark.parametrize("op", KERNELS)
+@pytest.mark.parametrize("held", [False, True])
+def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, op: str, held: bool) -> None:  # noqa: FBT001
+    made = measured(case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", held=held, cache="rotating"))
+    assert made.check.state == "verified"
+    assert made.buffer_sets > 1
+    assert made.groups[0].timed_by == "device"
+
+
+@pytest.mark.parametrize("op", WITH_HOST)
+def test_rows_with_the_host_take_their_buffers_in_turns(measured: Measure, op: str) -> None:
+    one = case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", cache="rotating", variant="pinned")
+    made = measured(one)
+    assert made.check.state == "verified"
+    assert made.buffer_sets > 1
+
+
+@pytest.mark.parametrize("op", [*KERNELS, *WITH_HOST])
+def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Case], int], op: str) -> None:
+    variant = "pinned" if op in WITH_HOST else None
+    assert replayed(case(op, SIZE, 1, backend="nccl", device="cuda", mode="graph", variant=variant)) == 0
+
+
 @pytest.mark.parametrize("op", WITH_HOST)
 @pytest.mark.parametrize("variant", ["pinned", "pageable"])
 @pytest.mark.parametrize(
