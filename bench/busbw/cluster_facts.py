@@ -12,15 +12,17 @@ from busbw.variables import in_common
 _NUMA = Path("/sys/devices/system/node")
 
 
-def rank_facts(local_rank: int, gpu: int | None) -> dict[str, JSON]:
-    """The place of this process: its number on its host, the cores that it may use, whether it may bind threads to
-    them, the NUMA nodes that they lie in (None: not told), and the number of the GPU that it drives.
+def rank_facts(local_rank: int, gpu: int | None, node: int | None = None) -> dict[str, JSON]:
+    """The place of this process: its number on its host, and the number of that ``node``, by the launcher; the cores
+    that it may use, whether it may bind threads to them, the NUMA nodes that they lie in, and the number of the GPU
+    that it drives. None is what nobody tells.
     """
     mine = allowed_cores()
     nodes = numa_nodes()
-    within = [int(node) for node, cores in nodes.items() if set(mine) & set(numbers_in(cores) or ())]
+    within = [int(number) for number, cores in nodes.items() if set(mine) & set(numbers_in(cores) or ())]
     return {
         "local_rank": local_rank,
+        "node": node,
         "cores": number_list(mine),
         "binds_threads": binds_threads(),
         "numa_nodes": within if nodes else None,

@@ -91,7 +91,7 @@ def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) 
     backend = job.backend.open(watched)
     there.append(backend)
     try:
-        outcome = _work(job, backend, world.local_rank, clock, listener, place)
+        outcome = _work(job, backend, world, clock, listener, place)
         place.words = "the end of the launch"
         backend.close()
     except BackendError as error:
@@ -109,13 +109,13 @@ class _Place:
     hosts: tuple[str, ...] | None
 
 
-def _work(job: Job, backend: Backend, local_rank: int, clock: Clock, listener: Listener, place: _Place) -> Outcome:
+def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: Listener, place: _Place) -> Outcome:
     gpu = None if (now := backend.conditions()) is None else now.index
     facts = {
         **environment.host_facts(),
         **job.backend.facts(),
         **storage_facts(job.plan.files_below),
-        "rank": rank_facts(local_rank, gpu),
+        "rank": rank_facts(world.local_rank, gpu, world.node),
     }
     # Where NVML is not there, as with AMD's GPUs, the place on PCI alone tells which GPU it is.
     facts["rank"]["gpu_address"] = None if backend.device is None else backend.device.address

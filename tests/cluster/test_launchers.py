@@ -97,6 +97,9 @@ def test_it_joins_what_was_started_and_only_rank_0_needs_plan_and_results(
     assert not run.not_reached
     assert told.count("# op ") == 1, "one rank prints the table"
     assert {case.nodes for case in run.run.cases} == {2}
+    nodes = [{rank["node"] for rank in facts["ranks"]} for facts in run.run.environments.values()]
+    tells = launcher == "srun" or name.startswith("torchrun")
+    assert sorted(nodes, key=str) == ([{0}, {1}] if tells else [{None}, {None}])
     if name == "mpirun of Open MPI":
         assert all(facts["mpi"]["transport"]["pml"] == "ob1" for facts in run.run.environments.values())
 

@@ -110,7 +110,7 @@ def test_a_rank_knows_its_cores_and_where_they_lie(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: {9, 2, 0, 1}, raising=False)
     monkeypatch.setattr(cluster_facts, "numa_nodes", lambda: {"0": "0-3", "1": "4-7", "2": "8-11"})
     monkeypatch.setattr(cluster_facts, "binds_threads", lambda: True)
-    told = {"local_rank": 3, "cores": "0-2,9", "binds_threads": True, "numa_nodes": [0, 2], "gpu": 1}
-    assert rank_facts(3, 1) == told
+    told = {"local_rank": 3, "node": 1, "cores": "0-2,9", "binds_threads": True, "numa_nodes": [0, 2], "gpu": 1}
+    assert rank_facts(3, 1, 1) == told
     monkeypatch.setattr(cluster_facts, "numa_nodes", dict)
     assert rank_facts(3, None)["numa_nodes"] is None

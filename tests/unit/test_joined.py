@@ -86,8 +86,47 @@ def test_a_range_has_every_number_once_and_as_wide_as_its_first(first: int, more
 
 
 def test_a_seat_in_a_step_of_slurm() -> None:
-    assert seat_in("srun", promises.SRUN, STEP) == Seat("srun", 5, 7, 1, 3)
+    assert seat_in("srun", promises.SRUN, STEP) == Seat("srun", 5, 7, 1, 3, 2)
     assert seat_in("srun", promises.SRUN, {**STEP, "SLURM_NODEID": "9"}).local_size is None
+
+
+@pytest.mark.parametrize(
+    ("launcher", "known", "variables", "place"),
+    [
+        (
+            "torchrun",
+            promises.TORCHRUN,
+            {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
+            (5, 7, 1, 3, 2),
+        ),
+        ("torchrun", promises.TORCHRUN, {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
+        (
+            "mpirun",
+            promises.MPIRUN,
+            # The last one counts the ranks of a node over all jobs: it is no node's number.
+            {
+                **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "5"), ("SIZE", "7"))},
+                **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("LOCAL_RANK", "1"), ("LOCAL_SIZE", "3"))},
+                "OMPI_COMM_WORLD_NODE_RANK": "1",
+            },
+            (5, 7, 1, 3, None),
+        ),
+        (
+            "mpirun",
+            promises.MPIRUN,
+            {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
+            (5, 7, 1, 3, None),
+        ),
+    ],
+)
+def test_a_seat_is_what_each_launcher_tells(
+    launcher: str,
+    known: tuple[promises.Promise, ...],
+    variables: dict[str, str],
+    place: tuple[int, int, int, int | None, int | None],
+) -> None:
+    meets = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"} if launcher == "torchrun" else {}
+    assert seat_in(launcher, known, {**variables, **meets}) == Seat(launcher, *place)
 
 
 @pytest.mark.parametrize(("text", "counts"), [("4", (4,)), ("2(x3),1", (2, 2, 2, 1)), ("1,2(x2)", (1, 2, 2))])

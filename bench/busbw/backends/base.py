@@ -72,8 +72,8 @@ class World:
 
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
     environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
-    ranks this host has (None: not promised). ``folder`` is where operations on storage make their files (None: the plan
-    has none of them).
+    ranks this host has, ``node`` its number (None: not promised). ``folder`` is where operations on storage make their
+    files (None: the plan has none of them).
 
     A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
     nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
@@ -88,6 +88,7 @@ class World:
     store: tuple[str, int] | None = None
     folder: Path | None = None
     local_size: int | None = None
+    node: int | None = None
     batch_seconds: float = 0.0
     lost: Callable[[Exception], None] = _end_here
 

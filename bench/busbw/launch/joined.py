@@ -155,6 +155,7 @@ def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable
         timeout,
         store=store,
         local_size=seat.local_size,
+        node=seat.node,
         lost=lost,
     )
 

@@ -12,16 +12,17 @@ _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """The variables of one launcher that say a rank, how many there are, its number on its host and how many that has;
-    ``others`` have to be there, too: half of a promise is somebody else's variable. ``least`` is the smallest world
-    that is one. ``tasks`` and ``node`` stand in for ``local_size``: the ranks of every node, ``2(x3),1``, and which
-    node this is.
+    """The variables of one launcher that say a rank, how many there are and its number on its host; ``others`` have to
+    be there, too: half of a promise is somebody else's variable. ``least`` is the smallest world that is one.
+
+    Beside them may stand how many ranks the host has, ``local_size`` or, for every node, ``tasks`` (``2(x3),1``), and
+    the number of this ``node``. (Open MPI's OMPI_COMM_WORLD_NODE_RANK is none: it counts the ranks of a node.)
     """
 
     rank: str
     size: str
     local_rank: str
-    local_size: str | None
+    local_size: str | None = None
     others: tuple[str, ...] = ()
     least: int = 1
     tasks: str | None = None
@@ -30,8 +31,7 @@ class Promise:
     def found(self, variables: Mapping[str, str]) -> bool:
         """Whether the whole promise is there."""
         names = (self.rank, self.size, self.local_rank, *self.others)
-        there = all(name in variables for name in names)
-        if not there or (self.local_size is not None and self.local_size not in variables):
+        if not all(name in variables for name in names):
             return False
         return self.least == 1 or promised(variables, self.size) >= self.least
 
@@ -39,7 +39,7 @@ class Promise:
 @dataclass(frozen=True, slots=True)
 class Seat:
     """This process's place in the world that the launcher called ``launcher`` started. Rank 0 leads: it keeps the run
-    folder. ``local_size`` None: not promised.
+    folder. ``local_size`` and ``node``, the number of its host, are None where they are not promised.
     """
 
     launcher: str
@@ -47,6 +47,7 @@ class Seat:
     size: int
     local_rank: int
     local_size: int | None
+    node: int | None = None
 
     @property
     def lead(self) -> bool:
@@ -54,7 +55,14 @@ class Seat:
         return self.rank == 0
 
 
-TORCHRUN = (Promise("RANK", "WORLD_SIZE", "LOCAL_RANK", None, ("MASTER_ADDR", "MASTER_PORT")),)
+# Who sets them by hand leaves out the others.
+TORCHRUN = (
+    Promise(
+        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
+        others=("MASTER_ADDR", "MASTER_PORT"),
+        node="GROUP_RANK",
+    ),
+)
 
 MPIRUN = (
     # Open MPI
@@ -70,8 +78,7 @@ SRUN = (
         "SLURM_PROCID",
         "SLURM_STEP_NUM_TASKS",
         "SLURM_LOCALID",
-        None,
-        ("SLURM_STEP_NODELIST", "SLURM_STEP_ID"),
+        others=("SLURM_STEP_NODELIST", "SLURM_STEP_ID"),
         least=2,
         tasks="SLURM_STEP_TASKS_PER_NODE",
         node="SLURM_NODEID",
@@ -103,7 +110,8 @@ def seat_in(launcher: str, known: Sequence[Promise], variables: Mapping[str, str
     if not 0 <= rank < size:
         message = f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0"
         raise LaunchError(message)
-    return Seat(launcher, rank, size, local_rank, _local_size(made, variables))
+    node = promised(variables, made.node) if made.node is not None and made.node in variables else None
+    return Seat(launcher, rank, size, local_rank, _local_size(made, variables, node), node)
 
 
 def _made(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise:
@@ -114,13 +122,12 @@ def _made(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise:
     return found
 
 
-def _local_size(made: Promise, variables: Mapping[str, str]) -> int | None:
-    if made.local_size is not None:
+def _local_size(made: Promise, variables: Mapping[str, str], node: int | None) -> int | None:
+    if made.local_size is not None and made.local_size in variables:
         return promised(variables, made.local_size)
-    if made.tasks is None or made.node is None or made.tasks not in variables or made.node not in variables:
+    if made.tasks is None or node is None or made.tasks not in variables:
         return None
     per_node = tasks_per_node(variables[made.tasks])
-    node = promised(variables, made.node)
     return per_node[node] if 0 <= node < len(per_node) else None
 
 
