@@ -21,7 +21,8 @@ FIRST_TOUCH = "memory_touch"
 _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
 """Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
 
-_THREADS = re.compile(r"threads:(\d+)")
+_THREADS = re.compile(r"threads:(\d+) ?")
+_NODE = re.compile(r"node:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,12 @@ class MemoryCurve:
     points: tuple[MemoryPoint, ...]
     plateaus: Plateaus | NoPlateaus
     roof: Roof | NoRoof
+
+    @property
+    def where(self) -> str:
+        """The NUMA node that its memory was put on, to be said behind its threads; empty where none was asked for."""
+        match = _NODE.search(self.key.variant or "")
+        return f" in memory of node {match[1]}" if match else ""
 
     @property
     def nominal(self) -> float | None:
@@ -220,10 +227,10 @@ def _behind(curve: MemoryCurve, first_bytes: int) -> MostOfMemory | None:
 
 
 def who(curve: MemoryCurve) -> str:
-    """The kernel of a curve in words, on how many threads and ranks."""
+    """The kernel of a curve in words, on how many threads and ranks, and in whose memory where that was asked for."""
     threads = "" if curve.threads is None else f" on {curve.threads} thread{'s' if curve.threads > 1 else ''}"
     ranks = "" if curve.together == 1 else f" of {curve.together} ranks together"
-    return f"{curve.key.op}{threads}{ranks}"
+    return f"{curve.key.op}{threads}{curve.where}{ranks}"
 
 
 def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
@@ -231,7 +238,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     alike: dict[SeriesKey, list[MemoryCurve]] = {}
     for curve in curves:
         if curve.threads is not None:
-            alike.setdefault(replace(curve.key, variant=None), []).append(curve)
+            alike.setdefault(replace(curve.key, variant=_but_for_threads(curve.key.variant)), []).append(curve)
     found: list[Scaled] = []
     for members in alike.values():
         shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in members))
@@ -258,6 +265,10 @@ def beside(
         if shared:
             found.append((curve, _at(curve, max(shared)), _at(partner, max(shared))))
     return tuple(found)
+
+
+def _but_for_threads(variant: str | None) -> str | None:
+    return _THREADS.sub("", variant or "") or None
 
 
 def _but_for_op(key: SeriesKey) -> SeriesKey:

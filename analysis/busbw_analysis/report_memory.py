@@ -128,7 +128,7 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     rows = tuple(
         (
             Cell(_named(one.curve.key, varying)),
-            Cell(str(one.curve.threads)),
+            Cell(f"{one.curve.threads}{one.curve.where}"),
             Cell(format_size(one.point.size_bytes)),
             *map(_giga, (one.point.rate, one.point.low, one.point.high)),
             Cell(MISSING if one.times_one is None else three_digits(one.times_one)),
@@ -168,7 +168,7 @@ def _library(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
 def _threads(curve: MemoryCurve) -> str:
     if curve.threads is None:
         return "a thread of its own" if curve.key.device == "cpu" else "a GPU"
-    return "1 thread" if curve.threads == 1 else f"{curve.threads} threads"
+    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}"
 
 
 def _and(texts: Sequence[str]) -> str:
@@ -191,7 +191,7 @@ def _touch(judgement: Judgement) -> Iterator[Block]:
     rows = tuple(
         words(
             (
-                MISSING if curve.threads is None else str(curve.threads),
+                MISSING if curve.threads is None else f"{curve.threads}{curve.where}",
                 format_size(touched.size_bytes),
                 format_time(touched.time_ns),
                 format_time(written.time_ns),
@@ -229,7 +229,7 @@ def _label(curve: MemoryCurve, varying: frozenset[str]) -> str:
         return curve_label(curve.key, varying)
     rest = varying - {"variant"}
     more = f" · {curve_label(curve.key, rest)}" if rest else ""
-    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{more}"
+    return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}{more}"
 
 
 def _figure(

@@ -13,6 +13,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import Round, in_turn, pair_rounds, split_world
+from busbw.ops.nodes import on_node, takes_nodes
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
 from busbw.plan import PlacementChoice, Plan, Sweep
@@ -66,6 +67,8 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
         groups = split_world(sweep.groups, ranks)
         for op in (OPS[name] for name in sweep.ops):
             variants = _variants(op, sweep, way, cores)
+            if sweep.memory_nodes and takes_nodes(op):
+                variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
             for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device, variants):
                 cases[case] = None
                 if note:

@@ -139,6 +139,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--threads", help="Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"
 )
+@click.option(
+    "--memory-node",
+    "memory_nodes",
+    callback=lambda _context, _parameter, text: _numbers(text),
+    help="NUMA nodes that memory of the host is put on: 0,1.  [default: where it is touched first]",
+)
 @click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
 @click.option(
     "--path",
@@ -282,6 +288,14 @@ def _broken_off_in_words() -> Iterator[None]:
         command = "submit" if launch.launcher_here(os.environ).name == "srun" else "run"
         click.echo(f"busbw: {broken}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True)
         click.get_current_context().exit(1)
+
+
+def _numbers(text: str | None) -> tuple[int, ...] | None:
+    names = _names(text)
+    if names is None or all(name.isdecimal() for name in names):
+        return None if names is None else tuple(map(int, names))
+    message = f"--memory-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
+    raise UsageError(message)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

@@ -193,6 +193,11 @@ def in_blocks(hosts: Sequence[str]) -> bool:
     return len(hosts) == each * len(set(hosts)) and all(len(block) == 1 for block in blocks)
 
 
+def memory_nodes(facts: Sequence[dict[str, JSON]]) -> frozenset[int]:
+    """The NUMA nodes that every host has, by the facts of each."""
+    return frozenset.intersection(*(frozenset(map(int, fact.get("numa_nodes") or {})) for fact in facts))
+
+
 def cores_of_a_rank(hosts: Sequence[str], facts: Sequence[dict[str, JSON]], of_ranks: Sequence[dict[str, JSON]]) -> int:
     """The cores that every rank has for itself at least, by the facts of its host (``facts``, of every rank) and its
     own: what the ranks of a host may use together is divided among them, and a rank that is bound has no more than

@@ -16,12 +16,14 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.base import Op
 from busbw.ops.groups import ALL
+from busbw.ops.nodes import takes_nodes
 from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
 _MOST_RANKS = 1 << 20
 _MANY_CORES = 1 << 10
+_MOST_NODES = 1024
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18
 """A seed and the number of the launch have to fit a signed 64-bit integer together."""
@@ -92,7 +94,8 @@ class Sweep(Record, frozen=True, kw_only=True):
 
     ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``), ``pinning`` what memory
     of the host is copied from and to, where a GPU copies. ``threads``: how many of a rank share a call, where they can,
-    as in ``ops.threads``; None: its own thread makes it, unbound.
+    as in ``ops.threads``; None: its own thread makes it, unbound. ``memory_nodes``: the NUMA nodes that memory of the
+    host is put on, one after another; None: it lies where it is touched first.
     """
 
     ops: tuple[str, ...]
@@ -115,6 +118,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     direct: bool = True
     threads: str | None = None
     pinning: tuple[str, ...] = get_args(PinningChoice)
+    memory_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[], object]] = {
@@ -130,6 +134,9 @@ class Sweep(Record, frozen=True, kw_only=True):
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
             "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
+            "memory_nodes": lambda: _known(
+                "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(_MOST_NODES)
+            ),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
@@ -357,7 +364,14 @@ def told_as_options() -> Iterator[None]:
 
 
 _KEY = re.compile(r"^key '(\w+)': ")
-_OPTIONS = {"ops": "--op", "dtypes": "--dtype", "redops": "--redop", "modes": "--mode", "algorithms": "--algorithm"}
+_OPTIONS = {
+    "ops": "--op",
+    "dtypes": "--dtype",
+    "redops": "--redop",
+    "modes": "--mode",
+    "algorithms": "--algorithm",
+    "memory_nodes": "--memory-node",
+}
 """Keys of a plan → the options that have another name."""
 
 
@@ -378,6 +392,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "skew": lambda op: op.uneven,
     "traffic": lambda op: op.uneven,
     "threads": lambda op: op.threaded,
+    "memory_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
 }

@@ -66,7 +66,8 @@ class Case(Record, frozen=True, kw_only=True):
     ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
     ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
     the op has none. ``variant`` tells apart what else an op can vary: ``skew:0.5`` or ``matrix:…`` for
-    all_to_all_v, ``together`` or ``alone`` for pairs, ``pinned`` or ``pageable`` for copies between a GPU and its host.
+    all_to_all_v, ``together`` or ``alone`` for pairs, ``pinned`` or ``pageable`` for copies between a GPU and its host,
+    ``node:1`` for memory of the host that was put on a NUMA node.
     ``mode``, ``sync`` and ``cache`` say how it was timed: they change the number as much as the library does, so they
     are part of what is measured. ``held``: the device's stream was held while the calls were handed to it, so that
     launching them is not in the time.

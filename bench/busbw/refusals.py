@@ -1,11 +1,12 @@
 """Why a case cannot run on this world: said once for the case, and the same on every rank."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
 from busbw.ops import OPS
 from busbw.ops.base import Op
 from busbw.ops.groups import split_world
+from busbw.ops.nodes import node_of
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
 from busbw.records import Case
@@ -15,14 +16,15 @@ from busbw.schedules import ALGORITHMS, BY_HAND
 @dataclass(frozen=True, slots=True)
 class Place:
     """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, whether
-    clocks can be compared, how many cores every rank has at least, and whether the ranks of every host follow one
-    another, as many on each.
+    clocks can be compared, how many cores every rank has at least, whether the ranks of every host follow one
+    another, as many on each, and the NUMA nodes that every host has.
     """
 
     crowded: bool
     comparable: bool
     cores: int = 1
     in_blocks: bool = True
+    memory_nodes: frozenset[int] = field(default=frozenset())
 
 
 def refusal(case: Case, backend: Backend, place: Place) -> str | None:
@@ -41,7 +43,7 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return _misplaced(case, place) or _untimeable(case, place) or backend.refuse(op, case)
+    return _misplaced(case, place) or _homeless(case, place) or _untimeable(case, place) or backend.refuse(op, case)
 
 
 def _misplaced(case: Case, place: Place) -> str | None:
@@ -50,6 +52,20 @@ def _misplaced(case: Case, place: Place) -> str | None:
     if place.in_blocks or algorithm is None or not algorithm.levels:
         return None
     return "it takes as many ranks on every host, one after the other; here they lie otherwise"
+
+
+def _homeless(case: Case, place: Place) -> str | None:
+    """Why the memory of ``case`` cannot lie where it asks for."""
+    node = node_of(case.variant)
+    if node is None:
+        return None
+    if len(place.memory_nodes) < 2:
+        return "there is no NUMA node to choose: a host here has one, or its system tells of none"
+    if node not in place.memory_nodes:
+        return (
+            f"there is no NUMA node {node} on every host; there are {', '.join(map(str, sorted(place.memory_nodes)))}"
+        )
+    return None
 
 
 def _untimeable(case: Case, place: Place) -> str | None:

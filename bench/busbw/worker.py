@@ -140,7 +140,11 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     place_here = Place(
-        environment.crowded(hosts, of_hosts), common.comparable, cores, in_blocks=environment.in_blocks(hosts)
+        environment.crowded(hosts, of_hosts),
+        common.comparable,
+        cores,
+        in_blocks=environment.in_blocks(hosts),
+        memory_nodes=environment.memory_nodes(of_hosts),
     )
     refused = refusals(cases.cases, backend, place_here)
     seed = job.plan.seed + job.launch

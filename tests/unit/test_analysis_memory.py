@@ -16,7 +16,7 @@ from busbw_analysis.hierarchy import Rung
 from busbw_analysis.hierarchy_plot import Row, words_begin
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool
-from busbw_analysis.memory import MemoryCurve, beside, scaling, threads_of
+from busbw_analysis.memory import MemoryCurve, beside, scaling, threads_of, who
 from busbw_analysis.page import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus, Plateaus
@@ -252,6 +252,25 @@ def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
     found = scaling(judged(cases).memory)
     assert [(one.curve.threads, one.point.size_bytes) for one in found] == [(1, SIZES[-3]), (4, SIZES[-3])]
     assert [one.times_one for one in found] == pytest.approx([1.0, 1.0], rel=1e-3)
+
+
+def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> None:
+    cases = [
+        case("stream_copy", size, 1, variant=f"threads:{number} node:{node}", mode="pipelined")
+        for node in (0, 1)
+        for number in (1, 4)
+        for size in SIZES
+    ]
+    judgement = judged(cases)
+    found = scaling(judgement.memory)
+    assert [one.curve.key.variant for one in found] == [
+        f"threads:{number} node:{node}" for node in (0, 1) for number in (1, 4)
+    ]
+    assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
+    text = every_text(memory_section(judgement))
+    assert "4 in memory of node 1" in text
+    assert "4 threads in memory of node 0" in text
+    assert who(found[0].curve) == "stream_copy on 1 thread in memory of node 0"
 
 
 def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:

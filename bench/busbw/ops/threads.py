@@ -49,4 +49,5 @@ def as_variant(threads: int) -> str:
 
 def threads_of(variant: str | None) -> int | None:
     """How many threads share the calls of a case; None: the rank's own thread makes them, where the system has it."""
-    return int(variant.removeprefix(_PREFIX)) if variant is not None and variant.startswith(_PREFIX) else None
+    words = (variant or "").split()
+    return next((int(word.removeprefix(_PREFIX)) for word in words if word.startswith(_PREFIX)), None)

@@ -6,16 +6,19 @@ not; pageable memory it has to stage itself and is busy as long as that takes (C
 behavior"): the marks then time that, too, as it is in the way of everybody who copies so.
 """
 
+import mmap
 from functools import partial
 
 import torch
 
-from busbw.backends.base import Operation
+from busbw import memory_nodes
+from busbw.backends.base import Call, Operation
 from busbw.backends.local.base import Bound, Local
 from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.ops.base import Span
 from busbw.ops.data import count_wrong, fill, pattern, poison
+from busbw.ops.nodes import node_of
 from busbw.records import Case
 
 PINNED = "pinned"
@@ -35,6 +38,44 @@ def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
         raise BackendError(message) from error
 
 
+def _pinned(case: Case) -> bool:
+    return case.op == "host_and_device" or PINNED in (case.variant or "").split()
+
+
+def _of_the_host(case: Case, like: torch.Tensor) -> torch.Tensor:
+    """A zeroed buffer of the host as the case wants it. torch keeps pinned memory for whoever wants some next, wherever
+    it lies: what has to be on a node is fresh pages, which are pinned here. Raises BackendError.
+    """
+    node = node_of(case.variant)
+    if node is None:
+        return host_memory(like, pinned=_pinned(case))
+    size = max(1, len(like) * like.itemsize)
+    try:
+        region = mmap.mmap(-1, size)
+        buffer = torch.frombuffer(region, dtype=like.dtype, count=len(like))
+        memory_nodes.bind(buffer.data_ptr(), size, node)
+        buffer.zero_()
+        if _pinned(case):
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            torch.cuda.check_error(cudart.cudaHostRegister(buffer.data_ptr(), size, 0))
+    except (OSError, ValueError, RuntimeError) as error:
+        message = f"{size} B of memory of the host on NUMA node {node} cannot be had: {error}"
+        raise BackendError(message) from error
+    return buffer
+
+
+def _given_back(case: Case, *buffers: torch.Tensor) -> Call:
+    """What unpins the pages of ``buffers`` that were pinned here, before they go back to the system."""
+
+    def give_back() -> None:
+        if node_of(case.variant) is not None and _pinned(case):
+            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+            for buffer in buffers:
+                torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr()))
+
+    return give_back
+
+
 def _device_of(bound: Bound) -> Device:
     if bound.device is None:
         message = f"{bound.case.op} needs a device, and the backend drives none"
@@ -47,18 +88,20 @@ def _copies(target: torch.Tensor, source: torch.Tensor) -> partial[torch.Tensor]
 
 
 def _host_to_device(bound: Bound) -> Operation:
-    source = host_memory(bound.send, pinned=bound.case.variant == PINNED)
-    return Operation(_copies(bound.receive, source), buffers=(source, bound.receive))
+    source = _of_the_host(bound.case, bound.send)
+    free = _given_back(bound.case, source)
+    return Operation(_copies(bound.receive, source), buffers=(source, bound.receive), free=free)
 
 
 def _device_to_host(bound: Bound) -> Operation:
-    target = host_memory(bound.receive, pinned=bound.case.variant == PINNED)
-    return Operation(_copies(target, bound.send), buffers=(bound.send, target))
+    target = _of_the_host(bound.case, bound.receive)
+    free = _given_back(bound.case, target)
+    return Operation(_copies(target, bound.send), buffers=(bound.send, target), free=free)
 
 
 def _host_and_device(bound: Bound) -> Operation:
     """The buffers of the case go to the host; against them go data of their own, which are checked here."""
-    source, target = host_memory(bound.send, pinned=True), host_memory(bound.receive, pinned=True)
+    source, target = _of_the_host(bound.case, bound.send), _of_the_host(bound.case, bound.receive)
     arriving, dtype = torch.empty_like(bound.receive), bound.case.dtype or "uint8"
     made_of, spans = pattern(1, dtype, None, _SEED), (Span(len(source), 0),)
     fill(source, spans, made_of)
@@ -70,11 +113,11 @@ def _host_and_device(bound: Bound) -> Operation:
         poison(arriving, None)  # so that the next count is of what was copied since
         return found
 
-    return Operation(both, buffers=(bound.send, target), wrong=wrong)
+    return Operation(both, buffers=(bound.send, target), wrong=wrong, free=_given_back(bound.case, source, target))
 
 
 def _refuse(case: Case) -> str | None:
-    pageable = case.variant != PINNED
+    pageable = PINNED not in (case.variant or "").split()
     obstacles = (
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),

@@ -8,10 +8,12 @@ import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
 
+from busbw import memory_nodes
 from busbw.backends.base import Call, Operation
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
@@ -20,6 +22,7 @@ from busbw.backends.local.team import Lease, Words, lines, pieces, shares
 from busbw.compiled import Native
 from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
+from busbw.ops.nodes import node_of
 from busbw.ops.threads import threads_of
 from busbw.records import DTYPE_BYTES, Case
 
@@ -88,13 +91,12 @@ def _bound(
     """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
     each sample ``before`` is done.
     """
-    threads = threads_of(bound.case.variant)
+    threads, leave = threads_of(bound.case.variant), _settled(bound.case, arrays)
     if threads is None:
         work = arrays.divided(1, unit_bytes)
         step = (kernel, *map(int, work[:4]))
-        return Operation(
-            _called(step), native=Native((step,), _never_fails, (made, work, *keeps)), wrong=wrong, prepare=before
-        )
+        native = Native((step,), _never_fails, (made, work, *keeps))
+        return Operation(_called(step), native=native, free=leave, wrong=wrong, prepare=before)
     lease = Lease(made, threads, bound.local_rank * threads)
     work = arrays.divided(threads, unit_bytes)
     if before is None:
@@ -110,8 +112,29 @@ def _bound(
             before()
         wake()
 
+    def free() -> None:
+        lease.give_back()
+        leave()
+
     native = Native((step,), _never_fails, (made, work, lease, *keeps))
-    return Operation(_called(step), native=native, free=lease.give_back, wrong=wrong, prepare=prepare)
+    return Operation(_called(step), native=native, free=free, wrong=wrong, prepare=prepare)
+
+
+def _settled(case: Case, arrays: _Arrays) -> Call:
+    """Put every array on the NUMA node of the case, if it has one. Returns what takes them off it. Whose thread touches
+    their pages then no longer matters.
+    """
+    node, there = node_of(case.variant), [(one.out, one.count) for one in arrays.each()]
+    if node is None:
+        there = []
+    for address, length in there:
+        memory_nodes.bind(address, length, cast("int", node))
+
+    def leave() -> None:
+        for address, length in there:
+            memory_nodes.release(address, length)
+
+    return leave
 
 
 def _given_back(buffer: torch.Tensor) -> None:
@@ -278,7 +301,7 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 
 
 def _refuse_copy(case: Case) -> str | None:
-    on_host, threads = case.device == "cpu", threads_of(case.variant)
+    on_host, threads, node = case.device == "cpu", threads_of(case.variant), node_of(case.variant)
     obstacles = (
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (
@@ -290,7 +313,8 @@ def _refuse_copy(case: Case) -> str | None:
             f"{case.op} is one step, which cannot be posted first and waited for later",
         ),
         (threads is not None and not on_host, "threads divide the work of a processor; a GPU divides it itself"),
-        (threads is not None and on_host and kernels.missing() is not None, kernels.missing()),
+        (node is not None and not on_host, "the buffers are memory of the GPU, which lies on no NUMA node of the host"),
+        ((threads, node) != (None, None) and on_host and kernels.missing() is not None, kernels.missing()),
     )
     return next((reason for applies, reason in obstacles if applies), None)
 

@@ -1,0 +1,75 @@
+"""Puts memory of this process on a NUMA node, by the kernel's own calls: no library of it need be there.
+
+Without it pages lie where they were touched first, and a rank's own node is all that it can measure. The calls are
+mbind(2) and its siblings, which glibc has no functions for (libnuma has); numbers of calls differ by processor.
+"""
+
+import ctypes
+import mmap
+import os
+import platform
+from collections.abc import Callable
+
+from busbw.errors import BackendError
+
+_MBIND = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259}
+"""Processor → the number of mbind: Linux, arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h,
+arch/powerpc/kernel/syscalls/syscall.tbl.
+"""
+_DEFAULT, _BIND = 0, 2
+_STRICT, _MOVE = 1, 2
+_BITS = 1024
+"""Of the mask of nodes: as many as a kernel can be built for (CONFIG_NODES_SHIFT ≤ 10)."""
+
+Syscall = Callable[..., int]
+
+
+def _kernel(number: int, *arguments: object) -> int:
+    """0, or the error number."""
+    call = ctypes.CDLL(None, use_errno=True).syscall
+    call.restype = ctypes.c_long
+    return 0 if call(ctypes.c_long(number), *arguments) == 0 else ctypes.get_errno()
+
+
+def missing() -> str | None:
+    """Why memory cannot be put on a node here; None when it can, as far as that is known before it is tried."""
+    if platform.system() != "Linux":
+        return f"memory is put on NUMA nodes by Linux; this is {platform.system()}"
+    if platform.machine() not in _MBIND:
+        known = ", ".join(_MBIND)
+        return f"the number of mbind is not known for the processor {platform.machine()}; it is for {known}"
+    return None
+
+
+def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
+    """Put the pages from ``address`` on, ``length`` bytes of them, on ``node``: those that are there move, and those
+    that are touched later come from it. Raises BackendError where the kernel does not, or not with all of them.
+    """
+    if (why := missing()) is not None:
+        raise BackendError(why)
+    mask = (ctypes.c_ulong * (_BITS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
+    width = 8 * ctypes.sizeof(ctypes.c_ulong)
+    mask[node // width] = 1 << node % width
+    code = call(_MBIND[platform.machine()], *_pages(address, length), ctypes.c_int(_BIND), mask, _number(_BITS + 1),
+                ctypes.c_uint(_STRICT | _MOVE))  # fmt: skip
+    if code:
+        message = f"{length} B cannot be put on NUMA node {node}: {os.strerror(code)}"
+        raise BackendError(message)
+
+
+def release(address: int, length: int, call: Syscall = _kernel) -> None:
+    """Let the pages be touched first again: whoever gets this memory next must not inherit a node. Never fails."""
+    call(
+        _MBIND[platform.machine()], *_pages(address, length), ctypes.c_int(_DEFAULT), None, _number(0), ctypes.c_uint(0)
+    )
+
+
+def _pages(address: int, length: int) -> tuple[ctypes.c_void_p, ctypes.c_ulong]:
+    """The whole pages that hold these bytes."""
+    first = address // mmap.PAGESIZE * mmap.PAGESIZE
+    last = -(-(address + length) // mmap.PAGESIZE) * mmap.PAGESIZE
+    return ctypes.c_void_p(first), _number(last - first)
+
+
+def _number(value: int) -> ctypes.c_ulong:
+    return ctypes.c_ulong(value)

@@ -1,0 +1,266 @@
+"""Memory on a NUMA node: asked for in a plan, carried by the case, put there by the kernel's call, refused in words."""
+
+import ctypes
+import errno
+import mmap
+import platform
+
+import pytest
+import torch
+
+from busbw import cases, environment, memory_nodes, plan
+from busbw.backends.local import LOCAL, kernels
+from busbw.backends.local.base import Bound
+from busbw.errors import BackendError, UsageError
+from busbw.ops.nodes import node_of, on_node
+from busbw.ops.threads import as_variant, threads_of
+from busbw.plan import Plan, Sweep
+from busbw.records import Case
+from busbw.refusals import Place, refusal
+from busbw.testing.fakes import FakeWorld
+from busbw.testing.synthetic import case
+
+BIND, DEFAULT = 2, 0
+MOVE_ALL_OF_THEM = 3
+compiled = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+
+
+class Kernel:
+    """The system call, written down: number, address, length, policy, nodes, flags."""
+
+    def __init__(self, answer: int = 0) -> None:
+        self.answer = answer
+        self.calls: list[tuple[int, int, int, int, set[int], int]] = []
+
+    def __call__(self, number: int, *arguments: object) -> int:
+        address, length, policy, mask, most, flags = arguments
+        nodes = set()
+        if isinstance(mask, ctypes.Array):
+            assert isinstance(most, ctypes.c_ulong)
+            assert most.value == 8 * ctypes.sizeof(mask) + 1, "the kernel takes off one"
+            bits = b"".join(int(word).to_bytes(ctypes.sizeof(ctypes.c_ulong), "little") for word in mask)
+            nodes = {at for at in range(8 * len(bits)) if bits[at // 8] >> at % 8 & 1}
+        values = [one.value for one in (address, length, policy, flags) if hasattr(one, "value")]
+        self.calls.append((number, values[0] or 0, values[1], values[2], nodes, values[3]))
+        return self.answer
+
+
+@pytest.fixture
+def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
+    fake = Kernel()
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    real_bind, real_release = memory_nodes.bind, memory_nodes.release
+    monkeypatch.setattr(memory_nodes, "bind", lambda address, length, node: real_bind(address, length, node, fake))
+    monkeypatch.setattr(memory_nodes, "release", lambda address, length: real_release(address, length, fake))
+    return fake
+
+
+# --- the call ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("node", [0, 1, 63, 64, 1023])
+def test_whole_pages_are_bound_to_one_node(kernel: Kernel, node: int) -> None:
+    memory_nodes.bind(10 * mmap.PAGESIZE + 8, mmap.PAGESIZE, node)
+    ((number, address, length, policy, nodes, flags),) = kernel.calls
+    assert (number, address, length) == (237, 10 * mmap.PAGESIZE, 2 * mmap.PAGESIZE)
+    assert (policy, nodes, flags) == (BIND, {node}, MOVE_ALL_OF_THEM)
+
+
+def test_a_release_lets_pages_be_touched_first_again(kernel: Kernel) -> None:
+    memory_nodes.release(0, 5)
+    assert kernel.calls == [(237, 0, mmap.PAGESIZE, DEFAULT, set(), 0)]
+
+
+def test_what_the_kernel_refuses_is_said(kernel: Kernel) -> None:
+    kernel.answer = errno.EIO
+    with pytest.raises(BackendError, match="64 B cannot be put on NUMA node 3: Input/output error"):
+        memory_nodes.bind(0, 64, 3)
+
+
+@pytest.mark.parametrize(
+    ("system", "machine", "said"),
+    [("Darwin", "arm64", "this is Darwin"), ("Linux", "s390x", "not known for the processor s390x; it is for x86_64")],
+)
+def test_other_systems_are_refused_in_words(
+    monkeypatch: pytest.MonkeyPatch, system: str, machine: str, said: str
+) -> None:
+    monkeypatch.setattr(platform, "system", lambda: system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
+    with pytest.raises(BackendError, match=said):
+        memory_nodes.bind(0, 64, 0)
+
+
+def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
+    region = mmap.mmap(-1, 8 * mmap.PAGESIZE)
+    array = torch.frombuffer(region, dtype=torch.uint8).fill_(7)
+    try:
+        memory_nodes.bind(array.data_ptr(), len(array), 0)
+    except BackendError as error:
+        pytest.skip(f"the kernel does not: {error}")
+    memory_nodes.release(array.data_ptr(), len(array))
+    assert bool((array == 7).all()), "pages that move keep what is in them"
+    with pytest.raises(BackendError, match="cannot be put on NUMA node 1000"):
+        memory_nodes.bind(array.data_ptr(), len(array), 1000)
+
+
+# --- as a plan says it -------------------------------------------------------------------------------------------
+
+
+def test_nodes_are_variants_of_what_is_in_memory_of_the_host() -> None:
+    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", memory_nodes=(0, 1))
+    found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
+    by_op = {op: [one.variant for one in found if one.op == op] for op in sweep.ops}
+    assert by_op["stream_triad"] == ["node:0", "node:1"]
+    assert by_op["host_to_device"] == ["pinned node:0", "pinned node:1", "pageable node:0", "pageable node:1"]
+    assert by_op["all_reduce"] == [None]
+
+
+def test_threads_and_nodes_are_told_apart() -> None:
+    sweep = Sweep(ops=("stream_triad",), sizes="1KiB", memory_nodes=(1,), threads="2")
+    (one,) = cases.expand(Plan(sweep=(sweep,)), 1, 1, cores=2).cases
+    assert one.variant == "threads:2 node:1"
+    assert (threads_of(one.variant), node_of(one.variant)) == (2, 1)
+    assert (threads_of("node:1"), node_of(as_variant(3)), node_of(None), node_of("pinned")) == (None, None, None, None)
+    assert on_node("pageable", 12) == "pageable node:12"
+
+
+def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
+    with pytest.raises(UsageError, match="key 'memory_nodes': memory node -1 is unknown"):
+        Sweep(ops=("stream_triad",), memory_nodes=(-1,))
+
+
+def test_nodes_for_nothing_are_refused() -> None:
+    given = Plan(sweep=(Sweep(ops=("all_reduce",)),))
+    with pytest.raises(UsageError, match="key 'memory_nodes': it would change nothing for all_reduce"):
+        plan.override(given, memory_nodes=(0,))
+
+
+# --- where it cannot be ------------------------------------------------------------------------------------------
+
+
+def why_not(one: Case, *nodes: int) -> str | None:
+    place = Place(crowded=False, comparable=True, memory_nodes=frozenset(nodes))
+    return refusal(one, FakeWorld(1).backends[0], place)
+
+
+def test_a_host_with_one_node_has_no_choice() -> None:
+    one = case("memory_copy", 4096, 1, variant="node:0")
+    assert why_not(one, 0) == "there is no NUMA node to choose: a host here has one, or its system tells of none"
+    assert why_not(one) == why_not(one, 0)
+    assert why_not(replace_variant(one, "node:2"), 0, 1) == "there is no NUMA node 2 on every host; there are 0, 1"
+    assert "NUMA" not in str(why_not(replace_variant(one, "node:1"), 0, 1))
+    assert "NUMA" not in str(why_not(replace_variant(one, None)))
+
+
+def replace_variant(one: Case, variant: str | None) -> Case:
+    return type(one)(**{**{field: getattr(one, field) for field in one.__struct_fields__}, "variant": variant})
+
+
+def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
+    one = case("stream_triad", 4096, 1, variant="node:1", device="cuda")
+    assert (
+        LOCAL["stream_triad"].refuse(one) == "the buffers are memory of the GPU, which lies on no NUMA node of the host"
+    )
+
+
+def test_nodes_are_those_of_every_host() -> None:
+    assert environment.memory_nodes([{"numa_nodes": {"0": "0-3", "1": "4-7"}}, {"numa_nodes": {"0": "0-7"}}]) == {0}
+    assert environment.memory_nodes([{"numa_nodes": {}}, {}]) == frozenset()
+
+
+# --- kernels and copies ------------------------------------------------------------------------------------------
+
+
+def buffers(one: Case, sends: int, receives: int) -> Bound:
+    send = torch.ones(sends * one.count, dtype=torch.float64)
+    return Bound(one, send, torch.zeros(receives * one.count, dtype=torch.float64), None)
+
+
+@compiled
+@pytest.mark.parametrize(
+    ("op", "sends", "receives"),
+    [
+        ("memory_copy", 1, 1),
+        ("stream_triad", 2, 1),
+        ("memory_read", 1, 0),
+        ("memory_write", 0, 1),
+        ("memory_touch", 0, 0),
+    ],
+)
+@pytest.mark.parametrize("variant", ["node:1", "threads:2 node:1"])
+def test_every_array_of_a_kernel_is_put_on_the_node_and_taken_off(
+    kernel: Kernel, op: str, sends: int, receives: int, variant: str
+) -> None:
+    one = case(op, 64 * mmap.PAGESIZE, 1, dtype="float64", variant=variant)
+    bound = buffers(one, sends, receives)
+    operation = LOCAL[op].bind(bound)
+    put = kernel.calls
+    assert put
+    assert all((policy, nodes) == (BIND, {1}) for _, _, _, policy, nodes, _ in put)
+    for buffer in (bound.send, bound.receive):
+        if len(buffer):
+            first, last = buffer.data_ptr(), buffer.data_ptr() + len(buffer) * 8
+            assert min(at for _, at, *_ in put if at + mmap.PAGESIZE > first) <= first
+            assert any(at < last <= at + length for _, at, length, *_ in put)
+    kernel.calls = []
+    if operation.prepare is not None:
+        operation.prepare()
+    assert operation.call() == 0
+    operation.free()
+    assert [entry[1:3] for entry in kernel.calls] == [entry[1:3] for entry in put]
+    assert all(policy == DEFAULT for _, _, _, policy, _, _ in kernel.calls)
+
+
+@compiled
+def test_without_a_node_nobody_asks_the_kernel(kernel: Kernel) -> None:
+    LOCAL["memory_copy"].bind(buffers(case("memory_copy", 4096, 1, dtype="float64"), 1, 1)).free()
+    assert kernel.calls == []
+
+
+class Cudart:
+    """Pins pages in name only."""
+
+    def __init__(self) -> None:
+        self.pinned: list[int] = []
+
+    def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - the library's name
+        assert (size, flags) == (4096, 0)
+        self.pinned.append(address)
+        return 0
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        self.pinned.remove(address)
+        return 0
+
+
+@pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
+@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
+def test_the_hosts_side_of_a_copy_lies_on_the_node(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str
+) -> None:
+    cudart = Cudart()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None if code == 0 else pytest.fail(str(code)))
+    one = case(op, 4096, 1, dtype="float64", variant=f"{pinning} node:1", device="cuda", backend="nccl")
+    on_gpu = torch.full((512,), 3.0, dtype=torch.float64)
+    operation = LOCAL[op].bind(Bound(one, on_gpu, torch.zeros_like(on_gpu), None))
+    assert operation.buffers is not None
+    source, target = operation.buffers
+    mine = source if op == "host_to_device" else target
+    ((_, address, _, policy, nodes, _),) = kernel.calls
+    assert (address, policy, nodes) == (mine.data_ptr(), BIND, {1})
+    assert cudart.pinned == ([mine.data_ptr()] if pinning == "pinned" else [])
+    source.fill_(5.0)
+    operation.call()
+    assert bool((target == 5.0).all())
+    operation.free()
+    assert cudart.pinned == []
+
+
+def test_memory_that_cannot_be_had_there_is_said(kernel: Kernel) -> None:
+    kernel.answer = errno.EPERM
+    one = case("host_to_device", 4096, 1, dtype="float64", variant="pageable node:1", device="cuda", backend="nccl")
+    on_gpu = torch.zeros(512, dtype=torch.float64)
+    with pytest.raises(BackendError, match="4096 B cannot be put on NUMA node 1: Operation not permitted"):
+        LOCAL["host_to_device"].bind(Bound(one, on_gpu, on_gpu.clone(), None))
