@@ -82,13 +82,15 @@ class Plateaus:
     """The plateaus of one curve by growing working set. ``end`` is how the sweep ends: on a plateau that is long enough
     (``flat``) or not (``short``), on one of sizes that caches have, too (``small``), or on the way to another level
     (``falls``, ``rises``). ``start_bytes`` is the first working set on a plateau; ``call_bytes`` is what the memory of
-    the first plateau moves while a call starts, a time that no plateau has in it. ``noise`` is the standard deviation
-    of ln(time) that the search reckoned with.
+    the first plateau moves while a call starts, a time that no plateau has in it. ``faster_before``: a smaller
+    working set was measured to be faster than the first plateau. ``noise`` is the standard deviation of ln(time) that
+    the search reckoned with.
     """
 
     plateaus: tuple[Plateau, ...]
     start_bytes: int
     call_bytes: float
+    faster_before: bool
     end: End
     noise: float
     candidates: tuple[Candidate, ...]
@@ -109,6 +111,8 @@ class Plateaus:
         one = self.plateaus[-1]
         if self.end == "flat":
             inner = "no cache was seen before it" if len(self.plateaus) == 1 else "the ones before it are caches"
+            if len(self.plateaus) == 1 and self.faster_before:
+                inner = "smaller working sets are faster, so of a cache, but at too few sizes for a plateau"
             return (
                 f"the outermost level seen: flat for {one.octaves:.1f} octaves, from {about_size(one.first_bytes)} to "
                 f"{about_size(one.last_bytes)}, so most likely the memory behind the caches; {inner}"
@@ -170,6 +174,7 @@ def find_plateaus(
         plateaus=plateaus,
         start_bytes=plateaus[0].first_bytes,
         call_bytes=sweep.start * plateaus[0].rate,
+        faster_before=bool(max(rates[: runs[0][0]], default=0.0) > (1 + LEAST_STEP) * plateaus[0].rate),
         end=_end(heights[runs[-1][1] + 1 :] - division.levels[-1], noise, plateaus[-1]),
         noise=noise,
         candidates=tuple(

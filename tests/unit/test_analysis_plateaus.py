@@ -235,6 +235,17 @@ def test_where_launching_hides_a_cache_memory_is_found_and_no_other_level(
     assert [one.rate for one in answer.plateaus[:-1]] == pytest.approx([within] * (len(answer.plateaus) - 1), rel=0.15)
 
 
+def test_a_cache_of_too_few_sizes_for_a_plateau_is_not_denied() -> None:
+    """A GPU's cache behind launches, at one size an octave: what is faster than memory is no memory."""
+    answer = of_launches(*of_a_gpu("H100", 1e-6, 0.004, steps=1))
+    assert len(answer.plateaus) == 1
+    assert answer.faster_before
+    assert "smaller working sets are faster, so of a cache, but at too few sizes" in answer.outermost
+    flat = of_launches(*of_a_gpu("H200", 5e-6, 0.004))
+    assert not flat.faster_before
+    assert "no cache was seen before it" in flat.outermost
+
+
 def test_the_noise_of_a_gpu_is_not_the_slope_of_its_launches() -> None:
     assert of_launches(*of_a_gpu("H100", 1e-6, 0.004)).noise < 0.01
 
