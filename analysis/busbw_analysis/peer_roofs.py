@@ -18,7 +18,7 @@ from busbw_analysis.peaks import NoRoof
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
 """Copies that do not go by way of the host."""
-_STAGED = "peer_copy_staged"
+_STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,16 @@ class _PairRoof:
 
 def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | NoRoof | None:
     """The shares of one matrix, or why there are none; None where its pairs send messages."""
-    if matrix.op not in {*DIRECT, _STAGED}:
+    if matrix.op not in {*DIRECT, _STAGED, _DRIVEN}:
         return None
     share, practical_share = np.full_like(matrix.rate, np.nan), np.full_like(matrix.rate, np.nan)
     roofs: list[_PairRoof] = []
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
-        roof = _staged(dataset, pair, rows) if matrix.op == _STAGED else _direct(dataset, matrix.op, pair, rows)
+        if matrix.op in DIRECT:
+            roof = _direct(dataset, matrix.op, pair, rows)
+        else:
+            roof = _by_the_host(dataset, pair, rows, in_turn=matrix.op == _STAGED)
         if isinstance(roof, str):
             return NoRoof(f"{pair[0]} → {pair[1]}: {roof}")
         roofs.append(roof)
@@ -70,13 +73,18 @@ def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> 
     return _PairRoof(way.peak.nominal, f"{way.in_words('GPUs')}{both}", way.peak.practical)
 
 
-def _staged(dataset: Dataset, pair: Sequence[int], rows: Catalogue) -> _PairRoof | str:
-    """Down the link of one and then up that of the other: t ≥ S / B₁ + S / B₂."""
+def _by_the_host(dataset: Dataset, pair: Sequence[int], rows: Catalogue, *, in_turn: bool) -> _PairRoof | str:
+    """Down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ ``in_turn``, else t ≥ S / min(B₁, B₂), as a
+    driver may have both halves under way at once.
+    """
     links = [host_links(dataset, [rank], rows) for rank in pair]
     missing = next((link for link in links if isinstance(link, str)), None)
     if missing is not None:
         return missing
     down, up = (link for link in links if not isinstance(link, str))
+    if not in_turn:
+        slower = min(down, up, key=lambda link: link.peak.nominal)
+        return _PairRoof(slower.peak.nominal, slower.in_words("GPUs"), slower.peak.practical)
     rate = 1 / (1 / down.peak.nominal + 1 / up.peak.nominal)
     known = [link.peak.practical for link in (down, up) if link.peak.practical is not None]
     practical = 1 / sum(1 / one for one in known) if len(known) == len(links) else None

@@ -47,14 +47,14 @@ LOCAL = frozenset(
         *("memory_copy", "stream_copy", "stream_scale", "stream_add", "stream_triad"),
         *("memory_read", "memory_write", "memory_touch"),
         *("host_to_device", "device_to_host", "host_and_device"),
-        *("peer_copy", "peer_copy_both", "peer_copy_staged"),
+        *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
         *("storage_write", "storage_read"),
         *("matmul", "attention", "attention_unfused"),
     }
 )
 """Ops in which no other rank takes part: who comes late delays nobody."""
 
-PAIRED = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_staged"})
+PAIRED = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"})
 """Ops of every ordered pair of ranks in turn: what they give is a matrix, and no curve."""
 
 LAUNCHES_FOR_AN_INTERVAL = 6

@@ -49,6 +49,7 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
         ("peer_copy_both", True, NVLINK, "; each direction has it to itself"),
         ("peer_copy_staged", True, PCIE_5 / 2, "all of S down and then all of it up: PCIe 5 x16 as trained of GPU "),
         ("peer_copy_staged", False, PCIE_5 / 2, "PCIe 5 x16 as trained"),
+        ("peer_copy_driver", False, PCIE_5, "PCIe 5 x16 as trained"),
     ],
 )
 def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: float, said: str) -> None:  # noqa: FBT001
@@ -59,7 +60,11 @@ def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: f
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(0.8, rel=1e-3)
     assert shares.share[1, 0] == pytest.approx(0.8, rel=1e-3)
-    row = ROWS.rate("pcie", "PCIe 5") if op == "peer_copy_staged" else ROWS.rate("nvlink", "NVLink 4")
+    row = (
+        ROWS.rate("pcie", "PCIe 5")
+        if op in {"peer_copy_staged", "peer_copy_driver"}
+        else ROWS.rate("nvlink", "NVLink 4")
+    )
     assert row is not None
     assert row.practical_bytes_per_second is not None
     practical = row.practical_bytes_per_second / row.bytes_per_second

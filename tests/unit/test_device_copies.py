@@ -28,7 +28,7 @@ from busbw.testing.faults import WrappingBackend
 from busbw.testing.synthetic import case
 
 HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
-PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_staged")
+PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged")
 HERE = Place(crowded=False, comparable=True)
 
 
@@ -259,7 +259,7 @@ def seeing(hosts: str = "aa", *, lonely: bool = False, access: bool = True, told
 
 def test_gpus_of_one_host_that_see_each_other_copy() -> None:
     views = seeing("aabb")
-    for op in PEER_OPS:
+    for op in set(PEER_OPS) - {"peer_copy_driver"}:
         assert why_no_pairs(OPS[op], on_device(op, 4, group="div:2"), views) is None
     assert [name_of(views, rank, peer) for rank, peer in ((0, 1), (1, 0), (3, 2), (0, 2))] == [
         "cuda:1",
@@ -275,7 +275,7 @@ def test_gpus_of_one_host_that_see_each_other_copy() -> None:
         (seeing("ab"), "ranks 0 and 1 are on two hosts, and a GPU copies to those of its own"),
         (seeing(lonely=True), "rank 0 does not see the GPU of rank 1, but only 1"),
         (seeing(told=False), "torch does not tell the UUID of the GPU of rank 1"),
-        (seeing(access=False), "the GPU of rank 0 has no peer access to that of rank 1; peer_copy_staged measures"),
+        (seeing(access=False), "the GPU of rank 0 has no peer access to that of rank 1; peer_copy_driver and"),
     ],
 )
 def test_a_pair_that_cannot_copy_is_named_with_the_reason(views: tuple[View, ...], said: str) -> None:
@@ -286,6 +286,13 @@ def test_a_pair_that_cannot_copy_is_named_with_the_reason(views: tuple[View, ...
 
 def test_the_way_through_the_host_needs_no_peer_access() -> None:
     assert why_no_pairs(OPS["peer_copy_staged"], on_device("peer_copy_staged", 2), seeing(access=False)) is None
+
+
+def test_the_way_of_the_driver_is_taken_only_without_peer_access() -> None:
+    one = on_device("peer_copy_driver", 2)
+    assert why_no_pairs(OPS["peer_copy_driver"], one, seeing(access=False)) is None
+    with_access = why_no_pairs(OPS["peer_copy_driver"], one, seeing())
+    assert with_access == "the GPU of rank 0 has peer access to that of rank 1: a copy is peer_copy"
 
 
 def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,7 +315,10 @@ def test_every_rank_hears_what_the_others_see(monkeypatch: pytest.MonkeyPatch) -
     assert heard(seen.told()) == seen
 
 
-@pytest.mark.parametrize(("op", "copiers"), [("peer_copy", {0}), ("peer_copy_both", {0, 1}), ("peer_copy_staged", {0})])
+@pytest.mark.parametrize(
+    ("op", "copiers"),
+    [("peer_copy", {0}), ("peer_copy_both", {0, 1}), ("peer_copy_driver", {0}), ("peer_copy_staged", {0})],
+)
 def test_who_copies_has_both_buffers_and_the_other_one_lends_its_gpu(
     machine: Machine, pinned: list[bool], op: str, copiers: set[int]
 ) -> None:

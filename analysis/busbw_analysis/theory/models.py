@@ -333,7 +333,7 @@ UNMODELLED: dict[str, str] = {
     **dict.fromkeys(
         (
             *("host_to_device", "device_to_host", "host_and_device"),
-            *("peer_copy", "peer_copy_both", "peer_copy_staged"),
+            *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
         ),
         "it is a copy of a GPU's own; no message is sent",
     ),

@@ -15,7 +15,7 @@ from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case, Record
 
-_THROUGH_THE_HOST = "peer_copy_staged"
+_THROUGH_THE_HOST, _BY_THE_DRIVER = "peer_copy_staged", "peer_copy_driver"
 
 
 class View(Record, frozen=True, kw_only=True):
@@ -80,9 +80,11 @@ def _why_not(op: Op, pair: Ranks, views: Sequence[View]) -> str | None:
             f"rank {source} does not see the GPU of rank {target}, but only {len(one.names)}: whoever copies must see "
             "both (no --gpus-per-task, --gpu-bind or CUDA_VISIBLE_DEVICES of its own for every rank)"
         )
-    if op.name != _THROUGH_THE_HOST and other.gpu not in one.access:
-        return (
-            f"the GPU of rank {source} has no peer access to that of rank {target}; {_THROUGH_THE_HOST} measures the "
-            "way that is left"
-        )
-    return None
+    if op.name == _THROUGH_THE_HOST or (other.gpu in one.access) == (op.name != _BY_THE_DRIVER):
+        return None
+    if op.name == _BY_THE_DRIVER:
+        return f"the GPU of rank {source} has peer access to that of rank {target}: a copy is peer_copy"
+    return (
+        f"the GPU of rank {source} has no peer access to that of rank {target}; {_BY_THE_DRIVER} and "
+        f"{_THROUGH_THE_HOST} measure the ways that are left"
+    )

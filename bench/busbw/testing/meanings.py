@@ -95,7 +95,7 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
         ("host_to_device", "device_to_host", "host_and_device", "peer_copy_both"),
         lambda exchange: exchange.sent[exchange.me],
     ),
-    **dict.fromkeys(("peer_copy", "peer_copy_staged"), _by_the_first),
+    **dict.fromkeys(("peer_copy", "peer_copy_driver", "peer_copy_staged"), _by_the_first),
     "memory_copy": lambda exchange: exchange.sent[exchange.me],
     **dict.fromkeys(("storage_write", "storage_read", "checkpoint_save"), lambda exchange: exchange.sent[exchange.me]),
     "stream_copy": lambda exchange: exchange.sent[exchange.me],
