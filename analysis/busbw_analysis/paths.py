@@ -7,21 +7,9 @@ reason, in words, why none is known.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from busbw.catalogue import Catalogue, Gpu
-from busbw.levels import (
-    Peak,
-    called,
-    efa_together,
-    gpus_of,
-    host_link_of,
-    interface_of,
-    is_slingshot,
-    memory_of,
-    nvlink_of,
-    nvlinks,
-    port_of,
-    rdma_ports,
-)
+from busbw.catalogue import Catalogue, Gpu, Peak
+from busbw.levels import called, gpus_of, host_link_of, memory_of, nvlink_of, nvlinks
+from busbw.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.records import JSON
 from busbw.units import format_rate
 from busbw_analysis.load import Dataset, fact

@@ -11,8 +11,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from busbw.catalogue import Catalogue
-from busbw.levels import Peak, dram_of
+from busbw.catalogue import Catalogue, Peak
+from busbw.levels import dram_of
 from busbw.records import DTYPE_BYTES, Case
 from busbw.units import format_size
 from busbw_analysis.load import Dataset

@@ -154,6 +154,24 @@ class _File(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
+class Peak:
+    """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
+    and the ``source`` of the nominal value: a URL, or who states it.
+    """
+
+    nominal: float
+    practical: float | None
+    what: str
+    direction: str
+    source: str
+
+    def times(self, count: int, what: str) -> "Peak":
+        """``count`` of these together."""
+        practical = None if self.practical is None else count * self.practical
+        return Peak(count * self.nominal, practical, what, self.direction, self.source)
+
+
+@dataclass(frozen=True, slots=True)
 class Catalogue:
     """All rows. ``origins``: (kind or ``gpu``, name) → the user's file that a row is from; no shipped row is in it."""
 

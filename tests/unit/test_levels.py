@@ -8,9 +8,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from busbw import environment, levels, listing
-from busbw.catalogue import Catalogue, catalogue
-from busbw.levels import Level, Peak, Picture, picture
+from busbw import environment, levels, listing, networks
+from busbw.catalogue import Catalogue, Peak, catalogue
+from busbw.levels import Level, Picture, picture
 from busbw.memory_modules import memory_facts
 from busbw.nvml import gpus_by_address
 from busbw.pci import affinity
@@ -256,7 +256,7 @@ def test_ports_that_are_down_are_no_level(facts_of: Facts, rows: Catalogue) -> N
         (sysfs / "class/infiniband/mlx5_0/ports/1/state").write_text("1: DOWN\n", encoding="utf-8")
 
     facts = facts_of("dgx-a100", change=unplug)
-    assert [port["up"] for port in levels.rdma_ports(facts)] == [False]
+    assert [port["up"] for port in networks.rdma_ports(facts)] == [False]
     assert [level for level in picture(facts, rows).levels if level.name == "NIC"] == []
 
 
@@ -304,13 +304,13 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
             (port / what).write_text(f"{text}\n", encoding="utf-8")
     found = ports(tmp_path)
     assert {port["driver"] for port in found} == {"efa"}
-    peaks = [levels.port_of(port, rows) for port in found]
+    peaks = [networks.port_of(port, rows) for port in found]
     assert peaks == [Peak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
-    instance = levels.efa_together([peak for peak in peaks if isinstance(peak, Peak)], rows)
+    instance = networks.efa_together([peak for peak in peaks if isinstance(peak, Peak)], rows)
     assert instance is not None
     assert instance.name == "EFA of P4d"
-    assert levels.efa_together([Peak(400e9, None, "EFA", "one direction", "")], rows) is None, "several have that"
-    assert levels.efa_together([Peak(50e9, None, "4X NDR", "one direction", "")], rows) is None
+    assert networks.efa_together([Peak(400e9, None, "EFA", "one direction", "")], rows) is None, "several have that"
+    assert networks.efa_together([Peak(50e9, None, "4X NDR", "one direction", "")], rows) is None
 
 
 def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:

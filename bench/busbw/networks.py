@@ -1,0 +1,75 @@
+"""What ports of RDMA cards and network interfaces carry: what the system states, named by the row of the same rate."""
+
+from collections.abc import Mapping, Sequence
+
+from busbw.catalogue import Catalogue, Peak, Rate
+from busbw.records import JSON
+from busbw.units import format_rate
+
+EFA = "EFA"
+"""What ports of the Elastic Fabric Adapter are called."""
+
+
+def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
+    """The ports of RDMA cards of a host, as ``run.json`` has them."""
+    ports = facts.get("rdma")
+    return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
+
+
+def interface_of(nic: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """A network interface in one direction."""
+    speed = nic.get("speed_bytes_per_second")
+    if not speed:
+        return "the system does not tell its speed"
+    return _stated(float(speed), _slingshot(nic, rows) or _ethernet(float(speed), rows))
+
+
+def _slingshot(nic: Mapping[str, JSON], rows: Catalogue) -> Rate | None:
+    """The row of the same rate, where the driver is that of a Cassini card (cxi_ss1, cxi_eth)."""
+    if not is_slingshot(nic):
+        return None
+    speed = float(nic.get("speed_bytes_per_second") or 0)
+    return next((row for row in rows.rates if row.kind == "slingshot" and _same(row, speed)), None)
+
+
+def is_slingshot(nic: Mapping[str, JSON]) -> bool:
+    """Whether an interface belongs to a card of Slingshot, which carries messages past TCP as RDMA cards do."""
+    return str(nic.get("driver") or "").startswith("cxi")
+
+
+def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Rate | None:
+    """The row of the one kind of instance that has all these ports of EFA; None where several have, or none."""
+    if any(peak.what != EFA for peak in peaks):
+        return None
+    total = sum(peak.nominal for peak in peaks)
+    found = [row for row in rows.rates if row.kind == "efa" and _same(row, total)]
+    return found[0] if len(found) == 1 else None
+
+
+def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+    """A port of an RDMA card in one direction."""
+    rate = port.get("bytes_per_second")
+    if not rate:
+        return "the kernel does not tell its rate"
+    if port.get("driver") == "efa":
+        # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
+        return Peak(float(rate), None, EFA, "one direction", "the system states it")
+    if port.get("layer") == "InfiniBand":
+        return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))))
+    return _stated(float(rate), _ethernet(float(rate), rows))
+
+
+def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
+    return rows.rate("ethernet", f"{bytes_per_second * 8 / 1e9:g}G Ethernet")
+
+
+def _stated(rate: float, row: Rate | None) -> Peak:
+    """What the system states counts: the row of the same rate only adds its name and what is practical."""
+    known = row is not None and _same(row, rate)
+    what = row.name if known and row is not None else format_rate(rate)
+    practical = row.practical_bytes_per_second if known and row is not None else None
+    return Peak(rate, practical, what, "one direction", "the system states it")
+
+
+def _same(row: Rate, rate: float) -> bool:
+    return abs(row.bytes_per_second - rate) <= 0.02 * rate
