@@ -25,7 +25,8 @@ def ordinary(sizes: Floats, times: Floats) -> Floats:
     """Relative errors of one line by least squares of the times themselves."""
     columns = np.stack([np.ones_like(sizes), sizes], axis=1)
     line = np.linalg.lstsq(columns, times, rcond=None)[0]
-    return np.abs(columns @ line / times - 1)
+    errors: Floats = np.abs(columns @ line / times - 1)
+    return errors
 
 
 def interpolated(sizes: Floats, times: Floats) -> Floats:
