@@ -17,6 +17,7 @@ SHARED = {
     "catalogue",
     "errors",
     "levels",
+    "networks",
     "placement",
     "progress",
     "records",
