@@ -24,8 +24,8 @@ from busbw_analysis.storage import Stored, stored
 from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.theory.bounds import explain
 from busbw_analysis.theory.choices import library_of_run
+from busbw_analysis.theory.curve_models import predict, predict_alternatives
 from busbw_analysis.theory.fit import fit_series
-from busbw_analysis.theory.models import predict, predict_alternatives
 from busbw_analysis.theory.parameters import parameters_for, shared
 from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 

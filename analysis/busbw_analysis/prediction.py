@@ -7,10 +7,11 @@ from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
 from busbw_analysis.series import Point
 from busbw_analysis.theory.choices import Unknown
+from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of, size_words
 from busbw_analysis.theory.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.theory.laws import Law, Value, answering, from_joint, from_messages
-from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel, model_for
+from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel
 from busbw_analysis.theory.refusals import usable
 from busbw_analysis.theory.terms import candidates
 

@@ -21,8 +21,9 @@ from busbw_analysis.evidence import LIBRARY, algorithm_of, shape_of
 from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.theory.bounds import gamma_of
 from busbw_analysis.theory.choices import Library, Unknown
+from busbw_analysis.theory.curve_models import model_of
 from busbw_analysis.theory.joint import Joint, OneRegime, Parameter
-from busbw_analysis.theory.models import NoModel, Parameters, model_of
+from busbw_analysis.theory.models import NoModel, Parameters
 from busbw_analysis.theory.terms import Term, candidates
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
 from busbw_analysis.verdicts import Curve

@@ -27,8 +27,9 @@ from busbw_analysis.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.series import Point, SeriesKey
 from busbw_analysis.summary import CaseSummary, Interval
+from busbw_analysis.theory.curve_models import Prediction
 from busbw_analysis.theory.fit import Fit, Segment
-from busbw_analysis.theory.models import NoModel, Prediction
+from busbw_analysis.theory.models import NoModel
 from busbw_analysis.theory.textbook import BY_HAND
 
 _STEPS_OF_A_SEGMENT = 24

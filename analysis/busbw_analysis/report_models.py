@@ -31,8 +31,9 @@ from busbw_analysis.report_curves import curve_label, ends_in_words, varying_fie
 from busbw_analysis.series import Point
 from busbw_analysis.summary import CaseSummary, Flag
 from busbw_analysis.theory.bounds import Explanation, Fastest, Spent
+from busbw_analysis.theory.curve_models import Prediction
 from busbw_analysis.theory.fit import Fit
-from busbw_analysis.theory.models import NoModel, Prediction
+from busbw_analysis.theory.models import NoModel
 from busbw_analysis.verdicts import MODEL_TOLERANCE
 
 _OPEN: Final = 6

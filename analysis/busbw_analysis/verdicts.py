@@ -9,8 +9,9 @@ from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.series import Point, Series
 from busbw_analysis.summary import LOCAL, Interval
 from busbw_analysis.theory.bounds import Explanation
+from busbw_analysis.theory.curve_models import Prediction
 from busbw_analysis.theory.fit import Fit, Refused
-from busbw_analysis.theory.models import NoModel, Parameters, Prediction
+from busbw_analysis.theory.models import NoModel, Parameters
 
 Word = Literal[
     "near the roof",

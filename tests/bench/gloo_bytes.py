@@ -19,7 +19,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from busbw_analysis.theory.models import CostModel, model_for
+from busbw_analysis.theory.curve_models import model_for
+from busbw_analysis.theory.models import CostModel
 
 SIZE: Final = 12 << 20
 RANKS: Final = (2, 3, 4)

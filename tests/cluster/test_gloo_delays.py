@@ -12,7 +12,8 @@ from measured import measured
 from busbw import store
 from busbw_analysis.judge import judge
 from busbw_analysis.load import load
-from busbw_analysis.theory.models import CostModel, model_for
+from busbw_analysis.theory.curve_models import model_for
+from busbw_analysis.theory.models import CostModel
 
 OPS = (
     *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"),

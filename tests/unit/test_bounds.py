@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.summary import Interval
 from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
-from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, alternatives
+from busbw_analysis.theory.curve_models import alternatives
+from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters
 from busbw_analysis.theory.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
 
 ALPHA, BETA = 1e-4, 1e-9

@@ -38,7 +38,8 @@ from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
 from busbw_analysis.series import Point
 from busbw_analysis.summary import Interval
-from busbw_analysis.theory.models import NoModel, Parameters, alternatives
+from busbw_analysis.theory.curve_models import alternatives
+from busbw_analysis.theory.models import NoModel, Parameters
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
 
 SIZES = tuple(4**exponent for exponent in range(4, 12))

@@ -9,7 +9,8 @@ import pytest
 
 from busbw.schedules import gloo
 from busbw.schedules.gloo import Counted, Mark, Step
-from busbw_analysis.theory.models import MODELS, CostModel, gloo_segments, model_for
+from busbw_analysis.theory.curve_models import model_for
+from busbw_analysis.theory.models import MODELS, CostModel, gloo_segments
 
 MIB = 1 << 20
 RANKS = range(1, 65)

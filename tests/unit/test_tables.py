@@ -9,7 +9,8 @@ from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
 from busbw_analysis.peaks import STORAGE, TO_THE_HOST, TRAFFIC
 from busbw_analysis.summary import LOCAL, PAIRED, SYNCHRONISING
-from busbw_analysis.theory.models import MODELS, UNMODELLED, model_for
+from busbw_analysis.theory.curve_models import model_for
+from busbw_analysis.theory.models import MODELS, UNMODELLED
 
 
 def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
 from busbw_analysis.theory.counts import none
+from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.library_rows import OF_LIBRARIES
-from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel, model_for
+from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
 from busbw_analysis.theory.textbook import Textbook, rows_of
 
 Amount = Callable[[int, int, float], float]

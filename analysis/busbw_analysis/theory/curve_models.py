@@ -1,0 +1,127 @@
+"""Which cost model stands behind a curve, and what it says of each size: the algorithm that a backend or an MPI library
+runs by default, or the one that was run by hand; and the textbook's beside it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from busbw_analysis.series import SeriesKey
+from busbw_analysis.theory.choices import Call, Library, Unknown, choose
+from busbw_analysis.theory.models import MESSAGES, MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
+from busbw_analysis.theory.textbook import BY_HAND, rows_of, textbook
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a cost model says for one size: ns per call and B/s, by which algorithm, with parameters from where."""
+
+    size_bytes: int
+    time_ns: float
+    busbw: float | None
+    algorithm: str
+    formula: str
+    source: str
+    parameters: str
+
+
+def model_for(op: str, backend: str) -> CostModel | NoModel:
+    """The algorithm that ``backend`` runs for ``op`` by default, or why there is none."""
+    if op in UNMODELLED:
+        return NoModel(UNMODELLED[op])
+    rows = [row for row in MODELS if row.op == op]
+    own = next((row for row in rows if row.backend == backend), None)
+    if own is not None:
+        return own
+    if backend == "mpi" and op in MESSAGES:
+        return rows[0]  # one way, as over any backend
+    if backend == "mpi":
+        return NoModel(f"which algorithm MPI runs for {op} depends on the library, the ranks and the size")
+    return NoModel(f"no cost model is known for {op} on {backend}")
+
+
+def model_chosen(library: Library | Unknown, call: Call) -> CostModel | NoModel:
+    """The algorithm that an MPI library runs by default for one call, or why it is not known."""
+    if call.op in UNMODELLED or call.op in MESSAGES:
+        return model_for(call.op, "mpi")
+    found = library if isinstance(library, Unknown) else choose(library, call)
+    if isinstance(found, Unknown):
+        return NoModel(found.reason)
+    model = in_closed_form(found.row, call.hosts)
+    return replace(
+        model,
+        algorithm=f"{model.algorithm} ({found.name} of {found.library})",
+        source=f"{found.source}; sums left out",
+    )
+
+
+def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook") -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``backend``."""
+    counted = (in_closed_form(row, hosts) for row in rows_of(op, backend) if row.possible(ranks, hosts))
+    others = (one for one in MODELS if one.op == op and one.backend == "textbook" and one.possible(ranks))
+    return (*counted, *others)
+
+
+def model_of(
+    key: SeriesKey, size_bytes: int | None = None, library: Library | Unknown | None = None
+) -> CostModel | NoModel:
+    """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
+    library depends on the size and on the ``library``.
+    """
+    if key.variant is None or not key.variant.startswith(BY_HAND):
+        if key.backend == "mpi" and size_bytes is not None and library is not None:
+            return model_chosen(library, Call(key.op, len(key.ranks), key.hosts, size_bytes, key.dtype, key.mode))
+        return model_for(key.op, key.backend)
+    row = textbook(key.op, key.variant.removeprefix(BY_HAND))
+    return NoModel(f"{key.variant} is unknown to this version") if row is None else in_closed_form(row, key.hosts)
+
+
+def predict(
+    key: SeriesKey,
+    bus_factor: float | None,
+    sizes_bytes: Sequence[int],
+    parameters: Parameters | NoModel,
+    library: Library | Unknown | None = None,
+) -> tuple[Prediction, ...] | NoModel:
+    """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
+    ``library`` chooses for that size.
+    """
+    found: list[tuple[int, CostModel]] = []
+    for size in sizes_bytes:
+        model = model_of(key, size, library)
+        if isinstance(model, NoModel):
+            return model
+        found.append((size, model))
+    ranks = len(key.ranks)
+    if ranks < 2:
+        return NoModel("one rank sends nothing")
+    if isinstance(parameters, NoModel):
+        return parameters
+    return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size, model in found)
+
+
+def predict_alternatives(
+    key: SeriesKey, bus_factor: float | None, size_bytes: int, parameters: Parameters | NoModel
+) -> tuple[Prediction, ...]:
+    """What the textbook algorithms would take at ``size_bytes`` with the same α, β and R; empty without them."""
+    ranks = len(key.ranks)
+    if isinstance(parameters, NoModel) or ranks < 2:
+        return ()
+    return tuple(
+        _prediction(model, ranks, bus_factor, size_bytes, parameters)
+        for model in alternatives(key.op, ranks, key.hosts, key.backend)
+    )
+
+
+def _prediction(
+    model: CostModel, ranks: int, bus_factor: float | None, size: int, parameters: Parameters
+) -> Prediction:
+    seconds = model.seconds(ranks, size, parameters)
+    return Prediction(
+        size_bytes=size,
+        time_ns=seconds * 1e9,
+        busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
+        algorithm=model.algorithm,
+        formula=model.formula,
+        source=model.source,
+        parameters=parameters.origin,
+    )
