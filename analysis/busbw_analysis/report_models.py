@@ -1,47 +1,26 @@
 """The part of a report about theory: each modelled curve beside its model, its lower bound and other algorithms."""
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from busbw.units import about_size, format_size
-from busbw_analysis import model_plots, plots
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import Dataset
-from busbw_analysis.model_plots import Part, Ratios
-from busbw_analysis.page import (
-    MISSING,
-    Block,
-    Cell,
-    Column,
-    Figure,
-    LegendEntry,
-    Paragraph,
-    Section,
-    Table,
-    percent,
-    three_digits,
-)
-from busbw_analysis.plots import Line, Panel
+from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, percent
 from busbw_analysis.races import Race
 from busbw_analysis.remarks import oversubscribed_hosts
 from busbw_analysis.report_crossings import beside_each_other
-from busbw_analysis.report_curves import curve_label, ends_in_words, varying_fields
+from busbw_analysis.report_curves import curve_label, varying_fields
+from busbw_analysis.report_model_figures import Modelled, model_figure, modelled_curve, size_in_words
 from busbw_analysis.series import Point
 from busbw_analysis.summary import CaseSummary, Flag
-from busbw_analysis.theory.bounds import Explanation, Fastest, Spent
-from busbw_analysis.theory.curve_models import Prediction
-from busbw_analysis.theory.fit import Fit
-from busbw_analysis.theory.models import NoModel
+from busbw_analysis.theory.bounds import Fastest
 from busbw_analysis.verdicts import MODEL_TOLERANCE
 
 _OPEN: Final = 6
 """So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""
 _MOST_DRAWN: Final = 30
 """Drawing is most of the work of a report; beyond so many curves there are the tables alone."""
-_MOST_OTHERS: Final = 6
-_SIZES_IN_TABLE: Final = 4
 _NAMED: Final = 3
 
 _HOW: Final = (
@@ -67,33 +46,14 @@ _KNOWN: Final[dict[Flag, str]] = {
 """Flags that say something of the time of a call, as a clause."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Modelled:
-    """A curve with its model and what follows from it."""
-
-    curve: Curve
-    model: tuple[Prediction, ...]
-    explanation: Explanation
-
-    @property
-    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
-        """Measured, predicted and where the time goes, size by size."""
-        yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
-
-    @property
-    def ratios(self) -> list[float]:
-        """Measured over predicted."""
-        return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
-
-
 def theory(judgement: Judgement) -> Section | None:
     """A part for every op of which a curve has a model, or of which several algorithms were measured; None where there
     is none. Why a curve has no model stands with the op.
     """
     cases = {case.index: case for case in judgement.cases}
-    by_op: dict[str, list[_Modelled]] = {}
+    by_op: dict[str, list[Modelled]] = {}
     for curve in judgement.curves:
-        if (modelled := _modelled(curve)) is not None:
+        if (modelled := modelled_curve(curve)) is not None:
             by_op.setdefault(curve.series.key.op, []).append(modelled)
     races: dict[str, list[Race]] = {}
     for race in judgement.races:
@@ -123,17 +83,11 @@ def theory(judgement: Judgement) -> Section | None:
     return Section("theory", "Measured against theory", tuple(blocks), tuple(parts))
 
 
-def _modelled(curve: Curve) -> _Modelled | None:
-    if isinstance(curve.model, NoModel) or isinstance(curve.explanation, NoModel):
-        return None
-    return _Modelled(curve, curve.model, curve.explanation)
-
-
 def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
     """Whether the times of ``curve`` are normal by its model, in one sentence, with what the run itself knows of it;
     "" without a model. No cause is given: what is known is named, and where nothing is, that is said.
     """
-    modelled = _modelled(curve)
+    modelled = modelled_curve(curve)
     if modelled is None:
         return ""
     points, ratios = curve.series.points, modelled.ratios
@@ -173,7 +127,7 @@ def _on_one_side(ends: Sequence[float]) -> bool:
     return not ends or ends[0] > MODEL_TOLERANCE or ends[1] < 1 / MODEL_TOLERANCE
 
 
-def _ends(one: _Modelled, place: int) -> tuple[float, ...]:
+def _ends(one: Modelled, place: int) -> tuple[float, ...]:
     """Both ends of what was measured over what was predicted; none where there is no interval."""
     interval, predicted = one.curve.series.points[place].interval, one.model[place].time_ns
     if interval.low_ns is None or interval.high_ns is None:
@@ -201,7 +155,7 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
 def _operation(
     anchor: str,
     op: str,
-    members: Sequence[_Modelled],
+    members: Sequence[Modelled],
     told: Sequence[str],
     races: Sequence[Race],
     *,
@@ -212,7 +166,7 @@ def _operation(
     several = len(members) > 1
     labels = [curve_label(one.curve.series.key, varying if several else None) for one in members]
     figures = [
-        _figure(f"{anchor}-{number}", one, f"{words} {_efficiency(one)}".rstrip(), draw=number <= drawn)
+        model_figure(f"{anchor}-{number}", one, f"{words} {_efficiency(one)}".rstrip(), draw=number <= drawn)
         for number, (one, words) in enumerate(zip(members, told, strict=True), start=1)
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
@@ -229,7 +183,7 @@ def _operation(
     return Section(anchor, op, (_overview(op, members, labels), *blocks), parts)
 
 
-def _overview(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> Table:
+def _overview(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Table:
     """What each of several curves comes to, so that one can see which to open."""
     rows: list[tuple[Cell, ...]] = []
     for one, label in zip(members, labels, strict=True):
@@ -242,11 +196,11 @@ def _overview(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> T
             (
                 Cell(label),
                 Cell(_times(ratios[worst])),
-                Cell(_size(sizes[worst])),
+                Cell(size_in_words(sizes[worst])),
                 Cell(_times(ratios[-1])),
-                Cell(_size(sizes[-1])),
+                Cell(size_in_words(sizes[-1])),
                 Cell(MISSING if share is None else percent(share)),
-                Cell(MISSING if share is None else _size(sizes[best])),
+                Cell(MISSING if share is None else size_in_words(sizes[best])),
             )
         )
     columns = (
@@ -262,11 +216,7 @@ def _overview(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> T
     return Table(f"{op}: what each curve comes to", columns, tuple(rows), note=note)
 
 
-def _size(size_bytes: int) -> str:
-    return format_size(size_bytes) if size_bytes else MISSING
-
-
-def _efficiency(one: _Modelled) -> str:
+def _efficiency(one: Modelled) -> str:
     """How near the curve comes to the least that any algorithm needs."""
     shares = [(spent.bound_share, spent.size_bytes) for spent in one.explanation.spent if spent.bound_share is not None]
     if not shares:
@@ -281,7 +231,7 @@ def _efficiency(one: _Modelled) -> str:
     return f"It comes nearest to the lower bound {one.explanation.bound}{at}, with an efficiency of {percent(best)} %."
 
 
-def _fastest(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> Iterator[str]:
+def _fastest(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Iterator[str]:
     """Which of the textbook's algorithms should win where, once for all curves that it is the same for."""
     told: dict[str, list[str]] = {}
     for one, label in zip(members, labels, strict=True):
@@ -299,7 +249,7 @@ def _fastest(op: str, members: Sequence[_Modelled], labels: Sequence[str]) -> It
         yield f"By their formulas with the same α, β and R the fastest {op} of the textbooks{which} is {text}"
 
 
-def _at_once(one: _Modelled) -> str:
+def _at_once(one: Modelled) -> str:
     """Which algorithms were not compared, for their formulas know no price of messages that are sent at once."""
     names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
     if not names:
@@ -317,165 +267,3 @@ def _tied(found: Fastest) -> str:
         return names[0]
     last = names[-1] if len(names) <= _NAMED else f"{len(names) - _NAMED + 1} more"
     return f"{', '.join(names[: _NAMED - 1 if len(names) > _NAMED else -1])} or {last} (a tie)"
-
-
-def _figure(identity: str, one: _Modelled, words: str, *, draw: bool) -> Figure:
-    curve = one.curve
-    points = tuple(
-        plots.Point(point.size_bytes, point.time_ns, point.interval.low_ns, point.interval.high_ns)
-        for point in curve.series.points
-    )
-    series = (plots.Series(0, points),)
-    if not draw or not plots.drawable(series):
-        return Figure(words, (), (), _numbers(one))
-    others = _distinct(one)
-    lines = [Line("other", vertices, None) for _, vertices in others]
-    bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
-    lines += [Line("bound", tuple(bound), None)] if bound else []
-    lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
-    panel = Panel("time", "Measured, predicted and bound", series, tuple(lines))
-    ratios = list(_ratios(one))
-    columns = list(_columns(one))
-    name = curve.series.key.label
-    pictures = (
-        plots.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
-        model_plots.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
-        model_plots.draw_stack(columns, f"{identity}-parts", f"{name}: where the time goes", words),
-    )
-    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, columns)), _numbers(one))
-
-
-def _distinct(one: _Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
-    """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
-    those that send several messages for one α only what there is room for.
-    """
-    lines: dict[tuple[tuple[float, ...], bool], list[str]] = {}
-    sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
-    own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
-    for other in one.explanation.others:
-        times = tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)
-        if times != own:
-            lines.setdefault((times, other.at_once > 1), []).append(other.algorithm)
-
-    def rank(line: tuple[tuple[tuple[float, ...], bool], list[str]]) -> tuple[bool, float]:
-        (times, at_once), _ = line
-        return at_once, math.prod(time_ns ** (1 / len(sizes)) for time_ns in times)
-
-    return [
-        (
-            " = ".join(names) + (" (several messages for one α)" if at_once else ""),
-            tuple(zip(sizes, times, strict=True)),
-        )
-        for (times, at_once), names in sorted(lines.items(), key=rank)[:_MOST_OTHERS]
-    ]
-
-
-def _ratios(one: _Modelled) -> Iterator[Ratios]:
-    measured = [(point.size_bytes, point.time_ns) for point in one.curve.series.points if point.size_bytes]
-    fit = one.curve.fit
-    if isinstance(fit, Fit):
-        of_fit = []
-        for size, time_ns in measured:
-            segment = next(
-                part for part in reversed(fit.segments) if size >= part.first_bytes or part is fit.segments[0]
-            )
-            predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
-            of_fit.append((size, predicted / time_ns))
-        yield Ratios("fit", tuple(of_fit))
-    yield Ratios(
-        "model",
-        tuple((p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes),
-    )
-
-
-def _parts(spent: Spent) -> Iterator[tuple[Part, float]]:
-    """The shares of the measured time, from the floor up; what is unexplained only where there is some."""
-    yield "messages", spent.messages_ns / spent.measured_ns
-    yield "bytes", spent.bytes_ns / spent.measured_ns
-    if spent.sums_ns is not None:
-        yield "sums", spent.sums_ns / spent.measured_ns
-    if spent.unexplained_ns > 0:
-        yield "unexplained", spent.unexplained_ns / spent.measured_ns
-
-
-def _columns(one: _Modelled) -> Iterator[model_plots.Column]:
-    for spent in one.explanation.spent:
-        if spent.size_bytes:
-            yield model_plots.Column(spent.size_bytes, tuple(_parts(spent)))
-
-
-_NAMES: Final[dict[Part, str]] = {
-    "messages": "messages (α)",
-    "bytes": "bytes (β or R)",
-    "sums": "sums (γ)",
-    "unexplained": "unexplained",
-}
-
-
-def _legend(
-    one: _Modelled, others: Iterable[str], ratios: Iterable[Ratios], columns: Iterable[model_plots.Column]
-) -> Iterator[LegendEntry]:
-    yield LegendEntry(plots.swatch(0, "points"), "measured; in the second picture: the model")
-    if any(ratio.kind == "fit" for ratio in ratios):
-        yield LegendEntry(plots.swatch(1, "points"), "in the second picture: the fit of this curve")
-    yield LegendEntry(plots.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
-    if one.explanation.bound:
-        yield LegendEntry(plots.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
-    names = list(others)
-    if names:
-        yield LegendEntry(plots.swatch(None, "other"), f"other algorithms: {', '.join(names)}")
-    shown = {part for column in columns for part, _ in column.shares}
-    yield from (LegendEntry(model_plots.swatch(part), name) for part, name in _NAMES.items() if part in shown)
-
-
-def _numbers(one: _Modelled) -> Table:
-    """Where the time goes at a few sizes, from the smallest to the largest."""
-    rows = list(one.rows)
-    last = len(rows) - 1
-    kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
-    chosen = [rows[place] for place in kept]
-    sums = any(spent.sums_ns is not None for _, _, spent in chosen)
-    bounded = bool(one.explanation.bound)
-    columns = [
-        Column("Size S"),
-        Column("Time", "µs"),
-        Column("low", "µs"),
-        Column("high", "µs"),
-        Column("Model", "µs"),
-        Column("messages (α)", "%", group="Of the time"),
-        Column("bytes (β, R)", "%", group="Of the time"),
-        *((Column("sums (γ)", "%", group="Of the time"),) if sums else ()),
-        Column("unexplained", "%", group="Of the time"),
-        *((Column("Lower bound", "µs"), Column("Bound / time", "%")) if bounded else ()),
-    ]
-    cells = tuple(_row(point, prediction, spent, sums=sums, bounded=bounded) for point, prediction, spent in chosen)
-    fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
-    note = f"{ends_in_words(point.interval for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
-    return Table("Where the time goes", tuple(columns), cells, note=note)
-
-
-def _share(share: float) -> str:
-    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
-    return "< 0.1" if 0 < share < 0.001 else percent(share)
-
-
-def _row(point: Point, prediction: Prediction, spent: Spent, *, sums: bool, bounded: bool) -> tuple[Cell, ...]:
-    low, high = point.interval.low_ns, point.interval.high_ns
-    left = spent.unexplained_ns / spent.measured_ns
-    cells = [
-        Cell(_size(point.size_bytes)),
-        *(
-            Cell(MISSING if ns is None else three_digits(ns / 1e3))
-            for ns in (point.time_ns, low, high, prediction.time_ns)
-        ),
-        Cell(_share(spent.messages_ns / spent.measured_ns)),
-        Cell(_share(spent.bytes_ns / spent.measured_ns)),
-    ]
-    if sums:
-        cells.append(Cell(MISSING if spent.sums_ns is None else _share(spent.sums_ns / spent.measured_ns)))
-    cells.append(Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet"))
-    if bounded:
-        share = spent.bound_share
-        cells.append(Cell(MISSING if spent.bound_ns is None else three_digits(spent.bound_ns / 1e3)))
-        cells.append(Cell(MISSING if share is None else percent(share)))
-    return tuple(cells)
