@@ -3,14 +3,13 @@
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Final
 
 from busbw.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.crossings import Crossing, Gain
-from busbw_analysis.evidence import LIBRARY
 from busbw_analysis.races import Pair, Race
 from busbw_analysis.theory.models import NoModel
 
@@ -27,13 +26,13 @@ _NOTES: Final = (
 
 
 def shown(race: Race) -> tuple[Pair, ...]:
-    """The pairs that there is room for: of many those that follow each other as the fastest, and the library beside
-    each of these.
+    """The pairs that there is room for: of many those with one that is the fastest somewhere. All of them where no size
+    says which that is, for no size is common to all.
     """
-    if len(race.pairs) <= _PAIRS:
+    leaders = race.leaders
+    if len(race.pairs) <= _PAIRS or not leaders:
         return race.pairs
-    wanted = [*pairwise(race.leaders), *((LIBRARY, name) for name in race.leaders)]
-    return tuple(pair for pair in race.pairs if set(pair.names) in map(set, wanted))
+    return tuple(pair for pair in race.pairs if not set(leaders).isdisjoint(pair.names))
 
 
 def measured_words(pair: Pair) -> str:

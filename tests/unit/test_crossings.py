@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -358,13 +357,38 @@ class TestShown:
         race = race_of(judged(ROUNDS, library=(Piece(28 * ALPHA, SENT["ring"] * BETA),), launches=2))
         assert len(race.pairs) == 10
         assert race.leaders[0] == "recursive-doubling"
-        assert {frozenset(pair.names) for pair in shown(race)} == {
-            *(frozenset(("library", name)) for name in race.leaders),
-            *(frozenset(two) for two in pairwise(race.leaders)),
-        }
+        assert shown(race) == tuple(pair for pair in race.pairs if any(name in race.leaders for name in pair.names))
         assert 0 < len(shown(race)) < 10
         text = crossing_text(crossing_rows([race]))
         assert f"{10 - len(shown(race))} more pairs" in text
+
+    def test_one_that_is_the_fastest_everywhere_stands_beside_all_others(self) -> None:
+        """As the library does, which waits once, and of those by hand alone one that does."""
+        quick = (Piece(ALPHA, 0.1 * BETA),)
+        for judgement in (
+            judged(ROUNDS, library=quick, launches=1, messages=False),
+            judged([*ROUNDS, "direct"], truth={"direct": quick}, launches=1, messages=False),
+        ):
+            race = race_of(judgement)
+            (leader,) = race.leaders
+            assert len(race.pairs) == 10
+            assert [pair for pair in race.pairs if leader in pair.names] == list(shown(race))
+            assert "6 more pairs" in crossing_text(crossing_rows([race]))
+            assert "6 more pairs" in report.compose(judgement).text
+
+    def test_where_no_size_is_common_to_all_every_pair_is_shown(self) -> None:
+        names = [*ROUNDS, "direct"]
+        cases = [
+            case("all_reduce", size, RANKS, variant=f"by hand: {name}")
+            for place, name in enumerate(names)
+            for size in SIZES[: place + 1] + SIZES[place + 2 :]
+        ]
+        judgement = judge(pool((synthetic_run([one for one in cases if one.size_bytes in SIZES[1:6]], launches=1),)))
+        race = race_of(judgement)
+        assert (race.leaders, len(race.pairs)) == ((), 10)
+        assert shown(race) == race.pairs
+        assert crossing_text(crossing_rows([race]))
+        assert "every two algorithms" in report.compose(judgement).text
 
     def test_json_has_every_pair_in_base_units(self) -> None:
         judgement = judged(["ring", "binomial-tree"])
