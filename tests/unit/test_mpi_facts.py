@@ -44,8 +44,14 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
             {"FI_PROVIDER": "tcp", "MPICH_OFI_USE_PROVIDER": "cxi"},
             {"netmod": "ofi", "provider": "cxi"},
         ),
-        ("ch3:nemesis", {}, {"netmod": "nemesis"}),
-        ("ch3", {}, {"netmod": mpi_facts.NOT_TOLD}),
+        (
+            "ch4:ofi",
+            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
+            {"netmod": "ofi", "provider": "tcp"},
+        ),
+        ("ch4", {}, {"netmod": mpi_facts.NOT_TOLD}),
+        ("ch3:nemesis:tcp", {}, {"netmod": mpi_facts.NOT_TOLD}),
+        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": mpi_facts.NOT_TOLD}),
     ],
 )
 def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
@@ -65,6 +71,40 @@ def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
 )
 def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
     assert mpi_facts.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
+
+
+@pytest.mark.parametrize(
+    ("variables", "transport"),
+    [
+        ({}, {"fabrics": mpi_facts.NOT_TOLD, "provider": mpi_facts.NOT_TOLD}),
+        ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
+        (
+            {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
+            {"fabrics": mpi_facts.NOT_TOLD, "provider": "psm3"},
+        ),
+    ],
+)
+def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
+    variables: dict[str, str], transport: dict[str, str]
+) -> None:
+    assert mpi_facts.of_intel_mpi(variables) == transport
+
+
+@pytest.mark.parametrize(
+    ("selected", "transport"),
+    [
+        ("ob1", {"pml": "ob1", "btl": "^openib"}),
+        ("cm", {"pml": "cm", "mtl": mpi_facts.NOT_TOLD, "btl": "^openib"}),
+        (None, {"pml": "^ucx", "btl": "^openib"}),
+    ],
+)
+def test_what_open_mpi_has_selected_says_more_than_what_it_was_to_select_from(
+    selected: str | None, transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mpi_facts, "_controls", lambda: {"pml": "^ucx", "btl": "^openib"})
+    monkeypatch.setattr(mpi_facts, "library", lambda: "Open MPI v5.0.11")
+    monkeypatch.setattr(mpi_facts, "selected", lambda _name: selected)
+    assert mpi_facts.transport() == transport
 
 
 def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,17 +101,20 @@ def transport() -> dict[str, str]:
     elif (device := device_in(version)) is not None:
         chosen = of_mpich(device, os.environ)
     elif version.startswith("Intel(R) MPI"):
-        chosen = {"fabrics": os.environ.get("I_MPI_FABRICS", NOT_TOLD), **_below("ofi", os.environ)}
+        chosen = of_intel_mpi(os.environ)
     else:
         chosen = {"transport": NOT_TOLD}
-    return {**chosen, **_controls()}
+    # A variable of control may be a filter (``pml``: ``^ucx``): what was selected through it says more.
+    return {**chosen, **_controls(), **{name: value for name, value in chosen.items() if value != NOT_TOLD}}
 
 
 def of_mpich(device: str, variables: Mapping[str, str]) -> dict[str, str]:
     """The network module of MPICH, of those in ``device`` (``ch4:ucx ofi``): the one that a variable names, which may
-    have three prefixes, or else the first (src/mpid/ch4/src/ch4_init.c, choose_netmod).
+    have three prefixes, or else the first (src/mpid/ch4/src/ch4_init.c, choose_netmod). Other devices have other rules.
     """
-    _, _, modules = device.partition(":")
+    kind, _, modules = device.partition(":")
+    if kind != "ch4":
+        return {"netmod": NOT_TOLD}
     prefixes = ("MPIR_CVAR", "MPIR_PARAM", "MPICH")
     named = next((value for one in prefixes if (value := variables.get(f"{one}_CH4_NETMOD"))), None)
     netmod = (named or next(iter(modules.replace(",", " ").split()), NOT_TOLD)).lower()
@@ -128,12 +131,18 @@ def of_open_mpi(pml: str | None, variables: Mapping[str, str]) -> dict[str, str]
     return {"pml": pml or NOT_TOLD, **_below(pml, variables)}
 
 
+def of_intel_mpi(variables: Mapping[str, str]) -> dict[str, str]:
+    """What Intel MPI was told: its fabrics, and libfabric's provider by a variable of its own or that of libfabric."""
+    fabrics = variables.get("I_MPI_FABRICS", NOT_TOLD)
+    return {"fabrics": fabrics, **_below("ofi", variables, variables.get("I_MPI_OFI_PROVIDER"))}
+
+
 def _below(module: str | None, variables: Mapping[str, str], provider: str | None = None) -> dict[str, str]:
     """What UCX or libfabric was told to use, where ``module`` is one of them; which of it they use they do not say."""
     if module == "ucx":
         return {"UCX_TLS": variables.get("UCX_TLS", NOT_TOLD)}
     if module == "ofi":
-        return {"provider": provider or variables.get("I_MPI_OFI_PROVIDER") or variables.get("FI_PROVIDER", NOT_TOLD)}
+        return {"provider": provider or variables.get("FI_PROVIDER", NOT_TOLD)}
     return {}
 
 
