@@ -1,6 +1,7 @@
 """Where algorithms cross, in words: what ``busbw fit`` prints of it, and the rows of it for machines."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from itertools import groupby
@@ -10,7 +11,7 @@ from busbw.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.crossings import Crossing, Gain
-from busbw_analysis.races import Pair, Race
+from busbw_analysis.races import Expected, Pair, Race
 from busbw_analysis.theory.models import NoModel
 
 NOT_TOLD: Final = "not told apart"
@@ -76,13 +77,24 @@ def formula_words(pair: Pair) -> str:
     if isinstance(expected, NoModel):
         return MISSING
     if not expected.crossings:
-        return "none: they cost the same" if expected.faster is None else f"none: {expected.faster} at all sizes"
+        return f"none: {_at_sizes(expected, len(pair.sizes_bytes))}"
     inside = [one for one in expected.crossings if _inside(pair, one)]
     if inside:
         return ", ".join(f"{about_size(one.at_bytes)}, then {one.above}" for one in inside[:_NAMED])
     middle = math.sqrt(pair.sizes_bytes[0] * pair.sizes_bytes[-1])
     nearest = min(expected.crossings, key=lambda one: abs(math.log(one.at_bytes / middle)))
     return f"{about_size(nearest.at_bytes)} (not measured), then {nearest.above}"
+
+
+def _at_sizes(expected: Expected, count: int) -> str:
+    """Which one's formula costs less at how many of ``count`` sizes, where they do not cross."""
+    places = Counter(name for name in expected.faster.values() if name is not None)
+    if not places:
+        return "they cost the same"
+    return ", ".join(
+        f"{name} at all sizes" if found == count else f"{name} at {found} of {count} sizes"
+        for name, found in places.items()
+    )
 
 
 def agreement_words(pair: Pair) -> str:
@@ -94,27 +106,19 @@ def agreement_words(pair: Pair) -> str:
         ratios = [pair.ratio(one) for one in pair.measured]
         told = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
         return ", ".join(told if any(ratios) else told[:1])
-    inside = [one for one in expected.crossings if _inside(pair, one)]
-    sure = [(size, name) for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None]
+    sure = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
     if not sure:
         return "not told"
-    if inside:
-        against = any((name == one.below) != (size < one.at_bytes) for one in inside[:1] for size, name in sure)
-        return "not seen" if against else "not told"
-    faster = expected.faster if not expected.crossings else _at(pair, expected.crossings)
-    if faster is None:
-        return "predicted alike"
-    return "as predicted" if sure[0][1] == faster else "the other one"
+    held = [name == by_formula for size, name in sure.items() if (by_formula := expected.faster.get(size)) is not None]
+    if any(_inside(pair, one) for one in expected.crossings):
+        return "not told" if all(held) else "not seen"
+    if held:
+        return "as predicted" if all(held) else "the other one"
+    return "not told" if sure.keys().isdisjoint(expected.faster) else "predicted alike"
 
 
 def _inside(pair: Pair, crossing: Crossing) -> bool:
     return pair.sizes_bytes[0] < crossing.at_bytes < pair.sizes_bytes[-1]
-
-
-def _at(pair: Pair, expected: Sequence[Crossing]) -> str:
-    """Which is the faster by formulas that do not cross among the sizes that were measured."""
-    after = [one for one in expected if one.at_bytes >= pair.sizes_bytes[-1]]
-    return after[0].below if after else expected[-1].above
 
 
 def gain_words(gain: Gain) -> str:
@@ -164,7 +168,7 @@ def _row(race: Race, pair: Pair) -> Row:
         "crossings": found,
         "smallest": asdict(pair.smallest),
         "largest": asdict(pair.largest),
-        "expected": {"none": pair.expected.reason} if isinstance(pair.expected, NoModel) else asdict(pair.expected),
+        "expected": _expected(pair),
         "intervals": intervals_words(race),
         "shown": pair in shown(race),
         "measured_words": measured_words(pair),
@@ -173,6 +177,14 @@ def _row(race: Race, pair: Pair) -> Row:
         "gain_words": [gain_words(pair.smallest), gain_words(pair.largest)],
         "origin": origin_words(pair),
     }
+
+
+def _expected(pair: Pair) -> dict[str, JSON]:
+    """``faster`` as that of the pair: one for each of its sizes, null where both cost the same or no cost is known."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return {"none": expected.reason}
+    return {**asdict(expected), "faster": [expected.faster.get(size) for size in pair.sizes_bytes]}
 
 
 def crossing_text(rows: Sequence[Row]) -> str:

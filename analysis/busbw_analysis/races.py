@@ -41,12 +41,13 @@ _ALIKE: Final = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the formulas of two algorithms say: their crossings S*, and which is the ``faster`` at the smallest size
-    that was measured (None: they cost the same). ``origin`` says where α, β, γ and R are from.
+    """What the formulas of two algorithms say: their crossings S*, and which is the ``faster`` at each size that was
+    measured (None: they cost the same; sizes at which no cost of one is known are not in it). ``origin`` says where
+    α, β, γ and R are from.
     """
 
     crossings: tuple[Crossing, ...]
-    faster: str | None
+    faster: Mapping[int, str | None]
     origin: str
 
 
@@ -202,15 +203,20 @@ def _expected(names: tuple[str, str], sizes: Sequence[int], costs: _Costs) -> Ex
     if isinstance(other, NoModel):
         return other
     difference = functools.partial(_difference, one, other)
+    at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
+    if not at_sizes:
+        return NoModel(f"at no size that was measured a cost of both {names[0]} and {names[1]} is known")
     if costs.crossover is not None and LIBRARY not in names:
         at = costs.crossover(*names)
         places = [] if at is None else [(at, difference(at / 2))]
     else:
         places = list(_places(difference, sizes[0] / _BEYOND, sizes[-1] * _BEYOND))
-    at_smallest = difference(sizes[0])
     return Expected(
         crossings=tuple(Crossing(*(names if before < 0 else names[::-1]), at) for at, before in places),
-        faster=None if abs(at_smallest) <= _ALIKE else names[0] if at_smallest < 0 else names[1],
+        faster={
+            size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
+            for size, value in at_sizes.items()
+        },
         origin=costs.origin,
     )
 
@@ -318,7 +324,15 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
             joint.seconds(term, *shape_of(series), series.points[-1].size_bytes)
         except AnalysisError as error:
             return NoModel(str(error))
-        return lambda size_bytes: joint.seconds(term, *shape_of(series), size_bytes)
+
+        def seconds(size_bytes: float) -> float:
+            try:
+                return joint.seconds(term, *shape_of(series), size_bytes)
+            except AnalysisError:
+                # The library takes an algorithm there of which no cost is known.
+                return math.nan
+
+        return seconds
 
     known = [
         f"{symbol} {format_time(1e9 * estimate.value) if name in _A_ROUND else format_rate(1 / estimate.value)}"

@@ -13,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.cli import main
+from busbw.errors import AnalysisError
 from busbw.records import Case
-from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report
 from busbw_analysis.crossing_tables import (
     agreement_words,
@@ -37,6 +38,7 @@ from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
 from busbw_analysis.series import Point
 from busbw_analysis.summary import Interval
+from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.curve_models import alternatives
 from busbw_analysis.theory.models import NoModel, Parameters
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
@@ -260,7 +262,7 @@ class TestRaces:
         far = tuple(replace(one, at_bytes=1e9) for one in pair.expected.crossings)
         far_off = replace(
             pair,
-            expected=replace(pair.expected, crossings=far),
+            expected=replace(pair.expected, crossings=far, faster=dict.fromkeys(SIZES, "binomial-tree")),
             measured=(),
             faster=("binomial-tree",) * len(pair.faster),
         )
@@ -269,13 +271,39 @@ class TestRaces:
         assert agreement_words(replace(far_off, faster=("ring",) * len(pair.faster))) == "the other one"
         assert agreement_words(replace(far_off, faster=(None,) * len(pair.faster))) == "not told"
 
+    def test_every_sure_size_is_held_against_the_formulas_at_that_size(self) -> None:
+        """By them the tree is the faster one in the middle: where only the ends are sure, nothing contradicts that."""
+        pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
+        assert not isinstance(pair.expected, NoModel)
+        both = (Crossing("ring", "binomial-tree", 8 * 1024.0), Crossing("binomial-tree", "ring", 512 * 1024.0))
+        by_formula = {size: "binomial-tree" if 8 * 1024 < size < 512 * 1024 else "ring" for size in SIZES}
+        ends = ("ring", *(None,) * 6, "ring")
+        wavy = replace(
+            pair, measured=(), faster=ends, expected=replace(pair.expected, crossings=both, faster=by_formula)
+        )
+        assert formula_words(wavy) == "8 KiB, then binomial-tree, 512 KiB, then ring"
+        assert agreement_words(wavy) == "not told"
+        assert agreement_words(replace(wavy, faster=(*ends[:4], "ring", *ends[5:]))) == "not seen"
+
+    def test_sizes_at_which_a_cost_is_not_known_are_not_taken_for_alike(self) -> None:
+        pair = pair_of(race_of(judged(["recursive-doubling", "binomial-tree"])), "recursive-doubling", "binomial-tree")
+        assert not isinstance(pair.expected, NoModel)
+        known = replace(pair, expected=replace(pair.expected, faster=dict.fromkeys(SIZES[4:], "recursive-doubling")))
+        assert formula_words(known) == "none: recursive-doubling at 4 of 8 sizes"
+        assert agreement_words(known) == "as predicted"
+        small = replace(known, faster=("recursive-doubling", *(None,) * 7))
+        assert agreement_words(small) == "not told"
+        alike = replace(small, expected=replace(pair.expected, faster=dict.fromkeys(SIZES)))
+        assert formula_words(alike) == "none: they cost the same"
+        assert agreement_words(alike) == "predicted alike"
+
     def test_the_library_takes_part_by_its_own_model(self) -> None:
         """Gloo's ring waits twice a round: by hand it is faster at all sizes, and the tree at the small ones."""
         race = race_of(judged(["ring", "binomial-tree"], library=(Piece(28 * ALPHA, SENT["ring"] * BETA),)))
         assert set(race.curves) == {"ring", "binomial-tree", "library"}
         against_ring = pair_of(race, "ring", "library")
         assert not isinstance(against_ring.expected, NoModel)
-        assert against_ring.expected.faster == "ring"
+        assert against_ring.expected.faster == dict.fromkeys(SIZES, "ring")
         assert against_ring.expected.crossings == ()
         against_tree = pair_of(race, "binomial-tree", "library")
         (found,) = against_tree.measured
@@ -330,6 +358,25 @@ class TestRaces:
         # Of other curves it says nothing.
         others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
         assert lacks_formulas(races_of(others.curves, None, joint))
+
+    def test_a_joint_fit_says_what_it_can_where_the_table_of_the_library_names_what_has_no_formula(self) -> None:
+        """Open MPI takes recursive doubling for a reduce-scatter of 5 ranks below what was measured, where S* is
+        looked for as well.
+        """
+        variants = ("by hand: ring", "by hand: pairwise", None)
+        cases = [case("reduce_scatter", size, 5, backend="mpi", variant=name) for name in variants for size in SIZES]
+        machine = Machine(facts={"mpi": {"library": "Open MPI v5.0.8", "threads": "multiple"}})
+        judgement = judge(pool((synthetic_run(cases, machine=machine, launches=2),)))
+        (fitted,) = joint_fits_of([judgement.dataset])
+        assert fitted.joint is not None
+        assert fitted.joint.algorithms == {"reduce_scatter": "choice of Open MPI 5.0.8"}
+        with pytest.raises(AnalysisError, match="of which no formula is known"):
+            fitted.joint.seconds(fitted.joint.terms["reduce_scatter"], 5, 1, SIZES[0] / 4)
+        (race,) = races_of(judgement.curves, library_of_run(judgement.dataset), [fitted])
+        pair = pair_of(race, "ring", "library")
+        assert not isinstance(pair.expected, NoModel)
+        assert list(pair.expected.faster) == list(SIZES)
+        assert report.compose(judgement).text
 
 
 def re_crossing(name: str) -> re.Pattern[str]:
