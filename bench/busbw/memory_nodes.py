@@ -23,6 +23,8 @@ _BITS = 1024
 
 Syscall = Callable[..., int]
 
+_madvise = ctypes.CDLL(None, use_errno=True).madvise if hasattr(mmap, "MADV_DONTNEED") else None
+
 
 def _kernel(number: int, *arguments: object) -> int:
     """0, or the error number."""
@@ -58,10 +60,24 @@ def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
 
 
 def release(address: int, length: int, call: Syscall = _kernel) -> None:
-    """Let the pages be touched first again: whoever gets this memory next must not inherit a node. Never fails."""
-    call(
-        _MBIND[platform.machine()], *_pages(address, length), ctypes.c_int(_DEFAULT), None, _number(0), ctypes.c_uint(0)
-    )
+    """Let the pages be touched first again, and give back those that lie inside: whoever gets this memory next must
+    not inherit a node. What was in them is lost. Never fails.
+    """
+    if missing() is None:
+        pages = _pages(address, length)
+        call(_MBIND[platform.machine()], *pages, ctypes.c_int(_DEFAULT), None, _number(0), ctypes.c_uint(0))
+    # The policy is of pages that are touched later; an allocator hands those that are there to the next buffer.
+    give_pages_back(address, length)
+
+
+def give_pages_back(address: int, length: int) -> None:
+    """Give the whole pages inside these bytes back to the system, which clears them and finds new ones when they are
+    touched next. Where it does not take them they stay where they are.
+    """
+    first = -(-address // mmap.PAGESIZE) * mmap.PAGESIZE
+    last = (address + length) // mmap.PAGESIZE * mmap.PAGESIZE
+    if _madvise is not None and last > first:
+        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
 
 
 def _pages(address: int, length: int) -> tuple[ctypes.c_void_p, ctypes.c_ulong]:

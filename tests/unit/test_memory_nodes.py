@@ -4,13 +4,16 @@ import ctypes
 import errno
 import mmap
 import platform
+from typing import cast
 
 import pytest
 import torch
 
 from busbw import cases, environment, memory_nodes, plan
-from busbw.backends.local import LOCAL, kernels
+from busbw.backends.base import Call
+from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
+from busbw.devices import Device
 from busbw.errors import BackendError, UsageError
 from busbw.ops.nodes import node_of, on_node
 from busbw.ops.threads import as_variant, threads_of
@@ -72,6 +75,56 @@ def test_a_release_lets_pages_be_touched_first_again(kernel: Kernel) -> None:
     assert kernel.calls == [(237, 0, mmap.PAGESIZE, DEFAULT, set(), 0)]
 
 
+def resident(address: int, length: int) -> int:
+    """How many of these pages the system keeps for this process."""
+    kept = (ctypes.c_ubyte * (length // mmap.PAGESIZE))()
+    assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(length), kept) == 0
+    return sum(one & 1 for one in kept)
+
+
+linux = pytest.mark.skipif(platform.system() != "Linux", reason="mincore is of Linux")
+
+
+@linux
+def test_a_release_gives_the_whole_pages_inside_back() -> None:
+    """Reset policies move no page: an allocator would hand those on the node to the next buffer."""
+    region = mmap.mmap(-1, 8 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    array = torch.frombuffer(region, dtype=torch.uint8).fill_(7)
+    assert resident(array.data_ptr(), len(array)) == 8
+    memory_nodes.release(array.data_ptr() + 8, 6 * mmap.PAGESIZE)
+    assert resident(array.data_ptr(), len(array)) == 3, "a neighbour's bytes stay"
+    kept = array.view(8, -1)
+    assert bool((kept[0] == 7).all())
+    assert bool((kept[6:] == 7).all())
+
+
+@linux
+@compiled
+@pytest.mark.parametrize("kib", [256, 4096])
+@pytest.mark.parametrize("variant", ["node:0", "threads:2 node:0"])
+def test_the_next_buffer_finds_no_page_of_the_last_ones_node(
+    monkeypatch: pytest.MonkeyPatch, kib: int, variant: str
+) -> None:
+    monkeypatch.setattr(memory_nodes, "bind", lambda *_: None)
+    bound = buffers(case("memory_copy", kib << 10, 1, dtype="float64", variant=variant), 1, 1)
+    operation = LOCAL["memory_copy"].bind(bound)
+    if operation.prepare is not None:
+        operation.prepare()
+    assert operation.call() == 0
+    operation.free()
+    for buffer in (bound.send, bound.receive):
+        first = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
+        inside = (buffer.data_ptr() + (kib << 10)) // mmap.PAGESIZE * mmap.PAGESIZE - first
+        assert resident(first, inside) == 0
+
+
+def test_nothing_is_asked_of_a_processor_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(platform, "machine", lambda: "s390x")
+    fake = Kernel()
+    memory_nodes.release(0, 64, fake)
+    assert fake.calls == []
+
+
 def test_what_the_kernel_refuses_is_said(kernel: Kernel) -> None:
     kernel.answer = errno.EIO
     with pytest.raises(BackendError, match="64 B cannot be put on NUMA node 3: Input/output error"):
@@ -92,14 +145,15 @@ def test_other_systems_are_refused_in_words(
 
 
 def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
-    region = mmap.mmap(-1, 8 * mmap.PAGESIZE)
+    region = mmap.mmap(-1, 8 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = torch.frombuffer(region, dtype=torch.uint8).fill_(7)
     try:
         memory_nodes.bind(array.data_ptr(), len(array), 0)
     except BackendError as error:
         pytest.skip(f"the kernel does not: {error}")
-    memory_nodes.release(array.data_ptr(), len(array))
     assert bool((array == 7).all()), "pages that move keep what is in them"
+    memory_nodes.release(array.data_ptr(), len(array))
+    assert resident(array.data_ptr(), len(array)) == 0
     with pytest.raises(BackendError, match="cannot be put on NUMA node 1000"):
         memory_nodes.bind(array.data_ptr(), len(array), 1000)
 
@@ -208,8 +262,46 @@ def test_every_array_of_a_kernel_is_put_on_the_node_and_taken_off(
         operation.prepare()
     assert operation.call() == 0
     operation.free()
-    assert [entry[1:3] for entry in kernel.calls] == [entry[1:3] for entry in put]
+    assert sorted(entry[1:3] for entry in kernel.calls) == sorted(entry[1:3] for entry in put)
     assert all(policy == DEFAULT for _, _, _, policy, _, _ in kernel.calls)
+
+
+def policies(kernel: Kernel, policy: int) -> list[tuple[int, int]]:
+    return sorted(entry[1:3] for entry in kernel.calls if entry[3] == policy)
+
+
+@compiled
+def test_what_was_put_there_is_taken_off_when_the_next_array_cannot_be(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bind, answers = memory_nodes.bind, iter((0, errno.EIO))
+
+    def second_fails(address: int, length: int, node: int) -> None:
+        kernel.answer = next(answers)
+        bind(address, length, node)
+
+    monkeypatch.setattr(memory_nodes, "bind", second_fails)
+    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", variant="node:1")
+    with pytest.raises(BackendError, match="cannot be put on NUMA node 1"):
+        LOCAL["memory_copy"].bind(buffers(one, 1, 1))
+    assert len(policies(kernel, BIND)) == 2
+    # The second as well: the kernel sets the policy before it finds that a page does not move.
+    assert policies(kernel, DEFAULT) == policies(kernel, BIND)
+
+
+@compiled
+def test_what_was_put_there_is_taken_off_when_no_team_can_be_had(
+    kernel: Kernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_team(*_: object) -> None:
+        message = "no thread can be started"
+        raise BackendError(message)
+
+    monkeypatch.setattr(memory, "Lease", no_team)
+    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", variant="threads:2 node:1")
+    with pytest.raises(BackendError, match="no thread can be started"):
+        LOCAL["memory_copy"].bind(buffers(one, 1, 1))
+    assert policies(kernel, DEFAULT) == policies(kernel, BIND) != []
 
 
 @compiled
@@ -223,6 +315,7 @@ class Cudart:
 
     def __init__(self) -> None:
         self.pinned: list[int] = []
+        self.unpins = True
 
     def cudaHostRegister(self, address: int, size: int, flags: int) -> int:  # noqa: N802 - the library's name
         assert (size, flags) == (4096, 0)
@@ -231,17 +324,56 @@ class Cudart:
 
     def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
         self.pinned.remove(address)
-        return 0
+        return 0 if self.unpins else 1
+
+
+def check_error(code: int) -> None:
+    if code:
+        message = f"CUDA error: {code}"
+        raise RuntimeError(message)
+
+
+@pytest.fixture
+def cudart(monkeypatch: pytest.MonkeyPatch) -> Cudart:
+    fake = Cudart()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: fake)
+    monkeypatch.setattr(torch.cuda, "check_error", check_error)
+    return fake
+
+
+class Together:
+    """Does one copy after the other; nothing else of a device is asked for."""
+
+    def together(self, one: Call, other: Call) -> Call:
+        return lambda: (one(), other())
+
+
+def both_ways(device: Device | None) -> Bound:
+    one = case("host_and_device", 4096, 1, dtype="float64", variant="pinned node:1", device="cuda", backend="nccl")
+    on_gpu = torch.zeros(512, dtype=torch.float64)
+    return Bound(one, on_gpu, on_gpu.clone(), device)
+
+
+@pytest.mark.usefixtures("kernel")
+def test_a_pinned_buffer_is_unpinned_when_the_operation_cannot_be_made(cudart: Cudart) -> None:
+    with pytest.raises(BackendError, match="needs a device"):
+        LOCAL["host_and_device"].bind(both_ways(None))
+    assert cudart.pinned == []
+
+
+@pytest.mark.usefixtures("kernel")
+def test_every_buffer_is_unpinned_though_the_first_raises(cudart: Cudart) -> None:
+    operation = LOCAL["host_and_device"].bind(both_ways(cast("Device", Together())))
+    assert len(cudart.pinned) == 2
+    cudart.unpins = False
+    with pytest.raises(RuntimeError, match="CUDA error: 1"):
+        operation.free()
+    assert cudart.pinned == []
 
 
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("pinning", ["pinned", "pageable"])
-def test_the_hosts_side_of_a_copy_lies_on_the_node(
-    kernel: Kernel, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str
-) -> None:
-    cudart = Cudart()
-    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
-    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None if code == 0 else pytest.fail(str(code)))
+def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudart, op: str, pinning: str) -> None:
     one = case(op, 4096, 1, dtype="float64", variant=f"{pinning} node:1", device="cuda", backend="nccl")
     on_gpu = torch.full((512,), 3.0, dtype=torch.float64)
     operation = LOCAL[op].bind(Bound(one, on_gpu, torch.zeros_like(on_gpu), None))

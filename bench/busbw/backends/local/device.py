@@ -7,12 +7,13 @@ behavior"): the marks then time that, too, as it is in the way of everybody who 
 """
 
 import mmap
+from contextlib import ExitStack
 from functools import partial
 
 import torch
 
 from busbw import memory_nodes
-from busbw.backends.base import Call, Operation
+from busbw.backends.base import Operation
 from busbw.backends.local.base import Bound, Local
 from busbw.devices import Device
 from busbw.errors import BackendError
@@ -42,9 +43,10 @@ def _pinned(case: Case) -> bool:
     return case.op == "host_and_device" or PINNED in (case.variant or "").split()
 
 
-def _of_the_host(case: Case, like: torch.Tensor) -> torch.Tensor:
+def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tensor:
     """A zeroed buffer of the host as the case wants it. torch keeps pinned memory for whoever wants some next, wherever
-    it lies: what has to be on a node is fresh pages, which are pinned here. Raises BackendError.
+    it lies: what has to be on a node is fresh pages, which are pinned here; what unpins them is left with ``held``.
+    Raises BackendError.
     """
     node = node_of(case.variant)
     if node is None:
@@ -58,22 +60,17 @@ def _of_the_host(case: Case, like: torch.Tensor) -> torch.Tensor:
         if _pinned(case):
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
             torch.cuda.check_error(cudart.cudaHostRegister(buffer.data_ptr(), size, 0))
+            held.callback(_unpin, buffer)
     except (OSError, ValueError, RuntimeError) as error:
         message = f"{size} B of memory of the host on NUMA node {node} cannot be had: {error}"
         raise BackendError(message) from error
     return buffer
 
 
-def _given_back(case: Case, *buffers: torch.Tensor) -> Call:
-    """What unpins the pages of ``buffers`` that were pinned here, before they go back to the system."""
-
-    def give_back() -> None:
-        if node_of(case.variant) is not None and _pinned(case):
-            cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
-            for buffer in buffers:
-                torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr()))
-
-    return give_back
+def _unpin(buffer: torch.Tensor) -> None:
+    """Pages that were pinned here go back to the system only after that."""
+    cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+    torch.cuda.check_error(cudart.cudaHostUnregister(buffer.data_ptr()))
 
 
 def _device_of(bound: Bound) -> Device:
@@ -88,32 +85,34 @@ def _copies(target: torch.Tensor, source: torch.Tensor) -> partial[torch.Tensor]
 
 
 def _host_to_device(bound: Bound) -> Operation:
-    source = _of_the_host(bound.case, bound.send)
-    free = _given_back(bound.case, source)
-    return Operation(_copies(bound.receive, source), buffers=(source, bound.receive), free=free)
+    with ExitStack() as held:
+        source = _of_the_host(bound.case, bound.send, held)
+        copies = _copies(bound.receive, source)
+        return Operation(copies, buffers=(source, bound.receive), free=held.pop_all().close)
 
 
 def _device_to_host(bound: Bound) -> Operation:
-    target = _of_the_host(bound.case, bound.receive)
-    free = _given_back(bound.case, target)
-    return Operation(_copies(target, bound.send), buffers=(bound.send, target), free=free)
+    with ExitStack() as held:
+        target = _of_the_host(bound.case, bound.receive, held)
+        return Operation(_copies(target, bound.send), buffers=(bound.send, target), free=held.pop_all().close)
 
 
 def _host_and_device(bound: Bound) -> Operation:
     """The buffers of the case go to the host; against them go data of their own, which are checked here."""
-    source, target = _of_the_host(bound.case, bound.send), _of_the_host(bound.case, bound.receive)
-    arriving, dtype = torch.empty_like(bound.receive), bound.case.dtype or "uint8"
-    made_of, spans = pattern(1, dtype, None, _SEED), (Span(len(source), 0),)
-    fill(source, spans, made_of)
-    poison(arriving, None)
-    both = _device_of(bound).together(_copies(arriving, source), _copies(target, bound.send))
+    with ExitStack() as held:
+        source, target = (_of_the_host(bound.case, like, held) for like in (bound.send, bound.receive))
+        arriving, dtype = torch.empty_like(bound.receive), bound.case.dtype or "uint8"
+        made_of, spans = pattern(1, dtype, None, _SEED), (Span(len(source), 0),)
+        fill(source, spans, made_of)
+        poison(arriving, None)
+        both = _device_of(bound).together(_copies(arriving, source), _copies(target, bound.send))
 
-    def wrong() -> int:
-        found = count_wrong(arriving, spans, made_of) + int((target != bound.send.cpu()).sum())
-        poison(arriving, None)  # so that the next count is of what was copied since
-        return found
+        def wrong() -> int:
+            found = count_wrong(arriving, spans, made_of) + int((target != bound.send.cpu()).sum())
+            poison(arriving, None)  # so that the next count is of what was copied since
+            return found
 
-    return Operation(both, buffers=(bound.send, target), wrong=wrong, free=_given_back(bound.case, source, target))
+        return Operation(both, buffers=(bound.send, target), wrong=wrong, free=held.pop_all().close)
 
 
 def _refuse(case: Case) -> str | None:

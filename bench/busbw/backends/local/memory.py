@@ -6,9 +6,9 @@ The first touch of pages is apart: there the call is what makes the kernel of th
 import ctypes
 import mmap
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
 
 import numpy as np
 import torch
@@ -28,8 +28,6 @@ from busbw.records import DTYPE_BYTES, Case
 
 _KERNEL_DTYPES = ("float32", "float64")
 _SCRIBBLE = -1.0
-
-_madvise = ctypes.CDLL(None, use_errno=True).madvise if hasattr(mmap, "MADV_DONTNEED") else None
 
 
 # --- what a kernel is to do ------------------------------------------------------------------------------------
@@ -91,62 +89,46 @@ def _bound(
     """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
     each sample ``before`` is done.
     """
-    threads, leave = threads_of(bound.case.variant), _settled(bound.case, arrays)
-    if threads is None:
-        work = arrays.divided(1, unit_bytes)
-        step = (kernel, *map(int, work[:4]))
-        native = Native((step,), _never_fails, (made, work, *keeps))
-        return Operation(_called(step), native=native, free=leave, wrong=wrong, prepare=before)
-    lease = Lease(made, threads, bound.local_rank * threads)
-    work = arrays.divided(threads, unit_bytes)
-    if before is None:
-        for buffer in (bound.send, bound.receive):
-            _given_back(buffer)
-        for one in arrays.each():
-            lease.team.do(made.of("place"), one.divided(threads, unit_bytes))
-    step = lease.team.step(kernel, work)
-    wake = partial(lease.team.do, made.of("nothing"), work)
+    threads = threads_of(bound.case.variant)
+    with ExitStack() as held:
+        _settle(bound.case, arrays, held)
+        if threads is None:
+            work = arrays.divided(1, unit_bytes)
+            step = (kernel, *map(int, work[:4]))
+            native = Native((step,), _never_fails, (made, work, *keeps))
+            return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=before)
+        lease = Lease(made, threads, bound.local_rank * threads)
+        held.callback(lease.give_back)
+        work = arrays.divided(threads, unit_bytes)
+        if before is None:
+            for buffer in (bound.send, bound.receive):
+                # Each array in it is then touched first by the threads that will work on it: every slice lies in its
+                # thread's node of memory.
+                memory_nodes.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
+            for one in arrays.each():
+                lease.team.do(made.of("place"), one.divided(threads, unit_bytes))
+        step = lease.team.step(kernel, work)
+        wake = partial(lease.team.do, made.of("nothing"), work)
 
-    def prepare() -> None:
-        if before is not None:
-            before()
-        wake()
+        def prepare() -> None:
+            if before is not None:
+                before()
+            wake()
 
-    def free() -> None:
-        lease.give_back()
-        leave()
-
-    native = Native((step,), _never_fails, (made, work, lease, *keeps))
-    return Operation(_called(step), native=native, free=free, wrong=wrong, prepare=prepare)
+        native = Native((step,), _never_fails, (made, work, lease, *keeps))
+        return Operation(_called(step), native=native, free=held.pop_all().close, wrong=wrong, prepare=prepare)
 
 
-def _settled(case: Case, arrays: _Arrays) -> Call:
-    """Put every array on the NUMA node of the case, if it has one. Returns what takes them off it. Whose thread touches
-    their pages then no longer matters.
+def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
+    """Put every array on the NUMA node of the case, if it has one, and leave what takes them off it with ``held``.
+    Whose thread touches their pages then no longer matters.
     """
-    node, there = node_of(case.variant), [(one.out, one.count) for one in arrays.each()]
+    node = node_of(case.variant)
     if node is None:
-        there = []
-    for address, length in there:
-        memory_nodes.bind(address, length, cast("int", node))
-
-    def leave() -> None:
-        for address, length in there:
-            memory_nodes.release(address, length)
-
-    return leave
-
-
-def _given_back(buffer: torch.Tensor) -> None:
-    """Give the pages of a zeroed buffer back: each array in it is then touched first by the threads that will work on
-    it, so that every slice lies in its thread's node of memory. Where the system does not take them they stay where
-    they are.
-    """
-    size = len(buffer) * buffer.itemsize
-    first = -(-buffer.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
-    last = (buffer.data_ptr() + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    if _madvise is not None and last > first:
-        _madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
+        return
+    for one in arrays.each():
+        held.callback(memory_nodes.release, one.out, one.count)
+        memory_nodes.bind(one.out, one.count, node)
 
 
 # --- the kernels on the host -----------------------------------------------------------------------------------
