@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -10,13 +11,14 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw import launch
+from busbw import backends, launch
 from busbw.backends import BACKENDS
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import endings, meeting, promises, ways
@@ -239,6 +241,123 @@ def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch:
             meeting.at_mpirun(Seat("mpirun", 0, 1, 0, 1), half, 20.0)
 
 
+def seat_of_mpirun(rank: int, size: int = 2) -> Seat:
+    return Seat("mpirun", rank, size, rank, size)
+
+
+@pytest.mark.parametrize(
+    ("other", "size"),
+    [({"OMPI_COMM_WORLD_RANK": "1", "PMIX_NAMESPACE": "prterun-n0-8@1"}, 2), ({"PMI_RANK": "1"}, 3)],
+)
+def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    mine = {**where, "OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": "prterun-n0-7@1"} if size == 2 else where
+    first = meeting.at_mpirun(seat_of_mpirun(0), mine, 20.0)
+    heard: list[Order] = []
+    own = threading.Thread(target=lambda: heard.append(meeting.at_mpirun(seat_of_mpirun(1), mine, 20.0).hear()))
+    own.start()
+    first.tell(Order(plan=PLAN, run="mine"))
+    own.join()
+    assert [order.run for order in heard] == ["mine"]
+    with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
+        meeting.at_mpirun(seat_of_mpirun(1, size), {**where, **other}, 0.5).hear()
+
+
+def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them() -> None:
+    """MPICH's mpirun has no name that its ranks see: two worlds of one size are known by their seats alone."""
+    port = free_port()
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    twice = rf"rank\(s\) 1 of 2 came twice to 127\.0\.0\.1 port {port}: two worlds were given .* a port of its own"
+    first = meeting.at_mpirun(seat_of_mpirun(0), where, 20.0)
+
+    def hears(told: list[str]) -> None:
+        try:
+            meeting.at_mpirun(seat_of_mpirun(1), where, 2.0).hear()
+        except LaunchError as error:
+            told.append(str(error))
+
+    told: list[str] = []
+    others = [threading.Thread(target=hears, args=(told,)) for _ in range(2)]
+    others[0].start()
+    others[1].start()
+    while not any(re.search(twice, one) for one in told):
+        time.sleep(0.01)
+    with pytest.raises(LaunchError, match=twice):
+        first.tell(Order(plan=PLAN))
+    for other in others:
+        other.join()
+    first.tell(Order(status=1))  # they are sent home all the same
+
+
+class FakeMpi:
+    """What a meeting over MPI asks of it, in a world whose other ranks do not answer."""
+
+    def __init__(self) -> None:
+        self.ended = threading.Event()
+
+    def broadcast(self, text: bytes) -> bytes:
+        assert self.ended.wait(20.0), "nobody ended this process"
+        return text
+
+    def initialise(self, *_promise: object) -> None:
+        pass
+
+
+@pytest.fixture
+def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
+    """Every rank of mpirun meets over this MPI; the process ends when ``ended`` is set, and goes on for the test."""
+    fake = FakeMpi()
+    monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: None))
+    monkeypatch.setitem(sys.modules, "busbw.backends.mpi_world", fake)  # type: ignore[arg-type] # it stands for one
+    monkeypatch.setattr(backends, "mpi_world", fake, raising=False)
+    monkeypatch.setattr(meeting.os, "_exit", lambda _status: fake.ended.set())
+    return fake
+
+
+def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(
+    over_mpi: FakeMpi, capfd: pytest.CaptureFixture[str]
+) -> None:
+    first = meeting.at_mpirun(seat_of_mpirun(0), {}, 0.2)
+    first.tell(Order())
+    assert over_mpi.ended.is_set()
+    assert "cannot tell every rank what to measure within 0.2 s" in capfd.readouterr().err
+
+
+@pytest.mark.usefixtures("over_mpi")
+def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch.distributed as dist  # noqa: PLC0415 - as the meeting does
+
+    def taken(*_arguments: object, **_more: object) -> None:
+        message = "The server socket has failed to listen"
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
+    monkeypatch.setattr(dist, "TCPStore", taken)
+    first = meeting.at_mpirun(seat_of_mpirun(0), {}, 20.0)
+    with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the others: The server socket"):
+        first.tell(Order(plan=PLAN))
+
+
+def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() -> None:
+    """In a process of its own: a module that failed to load is tried again, and mpi4py's stays loaded."""
+    pytest.importorskip("mpi4py")
+    meets = """
+from busbw.errors import LaunchError
+from busbw.launch import meeting
+from busbw.launch.promises import Seat
+try:
+    meeting.at_mpirun(Seat("mpirun", 0, 2, 0, 2), {}, 20.0)
+except LaunchError as error:
+    print(error)
+"""
+    nowhere = {**os.environ, "MPI4PY_LIBMPI": "/nowhere/libmpi.so"}
+    said = subprocess.run(
+        [sys.executable, "-c", meets], check=True, capture_output=True, text=True, timeout=60, env=nowhere
+    ).stdout
+    assert "cannot load an MPI library" in said
+    assert "need no MPI to meet where MASTER_ADDR and MASTER_PORT are set" in said
+
+
 # --- what rank 0 tells -----------------------------------------------------------------------------------------
 
 
@@ -262,6 +381,21 @@ def test_the_others_hear_what_rank_0_tells() -> None:
     first.tell(order)
     other.join()
     assert heard == [order]
+
+
+def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = StoreMeeting(seat(0, 1), "127.0.0.1", free_port(), 20.0)
+    put = first._store.set
+
+    def breaks(key: str, value: str) -> None:
+        if key == "elsewhere":
+            message = "Connection reset by peer"
+            raise RuntimeError(message)
+        put(key, value)
+
+    monkeypatch.setattr(first, "_store", SimpleNamespace(set=breaks, get=first._store.get, add=first._store.add))
+    with pytest.raises(LaunchError, match="rank 0 cannot tell the others what to measure: Connection reset by peer"):
+        first.tell(Order(plan=PLAN))
 
 
 def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
 
-_ORDER_KEY, _HEARD_KEY, _ELSEWHERE_KEY = "order", "heard/{rank}", "elsewhere"
+_ORDER_KEY, _SEAT_KEY, _HEARD_KEY, _ELSEWHERE_KEY = "order", "seat/{rank}", "heard/{rank}", "elsewhere"
 _LINGER_SECONDS = 3.0
 """How long rank 0 waits for the others when there is nothing for them to do."""
 
@@ -77,7 +77,8 @@ class Meeting(Protocol):
 class StoreMeeting:
     """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``.
 
-    Raises LaunchError when rank 0 cannot open it, or another rank does not reach it in ``timeout_seconds``.
+    Ranks of another ``attempt`` do not meet there. Raises LaunchError when rank 0 cannot open it, or another rank does
+    not reach it in ``timeout_seconds``.
     """
 
     def __init__(
@@ -96,6 +97,7 @@ class StoreMeeting:
         self._seat = seat
         self._where = host, port
         self._timeout_seconds = timeout_seconds
+        self._counts_seats = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
         timeout = timedelta(seconds=timeout_seconds)
         keeps = serves and seat.lead
         try:
@@ -117,28 +119,27 @@ class StoreMeeting:
         try:
             self._store.set(_ORDER_KEY, msgspec.json.encode(order).decode())
             absent = self._absent(patience)
+            if order.plan is not None:
+                self._refuse_taken_seats(range(1, self._seat.size), coming=0)
+            there = "" if absent or order.plan is None else self._where_the_others_are()
         except RuntimeError as error:
             message = f"rank 0 cannot tell the others what to measure: {_in_words(error)}"
             raise LaunchError(message) from error
         if absent and order.plan is not None:
-            names = ", ".join(map(str, absent[:_MOST_NAMES])) + (", …" if len(absent) > _MOST_NAMES else "")
             host, port = self._where
             message = (
                 f"{len(absent)} of {self._seat.size} ranks have not come to rank 0 at {host} port {port} within "
-                f"{patience:g} s: {names}"
+                f"{patience:g} s: {_listed(absent)}"
             )
             raise LaunchError(message)
-        if order.plan is not None:
-            heard = [self._store.get(_HEARD_KEY.format(rank=rank)).decode() for rank in range(1, self._seat.size)]
-            there = elsewhere([address_towards(self._where[0]), *heard])
-            self._store.set(_ELSEWHERE_KEY, there)
-            self._go_the_way_to(there)
+        self._go_the_way_to(there)
 
     def hear(self) -> Order:
         """Wait for it in the store, and for where the other ranks are."""
         me = f"rank {self._seat.rank} (host {socket.gethostname()})"
         lacking = f"{me} has heard nothing from rank 0 for {self._timeout_seconds:g} s"
         try:
+            self._refuse_taken_seats([self._seat.rank], coming=1)
             order = msgspec.json.decode(self._store.get(_ORDER_KEY), type=Order)
             self._store.set(_HEARD_KEY.format(rank=self._seat.rank), address_towards(self._where[0]))
             lacking = f"{me} has met rank 0, and not all others have"
@@ -151,6 +152,26 @@ class StoreMeeting:
 
     def part(self) -> None:
         """Nothing is left behind but the store, which goes with its process."""
+
+    def _refuse_taken_seats(self, ranks: Iterable[int], *, coming: int) -> None:
+        """Count that many more processes for each of ``ranks``. Raises LaunchError where one of them is there twice."""
+        if not self._counts_seats:
+            return
+        twice = [rank for rank in ranks if self._store.add(_SEAT_KEY.format(rank=rank), coming) > 1]
+        if twice:
+            host, port = self._where
+            message = (
+                f"rank(s) {_listed(twice)} of {self._seat.size} came twice to {host} port {port}: two worlds were "
+                "given one MASTER_ADDR and MASTER_PORT; each needs a port of its own"
+            )
+            raise LaunchError(message)
+
+    def _where_the_others_are(self) -> str:
+        """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
+        heard = [self._store.get(_HEARD_KEY.format(rank=rank)).decode() for rank in range(1, self._seat.size)]
+        there = elsewhere([address_towards(self._where[0]), *heard])
+        self._store.set(_ELSEWHERE_KEY, there)
+        return there
 
     def _go_the_way_to(self, there: str) -> None:
         """Where there are several hosts: to rank 0's, or, on that one, to ``there``, an address on another."""
@@ -180,9 +201,6 @@ class MpiMeeting:
         if missing is not None:
             message = f"{seat.launcher} started this rank, and {missing}; {_WITHOUT_MPI}"
             raise LaunchError(message)
-        from busbw.backends import mpi_world  # noqa: PLC0415 - mpi4py loads the library
-
-        self._mpi = mpi_world
         self._seat = seat
         self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
         self._timeout_seconds = timeout_seconds
@@ -190,14 +208,18 @@ class MpiMeeting:
         self.store: tuple[str, int] | None = None
         with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
             try:
+                from busbw.backends import mpi_world  # noqa: PLC0415 - mpi4py loads the library
+
                 mpi_world.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
             except LaunchError as error:
                 message = f"{error}; {_WITHOUT_MPI}"
                 raise LaunchError(message) from error
+        self._mpi = mpi_world
 
     def tell(self, order: Order) -> None:
         """The root's part of the broadcast."""
-        self._mpi.broadcast(msgspec.json.encode(order))
+        with _no_longer_than(self._timeout_seconds, f"{self._me} cannot tell every rank what to measure"):
+            self._mpi.broadcast(msgspec.json.encode(order))
         self._leave_for(order)
 
     def hear(self) -> Order:
@@ -220,7 +242,11 @@ class MpiMeeting:
         with _no_longer_than(self._timeout_seconds, f"{self._me} does not hear from every rank over MPI"):
             timeout = timedelta(seconds=self._timeout_seconds)
             if self._seat.lead:
-                self._kept = dist.TCPStore("0.0.0.0", 0, None, True, timeout, wait_for_workers=False)  # noqa: S104 - other hosts have to reach it
+                try:
+                    self._kept = dist.TCPStore("0.0.0.0", 0, None, True, timeout, wait_for_workers=False)  # noqa: S104 - other hosts have to reach it
+                except RuntimeError as error:
+                    message = f"{self._me} cannot open a port for the others: {_in_words(error)}"
+                    raise LaunchError(message) from error
             self.store = self._mpi.first_rank(0 if self._kept is None else self._kept.port)
             host, _ = self.store
             if there := elsewhere(self._mpi.gathered(address_towards(host))):
@@ -307,7 +333,11 @@ def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) 
     """At MASTER_ADDR and MASTER_PORT where both are set, else in MPI: nothing else says where rank 0 is."""
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if host and port:
-        return StoreMeeting(seat, host, promised(variables, "MASTER_PORT"), timeout_seconds)
+        # Two at once that were given one port must not take each other's ranks. Open MPI's mpirun has a name, the same
+        # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and seats are counted.
+        name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
+        attempt = f"{name}/{seat.size}"
+        return StoreMeeting(seat, host, promised(variables, "MASTER_PORT"), timeout_seconds, attempt=attempt)
     return MpiMeeting(seat, timeout_seconds)
 
 
@@ -320,6 +350,10 @@ def port_of_step(variables: Mapping[str, str]) -> int:
         return int(reserved)
     job, step = promised(variables, "SLURM_JOB_ID"), promised(variables, "SLURM_STEP_ID")
     return _LEAST_PORT + (job * 61 + step) % _PORTS
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks[:_MOST_NAMES])) + (", …" if len(ranks) > _MOST_NAMES else "")
 
 
 def _in_words(error: Exception) -> str:
