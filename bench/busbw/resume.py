@@ -36,7 +36,9 @@ _SAME_FACTS = (
     "storage.device",
     "storage.way",
 )
-"""Facts of a host that may not change within a run: runs that differ in them are not pooled either."""
+"""Facts of a host that may not change within a run: runs that differ in them are not pooled either. One that a run of
+before it was recorded lacks proves no difference, but for ``virtualization``: none is what a bare machine has.
+"""
 
 _FACTS_OF_A_JOB = ("boot_id", "node", "variables", "ranks")
 """Facts of a host that may change within a run, because its launches may be in several jobs."""
@@ -247,6 +249,9 @@ def _refuse_other_facts(
     seats = seats_of(run.hosts, run.environments), seats_of(hosts, facts)
     for host in dict.fromkeys(hosts):
         then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
+        for path in _SAME_FACTS:
+            if not then[path] and path != "virtualization":
+                del then[path], now[path]
         bound = [binding([seat for seat in those if seat.host == host]) for those in seats]
         if None not in bound:  # runs of before it was recorded do not tell
             then["binding"], now["binding"] = bound

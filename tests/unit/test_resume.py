@@ -193,6 +193,34 @@ def test_a_host_that_has_changed_is_refused(changes: dict[str, JSON], said: str,
         carry_on(folder_of(run, tmp_path), PLAN, run.cases, run.hosts, facts_with(run, **changes), launch=3)
 
 
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        ({"mpi": {"transport": {}}}, {"mpi": {"transport": {"netmod": "ucx"}}}, None),
+        (
+            {"mpi": {"transport": {"netmod": "ofi"}}},
+            {"mpi": {"transport": {"netmod": "ucx"}}},
+            "mpi.transport of node0",
+        ),
+        ({"mpi": {"transport": {"netmod": "ofi"}}}, {"mpi": {"transport": {}}}, "mpi.transport of node0"),
+        ({"nccl": {}}, {"nccl": {"version": "2.27.3"}}, None),
+        ({}, {"nccl": {"version": "2.27.3"}}, None),
+        ({"nccl": {"version": "2.26.2"}}, {"nccl": {"version": "2.27.3"}}, "nccl.version of node0: 2.26.2 then"),
+        ({"virtualization": None}, {"virtualization": "QEMU"}, "virtualization of node0: None then, QEMU now"),
+    ],
+)
+def test_a_fact_that_an_older_run_lacks_proves_no_difference(
+    then: dict[str, JSON], now: dict[str, JSON], said: str | None, tmp_path: Path
+) -> None:
+    run = synthetic_run([case("all_reduce", 8, 2)], machine=Machine(hosts=("node0",), facts=then)).run
+    folder = folder_of(run, tmp_path)
+    if said is None:
+        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
+        return
+    with pytest.raises(LaunchError, match=said):
+        carry_on(folder, PLAN, run.cases, run.hosts, facts_with(run, **now), launch=3)
+
+
 def test_other_hosts_and_other_cases_are_refused(tmp_path: Path) -> None:
     run = whole_run().run
     with pytest.raises(LaunchError, match=r"hosts: .*cases: 3 then, 2 now"):
