@@ -1,4 +1,7 @@
-"""Which environment variables are recorded: what changes results and what says where a rank is, and never a secret."""
+"""Which environment variables are recorded: what changes results and what says where a rank is, and never a secret.
+
+And which of them belong to the place of one rank, so that no other process is to have them.
+"""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -76,6 +79,21 @@ OF_A_RANK = frozenset({"PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "SLURM_LOCALID"}
 def recorded(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """What is set of ``VARIABLES``."""
     return {name: environ[name] for name in VARIABLES if name in environ}
+
+
+_OF_A_PLACE = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
+_OF_THE_USER = "PMIX_MCA_"
+
+
+def without_places(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """``environ`` but for what launchers of MPI leave there to tell a rank its place: the process that gets the rest is
+    to have another one, or none. A step of one task has some, of that task.
+    """
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_OF_A_PLACE) or name.startswith(_OF_THE_USER)
+    }
 
 
 def in_common(ranks: Sequence[Mapping[str, str]]) -> dict[str, str]:

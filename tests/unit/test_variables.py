@@ -2,7 +2,7 @@
 
 import pytest
 
-from busbw.variables import OF_A_RANK, VARIABLES, in_common, recorded
+from busbw.variables import OF_A_RANK, VARIABLES, in_common, recorded, without_places
 
 
 def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:
@@ -15,6 +15,12 @@ def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:
 def test_only_what_is_set_and_listed_is_recorded() -> None:
     environ = {"SLURM_JOB_ID": "7", "NCCL_ALGO": "", "SLURM_JOB_USER": "me", "PMIX_SERVER_URI4": "x", "HOME": "/"}
     assert recorded(environ) == {"SLURM_JOB_ID": "7", "NCCL_ALGO": ""}
+
+
+def test_another_process_gets_no_place_and_all_that_the_user_has_set() -> None:
+    places = {"PMI_RANK": "0", "PMI2_FD": "7", "PMIX_NAMESPACE": "slurm.pmix.1.0", "OMPI_COMM_WORLD_SIZE": "2"}
+    rest = {"PMIX_MCA_gds": "hash", "OMPI_MCA_pml": "ob1", "MPIR_CVAR_CH4_NETMOD": "ofi", "SLURM_JOB_ID": "1"}
+    assert without_places({**places, **rest}) == rest
 
 
 @pytest.mark.parametrize(

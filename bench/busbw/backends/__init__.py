@@ -16,6 +16,7 @@ from busbw.backends.base import Backend, BackendRow, World
 from busbw.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.errors import UsageError
 from busbw.records import JSON
+from busbw.variables import without_places
 
 
 def _open_gloo(world: World) -> Backend:
@@ -176,7 +177,8 @@ from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
 print(unaware(first_words(library()), aware=cuda_aware()) or "")
 """
 _ASKS_SECONDS = 60.0
-_OF_LAUNCHERS = ("PMI_", "PMIX_", "PMI2_", "OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")
+_OF_LAUNCHERS = ("OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")
+"""How variables begin that launchers leave beside those of a place, and that would have a lone process join them."""
 
 
 @cache
@@ -184,7 +186,7 @@ def _unaware() -> str | None:
     """Why the MPI library cannot have addresses of GPU memory: asked in a process of its own, a world of one rank,
     because only ranks should load MPI, and Open MPI knows it only once it is initialised.
     """
-    alone = {name: value for name, value in os.environ.items() if not name.startswith(_OF_LAUNCHERS)}
+    alone = {name: value for name, value in without_places().items() if not name.startswith(_OF_LAUNCHERS)}
     try:
         asked = subprocess.run(
             [sys.executable, "-c", _IS_IT_AWARE],

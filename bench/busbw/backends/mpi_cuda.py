@@ -35,7 +35,9 @@ class MpiCudaBackend(MpiBackend):
         number = 0 if count == 1 else world.local_rank % count
         self._where = f"cuda:{number}"
         try:
-            torch.cuda.set_device(self._where)  # before MPI_Init, which takes the GPU that is current
+            # Before MPI_Init, for libraries that take the GPU which is current there. Below mpirun the ranks may have
+            # met over MPI before they knew what to measure; with MASTER_ADDR and MASTER_PORT they meet without it.
+            torch.cuda.set_device(self._where)
             torch.cuda.synchronize()
             self._nvml = nvml_of(uuid_at(number), number)
         except RuntimeError as error:

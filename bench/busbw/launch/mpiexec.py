@@ -23,6 +23,7 @@ from pathlib import Path
 from busbw.environment import usable_cores
 from busbw.errors import LaunchError
 from busbw.launch import promises
+from busbw.variables import without_places
 
 _DOOR = Path(__file__).with_name("door.py")
 _OPENS_SECONDS = 60.0
@@ -43,8 +44,8 @@ print(MPI.get_vendor()[0])
 @dataclass(frozen=True, slots=True)
 class Flavour:
     """How the mpiexec of a library is known and asked: ``mark`` is in what it says of its version; ``arguments`` keep
-    it on this machine; ``variables`` hold for local ranks where the user has not set them: loopback and shared memory
-    are enough for these.
+    it on this machine, and let it start more ranks than there are cores and bind none, where it would not by itself;
+    ``variables`` hold for local ranks where the user has not set them: loopback and shared memory are enough for these.
 
     Left alone, an mpiexec that finds itself in a job of Slurm (or of PBS, LSF, Grid Engine) starts its ranks through
     that, on whatever hosts the job has. Within a step it then waits for ever: the step's own task has what it asks for.
@@ -107,21 +108,6 @@ class Door:
             os.dup2(here, wanted)
 
 
-_OF_A_PLACE = ("PMI_", "PMI2_", "PMIX_", "OMPI_COMM_WORLD_")
-_OF_THE_USER = "PMIX_MCA_"
-
-
-def _without_places(variables: Mapping[str, str]) -> dict[str, str]:
-    """``variables`` but for those that tell a rank its place: a step of one task has some, of that task. MPICH refuses
-    to start where it finds srun's PMIx beside its own mpiexec's PMI.
-    """
-    return {
-        name: value
-        for name, value in variables.items()
-        if not name.startswith(_OF_A_PLACE) or name.startswith(_OF_THE_USER)
-    }
-
-
 @contextmanager
 def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     """Doors for ``size`` ranks, by rank, with mpiexec behind them; it is gone in the end.
@@ -130,7 +116,8 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     """
     vendor, mpiexec = chosen()
     flavour = FLAVOURS[vendor]
-    variables = {**flavour.variables, **_without_places(os.environ)}
+    # MPICH refuses to start where it finds srun's PMIx beside its own mpiexec's PMI.
+    variables = {**flavour.variables, **without_places()}
     if size > usable_cores() and vendor == "Open MPI":
         variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
     with ExitStack() as stack:
