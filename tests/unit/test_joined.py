@@ -308,9 +308,9 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
     """Every rank of mpirun meets over this MPI; the process ends when ``ended`` is set, and goes on for the test."""
     fake = FakeMpi()
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: None))
-    monkeypatch.setitem(sys.modules, "busbw.backends.mpi_world", fake)  # type: ignore[arg-type] # it stands for one
+    monkeypatch.setitem(sys.modules, "busbw.backends.mpi_world", fake)
     monkeypatch.setattr(backends, "mpi_world", fake, raising=False)
-    monkeypatch.setattr(meeting.os, "_exit", lambda _status: fake.ended.set())
+    monkeypatch.setattr(os, "_exit", lambda _status: fake.ended.set())
     return fake
 
 
