@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, pairwise
+from itertools import combinations, islice, pairwise
 from typing import Final
 
 import numpy as np
@@ -140,8 +140,8 @@ def races_of(
     """Every op that two algorithms were measured of, by hand or one of them by the backend itself (``library``: which
     it is over MPI).
 
-    S* has the parameters of the models of ``curves``, which are from messages; without them those of a ``joint`` fit,
-    where these very curves are among its data.
+    S* has the parameters of the models of ``curves``, which are from messages; of two for which these say nothing those
+    of a ``joint`` fit, where these very curves are among its data.
     """
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
@@ -150,7 +150,7 @@ def races_of(
             found.setdefault(replace(curve.series.key, variant=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     races = [
-        Race(key, series, tuple(_pairs(series, _costs(members, everything, library, joint))))
+        Race(key, series, tuple(_pairs(series, tuple(_costs(members, everything, library, joint)))))
         for key, members in found.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
@@ -158,15 +158,15 @@ def races_of(
 
 
 def lacks_formulas(races: Sequence[Race]) -> bool:
-    """Whether there is a race without any S*, which a joint fit may have."""
-    return any(all(isinstance(pair.expected, NoModel) for pair in race.pairs) for race in races)
+    """Whether there are two algorithms without S*, which a joint fit may have."""
+    return any(isinstance(pair.expected, NoModel) for race in races for pair in race.pairs)
 
 
 def _sized(series: Series) -> dict[int, Point]:
     return {point.size_bytes: point for point in series.points if point.size_bytes}
 
 
-def _pairs(curves: Mapping[str, Series], costs: "_Costs | NoModel") -> Iterator[Pair]:
+def _pairs(curves: Mapping[str, Series], costs: "Sequence[_Costs | NoModel]") -> Iterator[Pair]:
     for names in combinations(curves, 2):
         one, other = (_sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
@@ -174,7 +174,7 @@ def _pairs(curves: Mapping[str, Series], costs: "_Costs | NoModel") -> Iterator[
             yield _pair(names, timed, costs)
 
 
-def _pair(names: tuple[str, str], timed: Timed, costs: "_Costs | NoModel") -> Pair:
+def _pair(names: tuple[str, str], timed: Timed, costs: "Sequence[_Costs | NoModel]") -> Pair:
     sizes = tuple(timed)
     return Pair(
         names=names,
@@ -183,7 +183,7 @@ def _pair(names: tuple[str, str], timed: Timed, costs: "_Costs | NoModel") -> Pa
         measured=crossings(names, timed),
         smallest=gain(names, sizes[0], timed[sizes[0]]),
         largest=gain(names, sizes[-1], timed[sizes[-1]]),
-        expected=costs if isinstance(costs, NoModel) else _expected(names, sizes, costs),
+        expected=_expected(names, sizes, costs),
     )
 
 
@@ -196,7 +196,13 @@ class _Costs:
     crossover: Callable[[str, str], float | None] | None = None
 
 
-def _expected(names: tuple[str, str], sizes: Sequence[int], costs: _Costs) -> Expected | NoModel:
+def _expected(names: tuple[str, str], sizes: Sequence[int], costs: Sequence[_Costs | NoModel]) -> Expected | NoModel:
+    """By the first of ``costs`` that has both, else what the last one lacks."""
+    told = [one if isinstance(one, NoModel) else _by(one, names, sizes) for one in costs]
+    return next((one for one in told if isinstance(one, Expected)), told[-1])
+
+
+def _by(costs: _Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | NoModel:
     one, other = (costs.of[name] for name in names)
     if isinstance(one, NoModel):
         return one
@@ -243,14 +249,16 @@ def _costs(
     everything: Sequence[Series],
     library: Library | Unknown | None,
     joint: Sequence[OneRegime],
-) -> _Costs | NoModel:
-    """By messages, where the models of these curves have their parameters from there, else by a joint fit."""
+) -> Iterator[_Costs | NoModel]:
+    """By messages, where the models of these curves have their parameters from there, and then by a joint fit."""
     parameters = next(curve.parameters for curve in members.values())
     if isinstance(parameters, Parameters):
-        return _by_messages(members, everything, library, parameters)
+        yield _by_messages(members, everything, library, parameters)
+    else:
+        yield parameters
     series = {name: curve.series for name, curve in members.items()}
     fitted = (one.joint for one in joint if one.joint is not None)
-    return next((_by_joint(series, one) for one in fitted if _has(one, series)), parameters)
+    yield from islice((_by_joint(series, one) for one in fitted if _has(one, series)), 1)
 
 
 def _by_messages(
@@ -334,16 +342,30 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
 
         return seconds
 
+    return _Costs({name: cost(name, series) for name, series in curves.items()}, _origin(joint))
+
+
+def _origin(joint: Joint) -> str:
+    """What of the parameters is known: each by itself, or sums of those that the data do not tell apart."""
     known = [
-        f"{symbol} {format_time(1e9 * estimate.value) if name in _A_ROUND else format_rate(1 / estimate.value)}"
+        f"{symbol} {format_time(1e9 * estimate.value) if name in _A_CALL else format_rate(1 / estimate.value)}"
         for name, symbol in _SYMBOLS.items()
         if (estimate := joint.parameters.get(name)) is not None and estimate.value > 0
     ]
-    origin = f"{', '.join(known)}, from a joint fit that has these very curves among its data"
-    return _Costs({name: cost(name, series) for name, series in curves.items()}, origin)
+    sums = [
+        f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
+        for mixed in joint.together
+        if mixed.estimate is not None and mixed.estimate.value > 0
+    ]
+    told = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"
+    return f"{told} that has these very curves among its data"
 
 
-_A_ROUND: Final = frozenset({"alpha", "inner_alpha"})
+def _in_units(parameter: Parameter, value: float) -> str:
+    return format_time(1e9 * value) if parameter in _A_CALL else f"{1e9 * value:.3g} ns/B"
+
+
+_A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
 _SYMBOLS: Final[Mapping[Parameter, str]] = {
     "alpha": "α",
     "beta": "1/β",

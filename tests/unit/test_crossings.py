@@ -211,6 +211,33 @@ def s_star(one: str, other: str) -> float:
     return (ROUNDS[one] - ROUNDS[other]) * ALPHA / ((SENT[other] - SENT[one]) * BETA)
 
 
+def two_levels(hosts: int, each: int) -> Judgement:
+    """All-reduces over hosts with several ranks each, inside of which rounds and bytes take a fifth of their time."""
+    ranks = hosts * each
+    levels = (ranks - 1).bit_length()
+    truth = {
+        "ring": (2 * (ranks - 1), 2 * (ranks - 1) / ranks),
+        "binomial-tree": (2 * levels, 2 * levels),
+        "hierarchical": (
+            2 * (hosts - 1) + 2 * (each - 1) / 5,
+            2 * (hosts - 1) / ranks + 2 * (each - 1) / each / 5,
+        ),
+    }
+    cases = [
+        case("all_reduce", size, ranks, nodes=hosts, variant=f"by hand: {name}") for name in truth for size in SIZES
+    ]
+    cases += [case("pair_matrix", size, ranks, nodes=hosts) for size in SIZES]
+    world = World(
+        (Piece(ALPHA, BETA),),
+        by_variant={
+            f"by hand: {name}": (Piece(rounds * ALPHA, sent * BETA),) for name, (rounds, sent) in truth.items()
+        },
+        sample_noise=0.01,
+    )
+    machine = Machine(hosts=tuple(f"node{number}" for number in range(hosts)))
+    return judge(pool((synthetic_run(cases, world, machine=machine, launches=2, samples=7, seed=ranks),)))
+
+
 class TestRaces:
     """Of a run, by hand beside each other and beside the library."""
 
@@ -358,6 +385,35 @@ class TestRaces:
         # Of other curves it says nothing.
         others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
         assert lacks_formulas(races_of(others.curves, None, joint))
+
+    def test_a_joint_fit_of_several_shapes_compares_two_levels_of_which_messages_say_nothing(self) -> None:
+        judgements = [two_levels(hosts, each) for hosts, each in ((2, 2), (2, 4), (4, 4))]
+        joint = joint_fits_of([judgement.dataset for judgement in judgements])
+        for judgement in judgements:
+            assert lacks_formulas(judgement.races)
+            (race,) = races_of(judgement.curves, None, joint)
+            assert not lacks_formulas([race])
+            for pair in race.pairs:
+                assert ("from a joint fit" in origin_words(pair)) == ("hierarchical" in pair.names), pair.names
+                if "hierarchical" in pair.names:
+                    assert not isinstance(pair.expected, NoModel)
+                    assert pair.expected.faster == dict.fromkeys(SIZES, "hierarchical")
+                    assert agreement_words(pair) == "as predicted"
+
+    def test_s_star_by_sums_of_parameters_names_these(self) -> None:
+        """Three reduce-scatters of as many rounds and bytes tell neither α from c0 nor β from γ."""
+        variants = [f"by hand: {name}" for name in ("bruck", "pat", "recursive-halving")]
+        cases = [case("reduce_scatter", size, RANKS, variant=name) for name in variants for size in SIZES]
+        judgement = judge(pool((synthetic_run(cases, World((Piece(3 * ALPHA, BETA),)), launches=1),)))
+        (fitted,) = joint_fits_of([judgement.dataset])
+        assert fitted.joint is not None
+        assert fitted.joint.parameters == {}
+        (race,) = races_of(judgement.curves, None, [fitted])
+        of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.together)
+        assert re.fullmatch(
+            rf"S\* by {of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B, from a joint fit that has .* among its data",
+            origin_words(race.pairs[0]),
+        )
 
     def test_a_joint_fit_says_what_it_can_where_the_table_of_the_library_names_what_has_no_formula(self) -> None:
         """Open MPI takes recursive doubling for a reduce-scatter of 5 ranks below what was measured, where S* is
