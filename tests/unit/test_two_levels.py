@@ -2,7 +2,8 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
@@ -11,13 +12,18 @@ from click.testing import CliRunner
 
 from busbw.cli import main
 from busbw.errors import AnalysisError
+from busbw.schedules import ALGORITHMS, gloo
+from busbw.schedules.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
+from busbw_analysis.theory.forecast import by_law
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
+from busbw_analysis.theory.laws import from_joint
 from busbw_analysis.theory.models import NoModel
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.terms import RINGS, Term, candidates
+from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
 MIB = 1 << 20
@@ -47,14 +53,27 @@ class Machines:
         if (op, algorithm) == ("all_to_all", "two-level"):
             inside = (g - 1) * self.inner_alpha + (g - 1) / g * size * self.inner_beta
             return self.call + inside + (k - 1) * self.alpha + (k - 1) / k * size * self.beta * cards
-        if algorithm == "binomial-tree":
+        if algorithm == "binomial-tree":  # as its formula has it, all of it between hosts
             levels = (n - 1).bit_length()
             return self.call + 2 * levels * (self.alpha + size * self.beta) + levels * size * self.gamma
+        if algorithm not in {"ring", "multi-ring"}:
+            return self.executed(op, algorithm, k, g, size)
         whole = (
             2 * (n - 1) * self.alpha
             + 2 * (n - 1) / n * size * self.beta * {"ring": 1, "multi-ring": cards / g}[algorithm]
         )
         return self.call + whole + (n - 1) / n * size * self.gamma
+
+    def executed(self, op: str, algorithm: str, hosts: int, each: int, size: float) -> float:
+        """A flat algorithm, round by round: ranks sit on hosts in their order, and what stays inside is as fast as
+        inside. As of all rounds together, the longer of inside and between is that between.
+        """
+        schedule = ALGORITHMS[op][algorithm].on(hosts * each, hosts)
+        found, total = by_level(schedule, each), cost(schedule)
+        between = float(found.of_a_host if self.one_card else found.between)
+        rounds = (total.rounds - found.inner_rounds) * self.alpha + found.inner_rounds * self.inner_alpha
+        inside = float(max(total.sent - found.between, Fraction(0))) * self.inner_beta
+        return self.call + rounds + (between * self.beta + inside + float(total.added) * self.gamma) * size
 
 
 def seen(
@@ -215,6 +234,93 @@ def test_rings_that_leave_a_host_at_different_ranks_gain_by_cards_of_their_own(o
     ring, rings = (predicted(fitted, 4, 8, 64 * MIB, name) for name in ("ring", "multi-ring"))
     assert rings == pytest.approx(machines.seconds("all_reduce", "multi-ring", 4, 8, 64 * MIB), rel=1e-6)
     assert rings == pytest.approx(ring) if one_card else rings < 0.3 * ring
+
+
+FLAT = [row for row in TEXTBOOK if not ALGORITHMS[row.op][row.algorithm].levels and row.op != "barrier"]
+UNEQUAL = ((4, 2), (6, 3), (8, 2), (12, 3), (12, 4), (16, 4), (32, 4))
+"""Ranks and hosts."""
+
+
+@pytest.mark.parametrize("row", FLAT, ids=lambda row: f"{row.op} {row.algorithm}")
+def test_of_one_ring_alone_a_host_sends_what_its_busiest_rank_sends_and_every_round_leaves_it(row: Textbook) -> None:
+    places = [(ranks, hosts) for ranks, hosts in UNEQUAL if row.possible(ranks, hosts)]
+    counted = [by_level(ALGORITHMS[row.op][row.algorithm].on(*place), place[0] // place[1]) for place in places]
+    all_of_it = [
+        (one.inner_rounds, float(one.between), float(one.of_a_host))
+        == (0, pytest.approx(row.sent(*place)), pytest.approx(row.sent(*place)))
+        for one, place in zip(counted, places, strict=True)
+    ]
+    assert len(places) >= 4
+    assert all(all_of_it) if (row.op, row.algorithm) in RINGS else not all(all_of_it)
+    assert term(row.algorithm, row.op).of_hosts_known(8, 2, MIB) == all(all_of_it)
+    assert all(term(row.algorithm, row.op).of_hosts_known(8, hosts, MIB) for hosts in (1, 8))
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce"])
+def test_gloos_rings_are_known_by_what_its_programs_send_to_other_hosts(op: str) -> None:
+    program = {"reduce_scatter": gloo.all_reduce}.get(op) or getattr(gloo, op)
+    equal = []
+    for ranks, hosts in UNEQUAL:
+        each, leaving, sent = ranks // hosts, [0] * hosts, [0] * ranks
+        for rank in range(ranks):
+            for step in program(rank, ranks, 2):
+                if isinstance(step, gloo.Send):
+                    sent[rank] += len(step.slots)
+                    leaving[rank // each] += len(step.slots) * (rank // each != step.to // each)
+        equal.append(max(leaving) == max(sent))
+    own, *_ = candidates(op, "gloo")
+    assert own.backend == "gloo"
+    assert own.of_hosts_known(8, 2, MIB) == all(equal)
+
+
+@pytest.mark.parametrize("other", ["recursive-doubling", "rabenseifner", "binary-tree"])
+def test_over_one_card_a_flat_algorithm_that_is_no_ring_neither_spoils_the_fit_nor_gets_an_answer(other: str) -> None:
+    machines = Machines(one_card=True)
+    both = [*seen(machines, "all_reduce", "hierarchical"), *seen(machines, "all_to_all", "two-level")]
+    flat = seen(machines, "all_reduce", other)
+    fitted = fit_jointly([*both, *seen(machines, "all_reduce", "ring"), *flat])
+    assert fitted.parameters["card"].value == pytest.approx(machines.beta, rel=1e-6)
+    assert fitted.parameters["inner_beta"].value == pytest.approx(machines.inner_beta, rel=1e-6)
+    why = "what the ranks of a host send through one card is not known of this formula"
+    assert f"left out: all_reduce by {other}: {why}" in fitted.notes
+    assert predicted(fitted, 4, 8, algorithm="ring") == pytest.approx(machines.seconds("all_reduce", "ring", 4, 8, MIB))
+    with pytest.raises(AnalysisError, match=f"all_reduce by {other}: {why}.*ask for a ring or for two levels"):
+        predicted(fitted, 4, 8, algorithm=other)
+    # One rank on each host has the card for itself.
+    assert predicted(fitted, 8, 1, algorithm=other) == pytest.approx(machines.seconds("all_reduce", other, 8, 1, MIB))
+    (law,) = from_joint(fitted, "all_reduce", "ring")
+    assert "the bytes that all ranks of a host send to others, over C" in law.parameters
+
+
+def test_over_one_card_the_librarys_own_tree_is_not_taken_for_two_levels() -> None:
+    machines = Machines(one_card=True)
+    both = [*seen(machines, "all_reduce", "hierarchical"), *seen(machines, "all_to_all", "two-level")]
+    own = [replace(one, algorithm=None) for one in seen(machines, "broadcast", "binary-tree")]
+    fitted = fit_jointly([*both, *own])
+    assert "broadcast" not in fitted.algorithms
+    assert any(said.startswith("left out: broadcast by binomial tree (gloo)") for said in fitted.notes)
+    rings = [replace(one, algorithm=None) for one in seen(machines, "all_gather", "ring")]
+    assert "all_gather" in fit_jointly([*both, *rings]).algorithms
+
+
+def test_with_a_card_for_each_rank_what_may_stay_inside_makes_an_upper_bound_and_that_is_said() -> None:
+    machines = Machines()
+    both = [*seen(machines, "all_reduce", "hierarchical"), *seen(machines, "all_to_all", "two-level")]
+    exact = fit_jointly([*both, *seen(machines, "all_reduce", "ring")])
+    said = "some rounds and bytes may stay inside a host and are taken as between hosts: an upper bound"
+    assert not any(said in note for note in exact.notes)
+    for other in ("recursive-doubling", "rabenseifner", "binary-tree"):
+        for size in SIZES:
+            assert predicted(exact, 4, 8, size, other) > machines.seconds("all_reduce", other, 4, 8, size)
+        flat = fit_jointly(seen(machines, "all_reduce", other))
+        assert any(note.startswith(f"of all_reduce by {other} {said}") for note in flat.notes)
+        alone = fit_jointly(seen(machines, "all_reduce", other, ((2, 1), (4, 1), (8, 1))))
+        assert not any(said in note for note in alone.notes)
+        laws = from_joint(exact, "all_reduce", other)
+        assert f"of {other} {said}" in by_law(laws, 32, 4, MIB, (), None).parameters
+        assert said not in by_law(laws, 8, 8, MIB, (), None).parameters
+    ring = from_joint(exact, "all_reduce", "ring")
+    assert said not in by_law(ring, 32, 4, MIB, (), None).parameters
 
 
 def test_where_every_host_has_as_many_ranks_cards_are_not_told_apart() -> None:

@@ -35,8 +35,8 @@ class Textbook:
     Of an algorithm that knows hosts, ``inner_rounds`` and ``inner_sent`` say how much of that stays inside a host and
     takes the α and β that hold there; the rest goes between hosts. ``overlapped``: every round has messages of both
     kinds, so that it is not one after the other that counts, but the longer of all rounds and bytes by the α and β
-    inside and of all rounds and the bytes between hosts by theirs. A flat algorithm waits for a message between
-    hosts in every round, where there are several.
+    inside and of all rounds and the bytes between hosts by theirs. All of a flat algorithm is taken as between hosts,
+    where there are several: an upper bound where a host has several ranks, each with a card of its own.
 
     Messages of a round are under way together, so that each round costs one α, however many they are; what sending
     another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a

@@ -1,8 +1,8 @@
 """The linear system behind a joint fit: one row for every observed time, one column for every parameter.
 
 T = c0 + rounds · α + sent · β + moved / R + added · γ. Of algorithms that know hosts, rounds and bytes inside a host
-have an α and a β of their own. Rows are divided by T, so that errors are relative, and solved for what is not negative
-(Lawson and Hanson 1974).
+have an α and a β of their own; all of a flat one is taken as between hosts. Rows are divided by T, so that errors are
+relative, and solved for what is not negative (Lawson and Hanson 1974).
 """
 
 from collections.abc import Mapping, Sequence
@@ -95,9 +95,22 @@ def _calls_of(observations: Sequence[Observation]) -> Calls | None:
     return every.pop()
 
 
-def possible_for(term: Term, observations: Sequence[Observation]) -> bool:
-    """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``."""
-    return all(term.possible(one.ranks, one.hosts, one.size_bytes) for one in observations)
+def possible_for(term: Term, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> bool:
+    """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``, and whether what it
+    costs is known in ``wanted`` parameters.
+    """
+    return all(
+        term.possible(*where) and told_in(term, wanted, *where)
+        for where in ((one.ranks, one.hosts, one.size_bytes) for one in observations)
+    )
+
+
+def told_in(term: Term, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
+    """Whether what a call costs is known in ``wanted`` parameters: of few flat algorithms is it known what all ranks of
+    a host send through one card.
+    """
+    where = (ranks, hosts, size_bytes)
+    return "card" not in wanted or term.of_hosts_known(*where) or not term.sent_bytes(*where)
 
 
 def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
@@ -116,7 +129,7 @@ def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
 
 
 def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:
-    """What each of PARAMETERS is multiplied by in one call."""
+    """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``told_in`` says so."""
     where = (ranks, hosts, size_bytes)
     rounds, sent, moved = term.rounds(*where), term.sent_bytes(*where), term.moved_bytes(*where)
     levels = Levels(0.0, 0.0, sent, sent) if term.levels is None else term.levels(*where)

@@ -23,6 +23,7 @@ from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_IN_A_PIECE, Fit, Segment, fit_points, fit_series
 from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
+from busbw_analysis.theory.terms import INSIDE_AS_BETWEEN
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -246,6 +247,9 @@ def by_law(
     term = law.term
     algorithm, formula = term.named(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
+    parameters = law.parameters
+    if not term.of_hosts_known(ranks, hosts, size_bytes):
+        parameters += f"; of {algorithm} {INSIDE_AS_BETWEEN}"
     return Forecast(
         op=term.op,
         size_bytes=size_bytes,
@@ -255,7 +259,7 @@ def by_law(
         basis=law.basis,
         algorithm=algorithm,
         formula=formula,
-        parameters=law.parameters,
+        parameters=parameters,
         interval_note=law.interval_note,
         extrapolated=(*reaches, *([instead] if instead else [])),
         held_out=law.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),

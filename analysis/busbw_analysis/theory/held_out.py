@@ -77,7 +77,7 @@ def _chosen_below(
     possible = {
         curve: term
         for curve, term in earlier.items()
-        if possible_for(term, [one for one in observations if one.curve == curve])
+        if possible_for(term, [one for one in observations if one.curve == curve], wanted)
     }
     return {**terms, **possible}
 

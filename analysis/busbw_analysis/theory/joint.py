@@ -14,6 +14,7 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.acceptance import LEAST_SIZES
+from busbw_analysis.theory.carriers import INNER, carrier, through_one_card, untold
 from busbw_analysis.theory.design import (
     PARAMETERS,
     Floats,
@@ -26,14 +27,15 @@ from busbw_analysis.theory.design import (
     rows_of,
     solve,
     times_of,
+    told_in,
     unknown_choices,
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.theory.held_out import OfCurve, by_curve, fitted, validations
+from busbw_analysis.theory.held_out import OfCurve, by_curve, validations
 from busbw_analysis.theory.identify import Remedy, Separation, columns_of, directions_of, identify, needs, told_by
 from busbw_analysis.theory.refusals import refuse, usable
-from busbw_analysis.theory.rivals import Curve, Rival, chosen_terms, compete
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.theory.rivals import Curve, Rival, compete
+from busbw_analysis.theory.terms import INSIDE_AS_BETWEEN, Term, candidates
 from busbw_analysis.theory.validation import Validation
 
 __all__ = [
@@ -56,25 +58,10 @@ __all__ = [
 ]
 
 
-_LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
-_SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
-_INNER: Final[tuple[Parameter, ...]] = ("inner_alpha", "inner_beta")
-_OWN_CARDS: Final[tuple[Parameter, ...]] = ("alpha", "beta", *_INNER, "per_call", "gamma")
-_ONE_CARD: Final[tuple[Parameter, ...]] = ("alpha", "card", *_INNER, "per_call", "gamma")
-"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host; between
-hosts with several ranks each through a card of each rank, or all of a host through one.
-"""
-
-_ALIKE: Final = 0.8
-"""A smaller error than this share of the other is worth something."""
-
 _NOTHING_INSIDE: Final = (
     "nothing in these data has a part in α_i and β_i, those inside a host: add all_reduce by hierarchical or "
     "all_to_all by two-level, by hand on several hosts with several ranks each"
 )
-
-_NEGLIGIBLE: Final = 0.001
-"""Errors below it are not compared."""
 
 _RESAMPLES: Final = 400
 
@@ -115,8 +102,8 @@ class Joint:
     but in ``curves``, which has the Term of all. ``wanted`` are the parameters that were looked for.
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
-    whatever is computed from them; empty below 5 launches. ``unknown`` are the directions in which coefficients may
-    be changed and no observation would notice.
+    whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
+    which coefficients may be changed and no observation would notice.
     """
 
     regime: Regime
@@ -137,14 +124,18 @@ class Joint:
     coefficients: tuple[float, ...]
     draws: tuple[tuple[float, ...], ...]
     unknown: tuple[tuple[float, ...], ...]
+    seed: int
 
     def seconds(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> float:
         """What one call should take by ``term``. Raises AnalysisError when that depends on parameters that the data
-        cannot separate.
+        cannot separate, or on what goes through one card and is not known of ``term``.
         """
+        if not told_in(term, self.wanted, ranks, hosts, size_bytes):
+            message = f"{untold(term)}, and these data say that they share one; ask for a ring or for two levels"
+            raise AnalysisError(message)
         row = np.asarray(amounts(term, ranks, hosts, size_bytes))
         if not told_by(row, self.unknown):
-            nothing = set(directions_of(_INNER)) <= set(self.unknown) and any(row[columns_of(_INNER)])
+            nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
             said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.together]
             reasons = "; ".join(said)
             message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
@@ -164,18 +155,19 @@ class Joint:
         What was validated and chosen stays that of this one.
         """
         terms = {**self.curves, (term.op, None): term}
-        rows, times = rows_of(self.observations, terms), times_of(self.observations)
-        separation = _separated(rows, times, self.wanted)
-        kept = columns_of(separation.kept)
-        coefficients = solve(rows, times, kept)
-        draws, _ = _draws(self.observations, rows, kept, seed=0)
+        found = _solved(self.observations, terms, self.wanted, self.seed)
+        before = _about(self.observations, self.curves, self.wanted)
+        others = [said for said in self.notes if said not in before]
         return replace(
             self,
-            parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
+            parameters=found.parameters,
+            together=found.together,
             curves=terms,
-            coefficients=tuple(coefficients.tolist()),
-            draws=tuple(map(tuple, draws.tolist())),
-            unknown=separation.unknown,
+            notes=(*others, *_about(self.observations, terms, self.wanted)),
+            interval_note=found.interval_note,
+            coefficients=found.coefficients,
+            draws=found.draws,
+            unknown=found.unknown,
         )
 
 
@@ -225,17 +217,60 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
     """
     observations = tuple(observations)
     refuse(observations)
-    wanted, notes = _carrier(observations)
+    wanted, notes = carrier(observations)
+    if "card" in wanted:
+        observations, left_out = through_one_card(observations)
+        notes += left_out
     outcome = compete(observations, wanted, seed)
-    rows, times = rows_of(observations, outcome.terms), times_of(observations)
+    found = _solved(observations, outcome.terms, wanted, seed)
+    return Joint(
+        regime=observations[0].regime,
+        backend=observations[0].backend,
+        parameters=found.parameters,
+        together=found.together,
+        algorithms={op: term.algorithm for (op, name), term in outcome.terms.items() if name is None},
+        ties=outcome.ties,
+        rivals=outcome.rivals,
+        terms={op: term for (op, name), term in outcome.terms.items() if name is None},
+        curves=outcome.terms,
+        wanted=tuple(wanted),
+        validations=validations(observations, outcome.terms, wanted),
+        of_curves=by_curve(observations, outcome.terms, wanted),
+        notes=(
+            *notes,
+            *outcome.notes,
+            *unknown_choices(observations),
+            *_about(observations, outcome.terms, wanted),
+        ),
+        interval_note=found.interval_note,
+        observations=observations,
+        coefficients=found.coefficients,
+        draws=found.draws,
+        unknown=found.unknown,
+        seed=seed,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Solved:
+    """What follows from observations once it is known what is behind each curve; as of ``Joint``."""
+
+    parameters: Mapping[Parameter, Estimate]
+    together: tuple[Together, ...]
+    coefficients: tuple[float, ...]
+    draws: tuple[tuple[float, ...], ...]
+    interval_note: str
+    unknown: tuple[tuple[float, ...], ...]
+
+
+def _solved(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter], seed: int) -> _Solved:
+    rows, times = rows_of(observations, terms), times_of(observations)
     separation = _separated(rows, times, wanted)
     kept = columns_of(separation.kept)
     coefficients = solve(rows, times, kept)
     draws, interval_note = _draws(observations, rows, kept, seed)
-    remedies = _remedies(observations, outcome.terms, coefficients)
-    return Joint(
-        regime=observations[0].regime,
-        backend=observations[0].backend,
+    remedies = _remedies(observations, terms, coefficients)
+    return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
         together=tuple(
             Together(
@@ -248,19 +283,9 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
             )
             for mixed in separation.mixed
         ),
-        algorithms={op: term.algorithm for (op, name), term in outcome.terms.items() if name is None},
-        ties=outcome.ties,
-        rivals=outcome.rivals,
-        terms={op: term for (op, name), term in outcome.terms.items() if name is None},
-        curves=outcome.terms,
-        wanted=tuple(wanted),
-        validations=validations(observations, outcome.terms, wanted),
-        of_curves=by_curve(observations, outcome.terms, wanted),
-        notes=(*notes, *outcome.notes, *_by_tables(outcome.terms), *unknown_choices(observations)),
-        interval_note=interval_note,
-        observations=observations,
         coefficients=tuple(coefficients.tolist()),
         draws=tuple(map(tuple, draws.tolist())),
+        interval_note=interval_note,
         unknown=separation.unknown,
     )
 
@@ -269,14 +294,23 @@ def _separated(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Sepa
     """As ``identify``. Where nothing has a part inside a host it is no news that nothing is known of it: only a
     question that needs it has to be refused.
     """
-    if rows[:, columns_of(_INNER)].any():
+    if rows[:, columns_of(INNER)].any():
         return identify(rows, times, wanted)
-    found = identify(rows, times, [name for name in wanted if name not in _INNER])
-    return replace(found, unknown=(*found.unknown, *directions_of(_INNER)))
+    found = identify(rows, times, [name for name in wanted if name not in INNER])
+    return replace(found, unknown=(*found.unknown, *directions_of(INNER)))
 
 
-def _by_tables(terms: Terms) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(term.by_table for term in terms.values() if term.by_table is not None))
+def _about(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> tuple[str, ...]:
+    """What is to be said of the algorithms that are taken to be behind the curves."""
+    tables = dict.fromkeys(term.by_table for term in terms.values() if term.by_table is not None)
+    if "card" in wanted:
+        return tuple(tables)
+    mixed = dict.fromkeys(
+        f"{one.op} by {terms[one.curve].algorithm}"
+        for one in observations
+        if not terms[one.curve].of_hosts_known(one.ranks, one.hosts, one.size_bytes)
+    )
+    return (*tables, *([f"of {', '.join(mixed)} {INSIDE_AS_BETWEEN}"] if mixed else []))
 
 
 def _estimate(name: Parameter, coefficients: Floats, draws: Floats) -> Estimate:
@@ -297,46 +331,6 @@ def _draws(observations: Sequence[Observation], rows: Floats, kept: Sequence[int
     times = resampled_times(observations, _RESAMPLES, seed)
     draws = np.asarray([solve(rows, drawn, kept) for drawn in times])
     return draws, f"95 % from resampling {fewest} launches"
-
-
-def _carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
-    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
-    placement = observations[0].regime.placement
-    if placement == "several ranks on several hosts":
-        return _cards(observations)
-    if placement != "one host":
-        return _LINKS, []
-    largest = max(one.ranks for one in observations)
-    seen = [one for one in observations if one.ranks < largest]
-    errors: dict[tuple[Parameter, ...], float] = {}
-    for wanted in (_LINKS, _SHARED):
-        terms = chosen_terms(observations, wanted)
-        known = seen if {one.curve for one in seen} >= set(terms) else observations
-        errors[wanted] = float(fitted(known, observations, terms, wanted).mean())
-    links, shared = errors[_LINKS], errors[_SHARED]
-    told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
-    if min(links, shared) > _ALIKE * max(links, shared):
-        return _LINKS, [f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"]
-    if shared < links:
-        return _SHARED, [f"the ranks share one path, whose rate is R: {told}"]
-    return _LINKS, [f"each rank has a path of its own: {told}"]
-
-
-def _cards(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
-    """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
-    known = [one for one in observations if one.algorithm is not None]
-    terms = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
-    if all(term.levels is None for term in terms.values()):
-        return _OWN_CARDS, []
-    own, one_card = (
-        max(_NEGLIGIBLE, float(fitted(known, known, terms, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
-    )
-    told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
-    if min(own, one_card) > _ALIKE * max(own, one_card):
-        return _OWN_CARDS, [f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"]
-    if one_card < own:
-        return _ONE_CARD, [f"the ranks of a host share one way to the others, whose rate is C: {told}"]
-    return _OWN_CARDS, [f"each rank has a way of its own to other hosts: {told}"]
 
 
 def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: Floats) -> tuple[Remedy, ...]:

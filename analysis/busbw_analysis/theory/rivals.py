@@ -216,15 +216,15 @@ def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> 
         times=times_of(observations),
         ranks=np.asarray([one.ranks for one in observations]),
         places=places,
-        options={curve: _options(curve, [observations[place] for place in places[curve]]) for curve in curves},
+        options={curve: _options(curve, [observations[place] for place in places[curve]], wanted) for curve in curves},
         wanted=tuple(wanted),
     )
 
 
-def _options(curve: Curve, observations: Sequence[Observation]) -> tuple[_Option, ...]:
+def _options(curve: Curve, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> tuple[_Option, ...]:
     found: list[_Option] = []
     for term in candidates_of(observations):
-        if not possible_for(term, observations):
+        if not possible_for(term, observations, wanted):
             continue
         rows = rows_of(observations, {curve: term})
         same = next((option for option in found if np.allclose(option.rows, rows, rtol=1e-12)), None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final
 
 from busbw.errors import AnalysisError
 from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
@@ -13,6 +14,23 @@ from busbw_analysis.theory.textbook import Textbook, rows_of
 
 Amount = Callable[[int, int, float], float]
 """n ranks, k hosts and S bytes → rounds or bytes."""
+
+
+RINGS: Final = frozenset(
+    {
+        *(("all_reduce", name) for name in ("ring", "segmented-ring", "segmented ring")),
+        *(("all_gather", "ring"), ("reduce_scatter", "ring"), ("reduce_scatter", "whole all_reduce, then a slice")),
+    }
+)
+"""Ops and flat algorithms, of the textbook and of Gloo, that are one ring through ranks on hosts in their order: in
+every round one rank of each host sends to another host, as much as any.
+"""
+
+INSIDE_AS_BETWEEN: Final = (
+    "some rounds and bytes may stay inside a host and are taken as between hosts: an upper bound where each rank has a "
+    "card of its own, and none where the ranks of a host share one"
+)
+"""What is to be said of a flat algorithm that is no ring, where hosts have several ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +52,9 @@ class Term:
     size. ``backend`` is one that is known to run it, or ``textbook``. ``of_call(n, k, S)`` are name and formula of what
     is run for one call, where that is no matter of the term alone; it and the amounts raise AnalysisError for one of
     which no cost is known. ``levels(n, k, S)`` is there for an algorithm that knows hosts; of a flat one all rounds
-    wait for what goes between hosts, where there are several.
+    and bytes are taken as between hosts, where there are several, and ``in_a_ring(n, k, S)`` says whether they are.
+    Where they are not and hosts have several ranks each, some may stay inside, and what the ranks of a host send to
+    others together is not known.
     """
 
     op: str
@@ -49,6 +69,11 @@ class Term:
     source: str
     of_call: Callable[[int, int, float], tuple[str, str]] | None = None
     levels: Callable[[int, int, float], Levels] | None = None
+    in_a_ring: Callable[[int, int, float], bool] = lambda _ranks, _hosts, _size: False
+
+    def of_hosts_known(self, ranks: int, hosts: int, size_bytes: float) -> bool:
+        """Whether it is known of a call what stays on each host and what its ranks send to others together."""
+        return hosts in {1, ranks} or self.levels is not None or self.in_a_ring(ranks, hosts, size_bytes)
 
     @property
     def by_table(self) -> str | None:
@@ -121,6 +146,7 @@ def _counted(row: Textbook) -> Term:
         formula=row.formula,
         source=row.source,
         levels=None if row.inner_sent is none else lambda n, k, s: _levels(row, n, k, s),
+        in_a_ring=lambda _n, _k, _s: (row.op, row.algorithm) in RINGS,
     )
 
 
@@ -147,6 +173,7 @@ def _modelled(row: CostModel, algorithm: str) -> Term:
         possible=lambda n, _k, _s: row.possible(n),
         formula=row.formula,
         source=row.source,
+        in_a_ring=lambda _n, _k, _s: row.op in MESSAGES or (row.op, row.algorithm) in RINGS,
     )
 
 
@@ -175,4 +202,5 @@ def _chosen(op: str, backend: str, calls: Calls, library: Library) -> Term:
         formula="that of the algorithm in its table for so many ranks and bytes",
         source=library.source,
         of_call=named,
+        in_a_ring=lambda n, k, s: (op, choice(n, k, s).row.algorithm) in RINGS,
     )

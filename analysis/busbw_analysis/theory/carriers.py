@@ -1,0 +1,84 @@
+"""Whose bytes a joint fit counts: those of each rank through a link of its own, those of all on one host, or those that
+the ranks of a host send to others through one card; and what is known of an algorithm by each.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from busbw_analysis.theory.design import Observation, Parameter, candidates_of, possible_for
+from busbw_analysis.theory.held_out import fitted
+from busbw_analysis.theory.rivals import Curve, chosen_terms
+from busbw_analysis.theory.terms import Term, candidates
+
+_LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
+_SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
+INNER: Final[tuple[Parameter, ...]] = ("inner_alpha", "inner_beta")
+_OWN_CARDS: Final[tuple[Parameter, ...]] = ("alpha", "beta", *INNER, "per_call", "gamma")
+_ONE_CARD: Final[tuple[Parameter, ...]] = ("alpha", "card", *INNER, "per_call", "gamma")
+"""What is fitted, the most wanted first: bytes that go through each rank's own link, or all through one host; between
+hosts with several ranks each through a card of each rank, or all of a host through one.
+"""
+
+_ALIKE: Final = 0.8
+"""A smaller error than this share of the other is worth something."""
+
+_NEGLIGIBLE: Final = 0.001
+"""Errors below it are not compared."""
+
+
+def carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
+    placement = observations[0].regime.placement
+    if placement == "several ranks on several hosts":
+        return _cards(observations)
+    if placement != "one host":
+        return _LINKS, []
+    largest = max(one.ranks for one in observations)
+    seen = [one for one in observations if one.ranks < largest]
+    errors: dict[tuple[Parameter, ...], float] = {}
+    for wanted in (_LINKS, _SHARED):
+        terms = chosen_terms(observations, wanted)
+        known = seen if {one.curve for one in seen} >= set(terms) else observations
+        errors[wanted] = float(fitted(known, observations, terms, wanted).mean())
+    links, shared = errors[_LINKS], errors[_SHARED]
+    told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
+    if min(links, shared) > _ALIKE * max(links, shared):
+        return _LINKS, [f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"]
+    if shared < links:
+        return _SHARED, [f"the ranks share one path, whose rate is R: {told}"]
+    return _LINKS, [f"each rank has a path of its own: {told}"]
+
+
+def _cards(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+    """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
+    known, _ = through_one_card([one for one in observations if one.algorithm is not None])
+    terms = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
+    if all(term.levels is None for term in terms.values()):
+        return _OWN_CARDS, []
+    own, one_card = (
+        max(_NEGLIGIBLE, float(fitted(known, known, terms, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
+    )
+    told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
+    if min(own, one_card) > _ALIKE * max(own, one_card):
+        return _OWN_CARDS, [f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"]
+    if one_card < own:
+        return _ONE_CARD, [f"the ranks of a host share one way to the others, whose rate is C: {told}"]
+    return _OWN_CARDS, [f"each rank has a way of its own to other hosts: {told}"]
+
+
+def untold(term: Term) -> str:
+    """Why ``term`` has no part in a fit with one card for a host, and no answer from it."""
+    return f"{term.op} by {term.algorithm}: what the ranks of a host send through one card is not known of this formula"
+
+
+def through_one_card(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], list[str]]:
+    """Those of ``observations`` that can take part in a fit with one card for a host, and why the others cannot: of
+    what a library runs, that which it is known or first taken to run has to.
+    """
+    out: dict[Curve, str] = {}
+    for curve in dict.fromkeys(one.curve for one in observations):
+        own = [one for one in observations if one.curve == curve]
+        first = next((term for term in candidates_of(own) if possible_for(term, own, ())), None)
+        if first is not None and not possible_for(first, own, _ONE_CARD):
+            out[curve] = f"left out: {untold(first)}"
+    return tuple(one for one in observations if one.curve not in out), list(out.values())
