@@ -152,17 +152,24 @@ def _unmeasured(level: Level, kind: Kind, host: str) -> Rung:
 
 
 def _in_words(peak: Peak) -> str:
-    return f"{peak.what}, {peak.direction}, nominal (source: {peak.source})"
+    return f"{peak.what}, {peak.direction}, {peak.in_words}"
 
 
 def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
     """Each of the copies between host and GPU at its best, else the links as they are."""
-    way: Kind = "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
     found = list(_best_of_each_op(curve for curve in curves if curve.series.key.op in TO_THE_HOST))
     for curve, rate, size in found:
-        yield _of_curve(curve, way, curve.series.key.op.replace("_", " "), rate, size, "algbw")
+        yield _of_curve(curve, _link_of(curve, known), curve.series.key.op.replace("_", " "), rate, size, "algbw")
     if not found:
-        yield from (_unmeasured(level, way, host) for level in known if level.peak is not None)
+        ways: Mapping[str, Kind] = {"PCIe": "PCIe", "C2C": "C2C"}
+        yield from (_unmeasured(level, ways[level.name], host) for level in known if level.peak is not None)
+
+
+def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
+    """The way that a copy took, by its roof; without one by what the first host has."""
+    if isinstance(curve.roof, Roof):
+        return "C2C" if curve.roof.level == "NVLink-C2C" else "PCIe"
+    return "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
 
 
 def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]]) -> Iterator[Rung]:

@@ -5,10 +5,10 @@ reason, in words, why none is known.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from busbw.catalogue import Catalogue, Gpu, Peak
-from busbw.levels import called, gpus_of, host_link_of, memory_of, nvlink_of, nvlinks
+from busbw.levels import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.records import JSON
 from busbw.units import format_rate
@@ -30,12 +30,11 @@ class Narrowest:
 
     def in_words(self, kind: str) -> str:
         """What 100 % is: what, whose, how much in which direction, nominal and practical, by whom."""
-        reached = "" if self.peak.practical is None else f", {format_rate(self.peak.practical)} in practice"
         direction = "in one direction" if self.peak.direction == "one direction" else f"of {self.peak.direction}"
         among = "" if self.count == 1 else f", the slowest of {self.count} {kind}"
         return (
-            f"{self.peak.what} of {self.holder}, {format_rate(self.peak.nominal)} {direction}, nominal{reached} "
-            f"(source: {self.peak.source}){among}"
+            f"{self.peak.what} of {self.holder}, {format_rate(self.peak.nominal)} {direction}, "
+            f"{self.peak.in_words}{among}"
         )
 
 
@@ -74,9 +73,9 @@ def gpu_model(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Gpu | 
         gpu = _gpu(dataset, rank)
         if isinstance(gpu, str):
             return gpu
-        row = rows.gpu(gpu.get("name"), gpu.get("id"))
+        row = row_of(gpu, rows)
         if row is None:
-            return f"no row for {gpu.get('name') or gpu.get('id')!r}; add one to your peaks file"
+            return no_row(gpu, rows)
         found[row.name] = row
     return next(iter(found.values())) if len(found) == 1 else f"the ranks drive unlike GPUs: {', '.join(found)}"
 
@@ -105,7 +104,7 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
 
 def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> Peak | str:
     count = nvlinks(gpu, peers)
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     linked = row is not None and row.links is not None
     if count or (count is None and (linked or gpu.get("index") is None)):
         return nvlink_of(gpu, rows, peers)  # a reason, too, where it may have links of which nothing was told
@@ -119,17 +118,25 @@ def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue)
     if backend in _OVER_RDMA and fact(environment, "variables.NCCL_IB_DISABLE") != "1":
         ports = list(_rdma(environment, backend, rows))
         if ports:
-            total = sum(peak.nominal for _, peak in ports)
             names = ", ".join(name for name, _ in ports)
-            kinds = " + ".join(dict.fromkeys(peak.what for _, peak in ports))
-            known = [peak.practical for _, peak in ports if peak.practical is not None]
-            practical = sum(known) if len(known) == len(ports) else None
-            instance = efa_together([peak for _, peak in ports], rows)
-            if instance is not None:
-                kinds, practical = instance.name, instance.practical_bytes_per_second
+            peaks = [peak for _, peak in ports]
+            together = efa_together(peaks, rows) or _together(peaks)
             noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
-            return f"{noun} {names} ({kinds})", Peak(total, practical, kinds, "one direction", ports[0][1].source)
+            return f"{noun} {names} ({together.what})", together
     return _interface(environment, backend, rows)
+
+
+def _together(peaks: Sequence[Peak]) -> Peak:
+    known = [peak.practical for peak in peaks if peak.practical is not None]
+    sources = dict.fromkeys(peak.practical_source for peak in peaks if peak.practical_source is not None)
+    whole = len(known) == len(peaks)
+    return replace(
+        peaks[0],
+        nominal=sum(peak.nominal for peak in peaks),
+        practical=sum(known) if whole else None,
+        practical_source=" and ".join(sources) if whole and sources else None,
+        what=" + ".join(dict.fromkeys(peak.what for peak in peaks)),
+    )
 
 
 def _rdma(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
@@ -161,13 +168,13 @@ def _is_chosen(device: str, port: JSON, chosen: str) -> bool:
 
 
 def _interface(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
-    """The slowest interface that the ranks may have used, or what is missing."""
+    """The slowest interface that the ranks may have used, over sockets, or what is missing."""
     interfaces = fact(environment, "nics")
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
     chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE.get(backend, _GLOO_INTERFACE)}")
     names = set(str(chosen).split(",")) if chosen else None
-    usable: list[tuple[float, str, Peak | str]] = []
+    usable: list[tuple[str, Peak]] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
         if (
@@ -176,16 +183,15 @@ def _interface(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -
             or (names is not None and name not in names)
         ):
             continue
-        speed = fact(interface, "speed_bytes_per_second")
-        if isinstance(speed, int | float) and speed > 0:
-            usable.append((float(speed), name, interface_of(interface, rows)))
+        known = interface_of(interface, rows, "tcp")
+        if isinstance(known, Peak):
+            usable.append((name, known))
         elif names is not None:
             return f"does not know the speed of {name}"
     if not usable:
         return "does not know the speed of any interface that is up"
-    speed, name, known = min(usable, key=lambda found: found[0])
-    practical = known.practical if isinstance(known, Peak) else None
-    return f"network interface {name}", Peak(speed, practical, name, "one direction", "as the system states it")
+    name, slowest = min(usable, key=lambda found: found[1].nominal)
+    return f"network interface {name}", replace(slowest, what=name)
 
 
 def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:

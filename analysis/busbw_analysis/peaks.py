@@ -190,9 +190,8 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
         words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
         found.append((drive, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
-    reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     shared = "" if ranks == 1 else f", shared by {ranks} ranks"
-    denominator = f"{words}, nominal{reached} (source: {peak.source}){shared}"
+    denominator = f"{words}, {peak.in_words}{shared}"
     practical = None if peak.practical is None else peak.practical / ranks
     return Roof(peak.nominal / ranks, None, "storage", host, denominator, measured=False, practical=practical)
 
@@ -212,11 +211,7 @@ def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof
         peak = dram_of(dataset.environment(host), rows)
         if isinstance(peak, str):
             return NoRoof(f"the nominal rate of the memory of {host} is not known: {peak}")
-        reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
-        words = (
-            f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, nominal{reached} "
-            f"(source: {peak.source})"
-        )
+        words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
         found.append((peak, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
     return _under_memory(peak, "DRAM", host, words, series.key.op, ranks)
@@ -241,8 +236,13 @@ def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof |
     both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
     peak = link.peak
-    level: RoofLevel = "PCIe" if peak.what.startswith("PCIe") else "NVLink-C2C"
-    return Roof(peak.nominal, None, level, link.holder, denominator, measured=False, practical=peak.practical)
+    level, practical = _level(peak), peak.practical
+    return Roof(peak.nominal, None, level, link.holder, denominator, measured=False, practical=practical)
+
+
+def _level(link: Peak) -> RoofLevel:
+    """Which part of a machine a link of a GPU is."""
+    return "PCIe" if link.kind == "pcie" else "NVLink-C2C" if link.kind == "c2c" else "links of GPUs"
 
 
 def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
@@ -259,8 +259,7 @@ def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRo
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
         "unless a switch does the sums (NVLS): then more than 100 % is possible"
     )
-    level: RoofLevel = "PCIe" if links.peak.what.startswith("PCIe") else "links of GPUs"
-    return _under_links(series, links.peak, multiple, level, links.holder, denominator)
+    return _under_links(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
 
 
 def _under_links(series: Series, peak: Peak, multiple: float, level: RoofLevel, holder: str, denominator: str) -> Roof:
@@ -314,10 +313,9 @@ def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | N
     name, peak = speeds[slowest]
     placement = [dataset.runs[0].run.hosts[rank] for rank in key.ranks]
     multiple = crossing(placement, key.root or 0)
-    reached = "" if peak.practical is None else f", {format_rate(peak.practical)} in practice"
     denominator = (
-        f"{name} of {slowest}, {format_rate(peak.nominal)} in one direction, nominal (as the system "
-        f"states it){reached}, the slowest of {len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
+        f"{name} of {slowest}, {format_rate(peak.nominal)} in one direction, {peak.in_words}, the slowest of "
+        f"{len(hosts)} hosts; {key.op} on ranks {rank_list(key.ranks)} must carry "
         f"{multiple:.3g} × S through the busiest one"
     )
     return _under_links(series, peak, multiple, "network", f"{name} of {slowest}", denominator)

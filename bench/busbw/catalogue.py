@@ -9,7 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Literal, get_args
@@ -18,12 +18,14 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.records import Record
+from busbw.units import format_rate
 
 VARIABLE = "BUSBW_PEAKS"
 """Environment variable that names a file of own peaks."""
 
 Kind = Literal["nvlink", "nvswitch", "xgmi", "c2c", "pcie", "ddr", "infiniband", "ethernet", "efa", "slingshot", "nvme"]
 Direction = Literal["one direction", "reads and writes together"]
+Over = Literal["rdma", "tcp"]
 
 PLAUSIBLE: dict[str, tuple[float, float]] = {
     "nvlink": (10e9, 200e9),
@@ -40,6 +42,7 @@ PLAUSIBLE: dict[str, tuple[float, float]] = {
 }
 """Kind → the B/s of one unit between which a row is believed. Meant for slips: bits for bytes, GB for B, a whole card
 for one lane."""
+_NETWORKS: tuple[Kind, ...] = ("infiniband", "ethernet", "efa", "slingshot")
 _PLAUSIBLE_MEMORY = (50e9, 100e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
 
@@ -69,6 +72,8 @@ class Rate(_Row, frozen=True, kw_only=True):
     """What one unit (``per``: lane, link, channel, port …) of a link, memory or drive carries, in B/s.
 
     ``practical_bytes_per_second`` is what good measurements reach, by ``practical_source``; None where none was found.
+    ``over``: what these measured, of a network (None: RDMA, or it is none). ``ports``: how many ports one unit has, of
+    a row that is of several together.
     """
 
     kind: Kind
@@ -77,12 +82,31 @@ class Rate(_Row, frozen=True, kw_only=True):
     direction: Direction = "one direction"
     practical_bytes_per_second: float | None = None
     practical_source: str | None = None
+    over: Over | None = None
+    ports: int | None = None
 
     def __post_init__(self) -> None:
         self._check()
+        if self.over is not None and (self.kind not in _NETWORKS or self.practical_bytes_per_second is None):
+            _refuse("over", self.over, f"it with a practical value of {', '.join(_NETWORKS)}")
+        if self.ports is not None and (self.kind != "efa" or self.ports < 1):
+            _refuse("ports", self.ports, "1 or more ports, in rows of kind efa")
         _believe("bytes_per_second", self.bytes_per_second, PLAUSIBLE[self.kind], "B/s")
         _check_practical(
             "practical_bytes_per_second", self.practical_bytes_per_second, self.bytes_per_second, self.practical_source
+        )
+
+    @property
+    def peak(self) -> "Peak":
+        """One unit."""
+        return Peak(
+            nominal=self.bytes_per_second,
+            practical=self.practical_bytes_per_second,
+            what=self.name,
+            direction=self.direction,
+            source=self.source,
+            practical_source=self.practical_source,
+            kind=self.kind,
         )
 
 
@@ -156,7 +180,8 @@ class _File(Record, frozen=True, kw_only=True):
 @dataclass(frozen=True, slots=True)
 class Peak:
     """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
-    and the ``source`` of the nominal value: a URL, or who states it.
+    and the ``source`` of the nominal value: a URL, or who states it; ``practical_source`` is that of the practical one.
+    ``kind`` is that of the row that it is by, where there is one.
     """
 
     nominal: float
@@ -164,11 +189,22 @@ class Peak:
     what: str
     direction: str
     source: str
+    practical_source: str | None = None
+    kind: Kind | None = None
 
     def times(self, count: int, what: str) -> "Peak":
         """``count`` of these together."""
         practical = None if self.practical is None else count * self.practical
-        return Peak(count * self.nominal, practical, what, self.direction, self.source)
+        return replace(self, nominal=count * self.nominal, practical=practical, what=what)
+
+    @property
+    def in_words(self) -> str:
+        """``nominal (source: …), 371 GB/s in practice (source: …)``: what follows the nominal rate."""
+        by = f"source: {self.source}" if _URL.fullmatch(self.source) else f"as {self.source}"
+        if self.practical is None:
+            return f"nominal ({by})"
+        source = "" if self.practical_source is None else f" (source: {self.practical_source})"
+        return f"nominal ({by}), {format_rate(self.practical)} in practice{source}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,13 +220,19 @@ class Catalogue:
         return next((row for row in self.rates if row.kind == kind and row.name == name), None)
 
     def gpu(self, name: str | None, pci: str | None = None) -> Gpu | None:
-        """The GPU that NVML or a driver calls ``name``; without a name the one with this PCI identity. Names are
+        """The GPU that NVML or a driver calls ``name``; without a name the only one with this PCI identity. Names are
         compared whole: slower siblings (H800, H20) differ by little more.
         """
         if name is None:
-            return next((row for row in self.gpus if pci in row.pci), None)
+            alike = self.identified(pci)
+            return alike[0] if len(alike) == 1 else None
         called = name.casefold()
         return next((row for row in self.gpus if called in {one.casefold() for one in row.names}), None)
+
+    def identified(self, pci: str | None) -> tuple[Gpu, ...]:
+        """The GPUs that have this PCI identity, which siblings share; where the user's file has one, only its first."""
+        alike = tuple(row for row in self.gpus if pci in row.pci)
+        return tuple(row for row in alike if self.origin(row) is not None)[:1] or alike
 
     def origin(self, row: Rate | Gpu) -> str | None:
         """The user's file that ``row`` is from; None for a shipped one."""

@@ -6,11 +6,11 @@ or a row is missing there is a reason in words instead of a number.
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.catalogue import Catalogue, Peak, Rate
-from busbw.networks import interface_of, port_of, rdma_ports
+from busbw.catalogue import Catalogue, Gpu, Peak
+from busbw.networks import efa_together, interface_of, port_of, rdma_ports
 from busbw.records import JSON
 from busbw.units import format_rate
 
@@ -50,7 +50,7 @@ def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
     levels: list[Level] = []
     for gpu in gpus_of(facts):
         levels.append(_level("HBM", called(gpu), memory_of(gpu, rows)))
-        if gpu.get("nvlink") is not None or (row := rows.gpu(gpu.get("name"), gpu.get("id"))) is None or row.link:
+        if gpu.get("nvlink") is not None or (row := row_of(gpu, rows)) is None or row.link:
             levels.append(_level("NVLink", called(gpu), nvlink_of(gpu, rows)))
         levels.append(_level("C2C" if _on_a_superchip(gpu, rows) else "PCIe", called(gpu), host_link_of(gpu, rows)))
     levels.append(_level("DRAM", "host", dram_of(facts, rows)))
@@ -94,18 +94,35 @@ def _names(device: Mapping[str, JSON]) -> str:
 
 def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     """The memory of a GPU, reads and writes together."""
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     if row is None:
-        return _unknown(gpu)
-    what = f"memory of {row.name} ({row.memory})"
-    nominal, practical = row.memory_bytes_per_second, row.practical_memory_bytes_per_second
-    return Peak(nominal, practical, what, "reads and writes together", row.source)
+        return no_row(gpu, rows)
+    return Peak(
+        nominal=row.memory_bytes_per_second,
+        practical=row.practical_memory_bytes_per_second,
+        what=f"memory of {row.name} ({row.memory})",
+        direction="reads and writes together",
+        source=row.source,
+        practical_source=row.practical_source,
+    )
 
 
-def _unknown(gpu: Mapping[str, JSON]) -> str:
+def row_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Gpu | None:
+    """The row of a GPU. NVML's word for it counts alone; where NVML does not know it its name is what its maker wrote
+    on the card, as the kernel reads it, and its PCI identity tells where no row has that name.
+    """
+    name, identity = gpu.get("name"), gpu.get("id")
+    found = rows.gpu(name, identity)
+    return rows.gpu(None, identity) if found is None and gpu.get("index") is None else found
+
+
+def no_row(gpu: Mapping[str, JSON], rows: Catalogue) -> str:
+    """Why a GPU has no row."""
     name, identity = gpu.get("name"), gpu.get("id")
     said = f"{name!r}" if name else f"the GPU with PCI identity {identity}" if identity else "a GPU of unknown kind"
-    return f"no row for {said}; add one to your peaks file"
+    alike = [row.name for row in rows.identified(identity)] if gpu.get("index") is None else []
+    either = f", which could be {' or '.join(alike)}" if len(alike) > 1 else ""
+    return f"no row for {said}{either}; add one to your peaks file"
 
 
 def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> Peak | str:
@@ -113,7 +130,7 @@ def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | N
     those that lead to a switch or to one of them.
     """
     told = gpu.get("nvlink")
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     if not isinstance(told, Mapping):
         if row is not None and row.link is not None and row.link.startswith("xGMI"):
             return f"{row.name} has {row.links} links of {row.link}; which are up and where they lead is not read yet"
@@ -130,7 +147,7 @@ def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | N
     if not usable:
         up = nvlinks(gpu)
         return f"none of its {up} NVLinks leads to them" if up else "none of its NVLinks is up"
-    return _peak(link).times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} a link)")
+    return link.peak.times(usable, f"{usable} × {name} ({format_rate(link.bytes_per_second)} a link)")
 
 
 def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int | None:
@@ -149,14 +166,14 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
 
 def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     """The way of a GPU to the host in one direction: PCI Express as it is trained, or what its row has instead."""
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
-    return pcie_of(gpu, rows) if link is None else _peak(link)
+    return pcie_of(gpu, rows) if link is None else link.peak
 
 
 def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
     """Whether a GPU reaches the host by another way than PCI Express, which then only configures it."""
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     return row is not None and row.host_link is not None
 
 
@@ -174,7 +191,7 @@ def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     row = rows.rate("pcie", f"PCIe {generation}")
     if row is None:
         return f"no row for PCIe at {link['gigatransfers']:g} GT/s; add one to your peaks file"
-    return _peak(row).times(int(link["lanes"]), f"{row.name} x{link['lanes']} as trained")
+    return row.peak.times(int(link["lanes"]), f"{row.name} x{link['lanes']} as trained")
 
 
 def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
@@ -192,16 +209,22 @@ def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     if row is None:
         width = "; how wide their channels are differs from machine to machine" if str(kind).startswith("LP") else ""
         return f"no row for {kind}-{speed} of kind ddr{width}; add one to your peaks file"
-    return _peak(row).times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
+    return row.peak.times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
 
 
 def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Peak | str]]:
-    """Ports of RDMA cards that are up, then physical interfaces that are up and belong to none of them."""
+    """Ports of RDMA cards that are up (those of EFA together where an instance has just these), then physical
+    interfaces that are up and belong to none of them.
+    """
     shown: set[str] = set()
+    found: list[tuple[str, Peak | str]] = []
     for port in rdma_ports(facts):
         shown |= {name for card in _listed(facts, "nics") for name in _all(card) if port.get("device") in _all(card)}
         if port.get("up"):
-            yield f"{port.get('device')} port {port.get('port')}", port_of(port, rows)
+            found.append((f"{port.get('device')} port {port.get('port')}", port_of(port, rows)))
+    known = [peak for _, peak in found if isinstance(peak, Peak)]
+    instance = efa_together(known, rows) if len(known) == len(found) else None
+    yield from found if instance is None else ((f"{len(found)} ports of EFA together", instance),)
     interfaces = facts.get("nics")
     for nic in interfaces if isinstance(interfaces, list) else ():
         if nic.get("kind") == "physical" and nic.get("up") and nic.get("name") not in shown:
@@ -214,9 +237,10 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
         return f"{drive.get('model') or 'model not told'}: {link}"
     bus = link.what.removesuffix(" as trained")
     row = rows.rate("nvme", f"NVMe on {bus}")
-    practical = None if row is None else row.practical_bytes_per_second
     what = f"{drive.get('model') or 'model not told'} on {link.what}"
-    return Peak(link.nominal, practical, what, link.direction, link.source)
+    # What drives reach over such a link is less than the link itself does.
+    practical, source = (None, None) if row is None else (row.practical_bytes_per_second, row.practical_source)
+    return replace(link, practical=practical, practical_source=source, what=what)
 
 
 def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | str:
@@ -226,10 +250,6 @@ def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | 
         if named is not None and named[0] in _all(drive):
             return _drive(drive, rows)
     return "that is no NVMe drive which the kernel tells of, so its rate is not known"
-
-
-def _peak(row: Rate) -> Peak:
-    return Peak(row.bytes_per_second, row.practical_bytes_per_second, row.name, row.direction, row.source)
 
 
 def _all(card: Mapping[str, JSON]) -> list[str]:
@@ -297,7 +317,7 @@ def _link_findings(name: str, link: Mapping[str, JSON], *, virtual: bool) -> Ite
 
 def _nvlink_findings(gpu: Mapping[str, JSON], rows: Catalogue) -> Iterator[str]:
     told = gpu.get("nvlink")
-    row = rows.gpu(gpu.get("name"), gpu.get("id"))
+    row = row_of(gpu, rows)
     if not isinstance(told, Mapping) or row is None or row.links is None:
         return
     up = int(told.get("up") or 0)

@@ -1,13 +1,15 @@
 """What ports of RDMA cards and network interfaces carry: what the system states, named by the row of the same rate."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
-from busbw.catalogue import Catalogue, Peak, Rate
+from busbw.catalogue import Catalogue, Over, Peak, Rate
 from busbw.records import JSON
 from busbw.units import format_rate
 
 EFA = "EFA"
 """What ports of the Elastic Fabric Adapter are called."""
+_SYSTEM = "the system states it"
 
 
 def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
@@ -16,12 +18,13 @@ def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
 
 
-def interface_of(nic: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
-    """A network interface in one direction."""
+def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> Peak | str:
+    """A network interface in one direction. What it carries in practice is ``over`` TCP, but for Slingshot's."""
     speed = nic.get("speed_bytes_per_second")
-    if not speed:
+    if not isinstance(speed, int | float) or speed <= 0:
         return "the system does not tell its speed"
-    return _stated(float(speed), _slingshot(nic, rows) or _ethernet(float(speed), rows))
+    over = over or ("rdma" if is_slingshot(nic) else "tcp")
+    return _stated(float(speed), _slingshot(nic, rows) or _ethernet(float(speed), rows), over)
 
 
 def _slingshot(nic: Mapping[str, JSON], rows: Catalogue) -> Rate | None:
@@ -37,13 +40,13 @@ def is_slingshot(nic: Mapping[str, JSON]) -> bool:
     return str(nic.get("driver") or "").startswith("cxi")
 
 
-def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Rate | None:
-    """The row of the one kind of instance that has all these ports of EFA; None where several have, or none."""
-    if any(peak.what != EFA for peak in peaks):
+def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Peak | None:
+    """What all ports of an instance carry that has just these ports of EFA; None where several kinds have, or none."""
+    if not peaks or any(peak.what != EFA for peak in peaks):
         return None
     total = sum(peak.nominal for peak in peaks)
-    found = [row for row in rows.rates if row.kind == "efa" and _same(row, total)]
-    return found[0] if len(found) == 1 else None
+    alike = [row for row in rows.rates if row.kind == "efa" and row.ports in {None, len(peaks)} and _same(row, total)]
+    return _stated(total, alike[0], "rdma") if len(alike) == 1 else None
 
 
 def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
@@ -53,22 +56,24 @@ def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
         return "the kernel does not tell its rate"
     if port.get("driver") == "efa":
         # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
-        return Peak(float(rate), None, EFA, "one direction", "the system states it")
+        return Peak(float(rate), None, EFA, "one direction", _SYSTEM)
     if port.get("layer") == "InfiniBand":
-        return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))))
-    return _stated(float(rate), _ethernet(float(rate), rows))
+        return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))), "rdma")
+    return _stated(float(rate), _ethernet(float(rate), rows), "rdma")
 
 
 def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
     return rows.rate("ethernet", f"{bytes_per_second * 8 / 1e9:g}G Ethernet")
 
 
-def _stated(rate: float, row: Rate | None) -> Peak:
-    """What the system states counts: the row of the same rate only adds its name and what is practical."""
-    known = row is not None and _same(row, rate)
-    what = row.name if known and row is not None else format_rate(rate)
-    practical = row.practical_bytes_per_second if known and row is not None else None
-    return Peak(rate, practical, what, "one direction", "the system states it")
+def _stated(rate: float, row: Rate | None, over: Over) -> Peak:
+    """What the system states counts: the row of the same rate only adds its name and what is practical ``over`` that
+    way. Sockets do not reach what RDMA does.
+    """
+    if row is None or not _same(row, rate):
+        return Peak(rate, None, format_rate(rate), "one direction", _SYSTEM)
+    peak = replace(row.peak, nominal=rate, source=_SYSTEM)
+    return peak if (row.over or "rdma") == over else replace(peak, practical=None, practical_source=None)
 
 
 def _same(row: Rate, rate: float) -> bool:

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from busbw.catalogue import catalogue
+from busbw.catalogue import Catalogue, catalogue
 from busbw.ops import OPS
 from busbw.records import JSON, Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
@@ -106,13 +108,23 @@ def test_hosts_are_under_the_speed_of_their_interface() -> None:
     # 2 ranks a host, each sends 2 of its 4 blocks to the other host: S through the interface, so algbw ≤ 12.5 GB/s.
     assert found.algbw == pytest.approx(12.5e9)
     assert found.busbw == pytest.approx(12.5e9 * 3 / 4)
-    wire = ROWS.rate("ethernet", "100G Ethernet")
-    assert wire is not None
-    assert found.practical == wire.practical_bytes_per_second
+    assert found.practical is None, "the row's is of RDMA, and sockets do not reach it"
     assert not found.measured
     assert "eth0" in found.denominator
     assert "nominal" in found.denominator
     assert "one direction" in found.denominator
+
+
+@pytest.mark.parametrize(
+    ("driver", "rate", "practical"), [("e1000e", 125e6, 117.6e6), ("mlx5_core", 50e9, None), ("cxi_ss1", 25e9, None)]
+)
+def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, practical: float | None) -> None:
+    nic = {"name": "eth0", "kind": "physical", "up": True, "driver": driver, "speed_bytes_per_second": rate}
+    found = over_network("gloo", nics=[nic])
+    assert isinstance(found, Roof)
+    assert found.algbw * LEAST_CROSSING["all_reduce"](["a", "a", "b", "b"], 0) == pytest.approx(rate)
+    assert found.practical == (None if practical is None else pytest.approx(practical))
+    assert ("in practice (source: https://github.com/mendel5/iperf3-results)" in found.denominator) == bool(practical)
 
 
 def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
@@ -135,7 +147,10 @@ def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
     assert found.holder.startswith("RDMA port mlx5_0")
     assert found.practical is not None
     assert found.practical_busbw == pytest.approx(found.practical), "two hosts carry S each way, and the factor is 1"
-    assert f"{found.practical / 1e9:.3g} GB/s in practice" in found.denominator
+    row = ROWS.rate("infiniband", "4X NDR")
+    assert row is not None
+    said = f"nominal (as the system states it), 47.5 GB/s in practice (source: {row.practical_source})"
+    assert said in found.denominator
 
 
 def test_an_unknown_interface_speed_is_no_roof() -> None:
@@ -217,7 +232,9 @@ def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON
     }
 
 
-def on_gpus(op: str, gpus: list[dict[str, JSON]], ranks: int | None = None, *, known: bool = True) -> Roof | NoRoof:
+def on_gpus(
+    op: str, gpus: list[dict[str, JSON]], ranks: int | None = None, *, known: bool = True, rows: Catalogue = ROWS
+) -> Roof | NoRoof:
     """The roof of ``op`` over NCCL, with every rank on the GPU of its number."""
     count = len(gpus) if ranks is None else ranks
     seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(count)]
@@ -227,7 +244,7 @@ def on_gpus(op: str, gpus: list[dict[str, JSON]], ranks: int | None = None, *, k
     summaries = summarise(dataset)
     copies = host_copies(dataset, summaries)
     assert copies == {}, "a copy on a GPU is no roof over what ranks send each other"
-    return roof_of(dataset, series_of(dataset, summaries)[0], copies, ROWS)
+    return roof_of(dataset, series_of(dataset, summaries)[0], copies, rows)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +269,8 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     assert found.practical_busbw == pytest.approx(18 * link.practical_bytes_per_second)
     assert not found.measured
     for said in (
-        "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal, 371 GB/s in practice",
+        "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal",
+        f"nominal (source: {link.source}), 371 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
         "unless a switch does the sums (NVLS)",
@@ -334,7 +352,7 @@ def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
     assert found.algbw == pytest.approx(3.35e12 / 2), "every byte is read and written"
     assert found.busbw is None
     for said in (
-        "memory of H100 SXM5 (HBM3, 80 GB) of GPU 1 on node0, 3.35 TB/s of reads and writes together, nominal, ",
+        "memory of H100 SXM5 (HBM3, 80 GB) of GPU 1 on node0, 3.35 TB/s of reads and writes together, nominal (",
         "memory_copy reads and writes 2 × S, so 100 % is 1.68 TB/s of S",
     ):
         assert said in found.denominator
@@ -382,7 +400,37 @@ def test_copies_of_a_superchip_are_under_its_link_between_chips(op: str) -> None
     found = on_gpus(op, [{**gpu(0, "NVIDIA GH200 480GB"), "link": None}], ranks=1)
     assert isinstance(found, Roof)
     assert found.algbw == pytest.approx(450e9)
+    assert found.level == "NVLink-C2C"
     assert "NVLink-C2C of Grace Hopper of GPU 0 on node0" in found.denominator
+
+
+def test_the_level_of_a_link_is_that_of_its_row_and_not_of_its_name(tmp_path: Path) -> None:
+    own = """\
+[[rate]]
+kind = "c2c"
+name = "PCIe-like link of Fast 9000"
+per = "GPU"
+bytes_per_second = 200e9
+source = "https://example.org/fast"
+looked_up = "2026-11"
+
+[[gpu]]
+name = "Fast 9000"
+names = ["NVIDIA Fast 9000"]
+memory = "HBM9"
+memory_bytes_per_second = 20e12
+host_link = "PCIe-like link of Fast 9000"
+source = "https://example.org/fast"
+looked_up = "2026-11"
+"""
+    path = tmp_path / "peaks.toml"
+    path.write_text(own, encoding="utf-8")
+    rows = catalogue(path, {})
+    copies = on_gpus("host_to_device", [gpu(0, "NVIDIA Fast 9000")], ranks=1, rows=rows)
+    between = on_gpus("all_reduce", [gpu(n, "NVIDIA Fast 9000", up=0) for n in range(2)], rows=rows)
+    assert isinstance(copies, Roof)
+    assert isinstance(between, Roof)
+    assert (copies.level, between.level) == ("NVLink-C2C", "NVLink-C2C")
 
 
 def over_network(backend: str, **facts: JSON) -> Roof | NoRoof:
@@ -400,6 +448,7 @@ def test_ports_of_efa_are_the_network_of_their_instance() -> None:
     ]
     found = over_network("mpi", rdma=ports)
     assert isinstance(found, Roof)
+    assert found.practical == pytest.approx(42.5e9)
     assert "4 RDMA ports together: rdmap0, rdmap1, rdmap2, rdmap3 (EFA of P4d) of node0, 50 GB/s" in found.denominator
 
 
@@ -435,7 +484,8 @@ def test_files_are_under_the_link_of_their_drive() -> None:
     assert found.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
     assert found.practical == pytest.approx(6.5e9 / 4)
     for said in (
-        "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal, 6.5 GB/s in practice",
+        "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal (source: ",
+        "), 6.5 GB/s in practice (source: https://",
         "shared by 4 ranks",
     ):
         assert said in found.denominator

@@ -48,9 +48,8 @@ def test_every_shipped_row_has_its_source_and_month(shipped: Catalogue) -> None:
 
 def test_no_two_rows_answer_to_the_same_name(shipped: Catalogue) -> None:
     names = [name.casefold() for gpu in shipped.gpus for name in gpu.names]
-    identities = [identity for gpu in shipped.gpus for identity in gpu.pci]
     rates = [(rate.kind, rate.name) for rate in shipped.rates]
-    for group in (names, identities, rates, [gpu.name for gpu in shipped.gpus]):
+    for group in (names, rates, [gpu.name for gpu in shipped.gpus]):
         assert len(set(group)) == len(group)
 
 
@@ -129,6 +128,26 @@ def test_a_users_row_of_another_name_wins_the_name_of_a_shipped_gpu(tmp_path: Pa
     assert found.name == "Fast 9000"
 
 
+def test_an_identity_of_several_rows_is_none_of_them_until_the_users_file_says_which(
+    shipped: Catalogue, tmp_path: Path
+) -> None:
+    assert [row.name for row in shipped.identified("1002:740c")] == [
+        "MI250X, one of two dies",
+        "MI250, one of two dies",
+    ]
+    assert shipped.gpu(None, "1002:740c") is None
+    rows = catalogue(written(tmp_path, GPU + 'pci = ["1002:740c"]\n'), {})
+    found = rows.gpu(None, "1002:740c")
+    assert found is not None
+    assert found.name == "Fast 9000"
+
+
+def test_memory_of_b200_is_what_its_bus_and_clock_make(shipped: Catalogue) -> None:
+    found = shipped.gpu("NVIDIA B200")
+    assert found is not None
+    assert found.memory_bytes_per_second == pytest.approx(7680 / 8 * 3996e6 * 2, rel=1e-3)
+
+
 def test_where_a_users_file_is_looked_for(tmp_path: Path) -> None:
     home = {"HOME": str(tmp_path)}
     assert own_file(None, home) is None
@@ -177,6 +196,8 @@ def without(text: str, key: str) -> str:
             RATE + 'practical_bytes_per_second = 16e9\npractical_source = "https://example.org/x"\n',
             "'practical_bytes_per_second': 16000000000.0 is not allowed; want above 0 and at most the nominal 1.5e+10",
         ),
+        (RATE + 'over = "tcp"\n', "line 8: [[rate]] 'PCIe 9': key 'over': 'tcp' is not allowed; want it with a"),
+        (RATE + "ports = 4\n", "line 8: [[rate]] 'PCIe 9': key 'ports': 4 is not allowed; want 1 or more ports, in"),
         (RATE + 'practical_source = "https://example.org/x"\n', "line 8: [[rate]] 'PCIe 9': key 'practical_source'"),
         (RATE + GPU + RATE, "line 17: [[rate]] 'PCIe 9': this row is in the file twice"),
         (GPU + without(GPU, "names").replace("9000", "9001"), "line 8: [[gpu]] 'Fast 9001': key 'names'"),

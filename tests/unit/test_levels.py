@@ -261,16 +261,17 @@ def test_ports_that_are_down_are_no_level(facts_of: Facts, rows: Catalogue) -> N
 
 
 @pytest.mark.parametrize(
-    ("name", "row"),
+    ("name", "row", "rate"),
     [
-        ("NVIDIA GH200 480GB", "NVLink-C2C of Grace Hopper"),
-        ("NVIDIA GH200 144G HBM3e", "NVLink-C2C of Grace Hopper"),
-        ("NVIDIA GB200", "NVLink-C2C of Grace Blackwell"),
-        ("NVIDIA GB300", "NVLink-C2C of Grace Blackwell"),
+        ("NVIDIA GH200 480GB", "NVLink-C2C of Grace Hopper", 450e9),
+        ("NVIDIA GH200 144G HBM3e", "NVLink-C2C of Grace Hopper", 450e9),
+        # Two GPUs share one Grace.
+        ("NVIDIA GB200", "NVLink-C2C of Grace Blackwell", 225e9),
+        ("NVIDIA GB300", "NVLink-C2C of Grace Blackwell", 225e9),
     ],
 )
 def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
-    facts_of: Facts, rows: Catalogue, name: str, row: str
+    facts_of: Facts, rows: Catalogue, name: str, row: str, rate: float
 ) -> None:
     def narrow(sysfs: Path) -> None:
         for told in sysfs.glob("devices/**/0000:18:00.0/current_link_width"):
@@ -279,7 +280,7 @@ def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
     facts = facts_of("h200", change=narrow)
     levels.gpus_of(facts)[0]["name"] = name
     seen = picture(facts, rows)
-    assert nominal(seen, "C2C") == 450e9
+    assert nominal(seen, "C2C") == rate
     assert at(seen, "C2C").why == row
     assert "PCIe" not in {level.name for level in seen.levels}
     assert seen.findings == seen.resting == (), "its link of PCI Express carries no copies"
@@ -308,9 +309,57 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
     assert peaks == [Peak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
     instance = networks.efa_together([peak for peak in peaks if isinstance(peak, Peak)], rows)
     assert instance is not None
-    assert instance.name == "EFA of P4d"
-    assert networks.efa_together([Peak(400e9, None, "EFA", "one direction", "")], rows) is None, "several have that"
+    assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
     assert networks.efa_together([Peak(50e9, None, "4X NDR", "one direction", "")], rows) is None
+
+
+@pytest.mark.parametrize(
+    ("instance", "count", "rate"),
+    [("P4d", 4, 12.5e9), ("P5", 32, 12.5e9), ("P5en", 16, 25e9), ("P6-B200", 8, 50e9), ("P6-B300", 16, 50e9)],
+)
+def test_an_instance_is_known_by_its_ports_and_what_they_carry_together(
+    rows: Catalogue, instance: str, count: int, rate: float
+) -> None:
+    ports = [
+        {"device": f"rdmap{slot}", "port": 1, "up": True, "driver": "efa", "bytes_per_second": rate}
+        for slot in range(count)
+    ]
+    seen = [level for level in picture({"rdma": ports}, rows).levels if level.name == "NIC"]
+    assert [(level.holder, level.why) for level in seen] == [(f"{count} ports of EFA together", f"EFA of {instance}")]
+    assert seen[0].peak is not None
+    assert seen[0].peak.nominal == count * rate
+    fewer = [level for level in picture({"rdma": ports[1:]}, rows).levels if level.name == "NIC"]
+    assert [level.why for level in fewer] == ["EFA"] * (count - 1), "no instance has so many"
+
+
+def fru(name: str | None, identity: str, index: int | None = None) -> dict[str, JSON]:
+    return {"address": "0000:0c:00.0", "index": index, "name": name, "id": identity, "nvlink": None, "link": None}
+
+
+@pytest.mark.parametrize("name", [None, "AMD Instinct MI350 OAM", "Made by somebody"])
+def test_a_name_that_only_the_kernel_tells_leaves_the_word_to_the_identity(rows: Catalogue, name: str | None) -> None:
+    seen = picture({"pci": {"gpus": [fru(name, "1002:75a0")]}}, rows)
+    assert at(seen, "HBM").why.startswith("memory of MI350X")
+
+
+def test_a_name_that_nvml_tells_counts_alone(rows: Catalogue) -> None:
+    seen = picture({"pci": {"gpus": [fru("NVIDIA H200 of another speed", "10de:2335", index=0)]}}, rows)
+    assert at(seen, "HBM").why == "no row for 'NVIDIA H200 of another speed'; add one to your peaks file"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (None, "no row for the GPU with PCI identity 1002:740c, which could be "),
+        ("AMD Instinct MI250X / MI250", "no row for 'AMD Instinct MI250X / MI250', which could be "),
+    ],
+)
+def test_an_identity_that_two_gpus_share_names_neither(rows: Catalogue, name: str | None, said: str) -> None:
+    seen = picture({"pci": {"gpus": [fru(name, "1002:740c")]}}, rows)
+    assert at(seen, "HBM").peak is None
+    assert at(seen, "HBM").why == f"{said}MI250X, one of two dies or MI250, one of two dies; add one to your peaks file"
+    named = picture({"pci": {"gpus": [fru("AMD Instinct MI250", "1002:740c")]}}, rows)
+    assert at(named, "HBM").why.startswith("memory of MI250, one of two dies")
 
 
 def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:
