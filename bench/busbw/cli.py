@@ -142,7 +142,6 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option(
     "--memory-node",
     "memory_nodes",
-    callback=lambda _context, _parameter, text: _numbers(text),
     help="NUMA nodes that memory of the host is put on: 0,1.  [default: where it is touched first]",
 )
 @click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
@@ -187,6 +186,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     algorithm: str | None,
     traffic: Path | None,
     path: str | None,
+    memory_nodes: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -207,6 +207,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             return _resume(resume, settings["launches"], given, dry_run, as_json)
         listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
         asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
+        asked["memory_nodes"] = _numbers(memory_nodes)
         if path is not None:
             asked["path"] = given_path(path)
         if traffic is not None:
