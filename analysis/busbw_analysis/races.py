@@ -1,54 +1,21 @@
 """Algorithms of one op held against each other: which is the fastest at which sizes, and whether formulas said so.
 
-Measured by hand beside each other, and beside what the library runs by itself. S* is where the formulas of two of
-them cost the same, with α and β (γ, R) of messages of the same run, or else of a joint fit.
+Measured by hand beside each other, and beside what the library runs by itself.
 """
 
-import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import combinations, islice, pairwise
-from typing import Final
+from itertools import combinations, pairwise
 
-import numpy as np
-from scipy.optimize import brentq
-
-from busbw.errors import AnalysisError
-from busbw.units import format_rate, format_time
 from busbw_analysis.crossings import Crossing, Gain, Timed, crossings, faster, gain
-from busbw_analysis.evidence import LIBRARY, algorithm_of, shape_of
+from busbw_analysis.evidence import algorithm_of
+from busbw_analysis.expectations import Costs, Expected, costs_of, expected_of, sized
 from busbw_analysis.series import Point, Series, SeriesKey
-from busbw_analysis.theory.bounds import gamma_of
 from busbw_analysis.theory.choices import Library, Unknown
-from busbw_analysis.theory.curve_models import model_of
-from busbw_analysis.theory.joint import Joint, OneRegime, Parameter
-from busbw_analysis.theory.models import NoModel, Parameters
-from busbw_analysis.theory.terms import Term, candidates
-from busbw_analysis.theory.textbook import crossover_bytes, textbook
+from busbw_analysis.theory.joint import OneRegime
+from busbw_analysis.theory.models import NoModel
 from busbw_analysis.verdicts import Curve
-
-Cost = Callable[[float], float]
-"""S in bytes → seconds; NaN where no cost is known."""
-
-_BEYOND: Final = 16
-"""S* of costs that are no straight lines is looked for up to so many times what was measured, and down to as little."""
-_STEPS: Final = 8
-"""For each factor of two."""
-_ALIKE: Final = 1e-9
-"""Costs that differ by less are the same, but for what floating point makes of them."""
-
-
-@dataclass(frozen=True, slots=True)
-class Expected:
-    """What the formulas of two algorithms say: their crossings S*, and which is the ``faster`` at each size that was
-    measured (None: they cost the same; sizes at which no cost of one is known are not in it). ``origin`` says where
-    α, β, γ and R are from.
-    """
-
-    crossings: tuple[Crossing, ...]
-    faster: Mapping[int, str | None]
-    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +76,7 @@ class Race:
     @property
     def by_size(self) -> Mapping[int, Mapping[str, Point]]:
         """What was measured at each size that all of them have, ascending."""
-        points = {name: _sized(series) for name, series in self.curves.items()}
+        points = {name: sized(series) for name, series in self.curves.items()}
         common = set.intersection(*(set(found) for found in points.values()))
         return {size: {name: found[size] for name, found in points.items()} for size in sorted(common)}
 
@@ -146,11 +113,11 @@ def races_of(
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
         name = algorithm_of(curve.series.key)
-        if name is not None and _sized(curve.series):
+        if name is not None and sized(curve.series):
             found.setdefault(replace(curve.series.key, variant=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     races = [
-        Race(key, series, tuple(_pairs(series, tuple(_costs(members, everything, library, joint)))))
+        Race(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))
         for key, members in found.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
@@ -162,19 +129,15 @@ def lacks_formulas(races: Sequence[Race]) -> bool:
     return any(isinstance(pair.expected, NoModel) for race in races for pair in race.pairs)
 
 
-def _sized(series: Series) -> dict[int, Point]:
-    return {point.size_bytes: point for point in series.points if point.size_bytes}
-
-
-def _pairs(curves: Mapping[str, Series], costs: "Sequence[_Costs | NoModel]") -> Iterator[Pair]:
+def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | NoModel]) -> Iterator[Pair]:
     for names in combinations(curves, 2):
-        one, other = (_sized(curves[name]) for name in names)
+        one, other = (sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
         if timed:
             yield _pair(names, timed, costs)
 
 
-def _pair(names: tuple[str, str], timed: Timed, costs: "Sequence[_Costs | NoModel]") -> Pair:
+def _pair(names: tuple[str, str], timed: Timed, costs: Sequence[Costs | NoModel]) -> Pair:
     sizes = tuple(timed)
     return Pair(
         names=names,
@@ -183,195 +146,5 @@ def _pair(names: tuple[str, str], timed: Timed, costs: "Sequence[_Costs | NoMode
         measured=crossings(names, timed),
         smallest=gain(names, sizes[0], timed[sizes[0]]),
         largest=gain(names, sizes[-1], timed[sizes[-1]]),
-        expected=_expected(names, sizes, costs),
+        expected=expected_of(names, sizes, costs),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Costs:
-    """What every algorithm should take, by name. ``crossover`` is S* in closed form, for two of the textbook."""
-
-    of: Mapping[str, Cost | NoModel]
-    origin: str
-    crossover: Callable[[str, str], float | None] | None = None
-
-
-def _expected(names: tuple[str, str], sizes: Sequence[int], costs: Sequence[_Costs | NoModel]) -> Expected | NoModel:
-    """By the first of ``costs`` that has both, else what the last one lacks."""
-    told = [one if isinstance(one, NoModel) else _by(one, names, sizes) for one in costs]
-    return next((one for one in told if isinstance(one, Expected)), told[-1])
-
-
-def _by(costs: _Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | NoModel:
-    one, other = (costs.of[name] for name in names)
-    if isinstance(one, NoModel):
-        return one
-    if isinstance(other, NoModel):
-        return other
-    difference = functools.partial(_difference, one, other)
-    at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
-    if not at_sizes:
-        return NoModel(f"at no size that was measured a cost of both {names[0]} and {names[1]} is known")
-    if costs.crossover is not None and LIBRARY not in names:
-        at = costs.crossover(*names)
-        places = [] if at is None else [(at, difference(at / 2))]
-    else:
-        places = list(_places(difference, sizes[0] / _BEYOND, sizes[-1] * _BEYOND))
-    return Expected(
-        crossings=tuple(Crossing(*(names if before < 0 else names[::-1]), at) for at, before in places),
-        faster={
-            size: None if abs(value) <= _ALIKE else names[0] if value < 0 else names[1]
-            for size, value in at_sizes.items()
-        },
-        origin=costs.origin,
-    )
-
-
-def _difference(one: Cost, other: Cost, size_bytes: float) -> float:
-    """Of the logarithms: below 0 where ``one`` costs less."""
-    return math.log(one(size_bytes) / other(size_bytes))
-
-
-def _places(
-    difference: Callable[[float], float], first_bytes: float, last_bytes: float
-) -> Iterator[tuple[float, float]]:
-    """The sizes at which ``difference`` changes its sign, each with what it is before."""
-    grid = np.geomspace(first_bytes, last_bytes, round(_STEPS * math.log2(last_bytes / first_bytes)) + 1)
-    differences = [(float(size), difference(float(size))) for size in grid]
-    apart = [(size, value) for size, value in differences if math.isnan(value) or abs(value) > _ALIKE]
-    for (size, before), (next_size, after) in pairwise(apart):
-        if before < 0 < after or after < 0 < before:
-            yield float(brentq(difference, size, next_size)), before
-
-
-def _costs(
-    members: Mapping[str, Curve],
-    everything: Sequence[Series],
-    library: Library | Unknown | None,
-    joint: Sequence[OneRegime],
-) -> Iterator[_Costs | NoModel]:
-    """By messages, where the models of these curves have their parameters from there, and then by a joint fit."""
-    parameters = next(curve.parameters for curve in members.values())
-    if isinstance(parameters, Parameters):
-        yield _by_messages(members, everything, library, parameters)
-    else:
-        yield parameters
-    series = {name: curve.series for name, curve in members.items()}
-    fitted = (one.joint for one in joint if one.joint is not None)
-    yield from islice((_by_joint(series, one) for one in fitted if _has(one, series)), 1)
-
-
-def _by_messages(
-    members: Mapping[str, Curve],
-    everything: Sequence[Series],
-    library: Library | Unknown | None,
-    parameters: Parameters,
-) -> _Costs:
-    key = next(iter(members.values())).series.key
-    ranks = len(key.ranks)
-    gamma, words = gamma_of(key, everything)
-
-    def cost(name: str, curve: Curve) -> Cost | NoModel:
-        if isinstance(curve.model, NoModel):
-            return curve.model
-        row = textbook(key.op, name)
-        if row is not None and row.inner_sent(ranks, key.hosts) > 0:
-            return _ONE_LEVEL
-
-        @functools.cache
-        def seconds(size_bytes: float) -> float:
-            model = model_of(curve.series.key, round(size_bytes), library)
-            if isinstance(model, NoModel):
-                return math.nan
-            return model.seconds(ranks, size_bytes, parameters) + (gamma or 0.0) * model.added_bytes(ranks, size_bytes)
-
-        return seconds
-
-    def crossover(one: str, other: str) -> float | None:
-        rows = [textbook(key.op, name) for name in (one, other)]
-        if rows[0] is None or rows[1] is None:
-            return None
-        return crossover_bytes(
-            rows[0],
-            rows[1],
-            ranks,
-            key.hosts,
-            parameters.alpha_seconds,
-            parameters.beta_seconds_per_byte,
-            gamma or 0.0,
-            parameters.host_bytes_per_second,
-        )
-
-    origin = parameters.origin if gamma is None else f"{parameters.origin}; {words}"
-    return _Costs({name: cost(name, curve) for name, curve in members.items()}, origin, crossover)
-
-
-_ONE_LEVEL: Final = NoModel(
-    "α and β of messages between hosts say nothing of what stays inside a host, for which an algorithm in two levels "
-    "needs others: busbw fit finds both from runs on several numbers of hosts and of ranks on each"
-)
-
-
-def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
-    """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
-    seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
-    return all(
-        (series.key.op, None if name == LIBRARY else name, *shape_of(series), size, point.time_ns / 1e9) in seen
-        for name, series in curves.items()
-        for size, point in _sized(series).items()
-    )
-
-
-def _by_joint(curves: Mapping[str, Series], joint: Joint) -> _Costs:
-    def cost(name: str, series: Series) -> Cost | NoModel:
-        op = series.key.op
-        term: Term | None = joint.terms.get(op) if name == LIBRARY else candidates(op, series.key.backend, name)[0]
-        if term is None:
-            return NoModel(f"the joint fit has no algorithm for {op} of the library")
-        try:
-            joint.seconds(term, *shape_of(series), series.points[-1].size_bytes)
-        except AnalysisError as error:
-            return NoModel(str(error))
-
-        def seconds(size_bytes: float) -> float:
-            try:
-                return joint.seconds(term, *shape_of(series), size_bytes)
-            except AnalysisError:
-                # The library takes an algorithm there of which no cost is known.
-                return math.nan
-
-        return seconds
-
-    return _Costs({name: cost(name, series) for name, series in curves.items()}, _origin(joint))
-
-
-def _origin(joint: Joint) -> str:
-    """What of the parameters is known: each by itself, or sums of those that the data do not tell apart."""
-    known = [
-        f"{symbol} {format_time(1e9 * estimate.value) if name in _A_CALL else format_rate(1 / estimate.value)}"
-        for name, symbol in _SYMBOLS.items()
-        if (estimate := joint.parameters.get(name)) is not None and estimate.value > 0
-    ]
-    sums = [
-        f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
-        for mixed in joint.together
-        if mixed.estimate is not None and mixed.estimate.value > 0
-    ]
-    told = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"
-    return f"{told} that has these very curves among its data"
-
-
-def _in_units(parameter: Parameter, value: float) -> str:
-    return format_time(1e9 * value) if parameter in _A_CALL else f"{1e9 * value:.3g} ns/B"
-
-
-_A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
-_SYMBOLS: Final[Mapping[Parameter, str]] = {
-    "alpha": "α",
-    "beta": "1/β",
-    "shared": "R",
-    "card": "C",
-    "inner_alpha": "α inside a host",
-    "inner_beta": "1/β inside a host",
-    "gamma": "1/γ",
-}
