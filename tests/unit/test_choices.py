@@ -228,7 +228,7 @@ def test_two_collectives_in_a_row_cost_the_sum_of_both() -> None:
     reduced, sent = (choose(TUNED, Call(op, 200, 1, 64 * KIB, "float32")) for op in ("reduce", "broadcast"))
     assert isinstance(reduced, Choice)
     assert isinstance(sent, Choice)
-    assert (reduced.row.algorithm, sent.row.algorithm) == ("binomial-tree", "4-nomial-tree")
+    assert (reduced.row.algorithm, sent.row.algorithm) == ("binomial-tree", "4-nomial-tree-at-once")
     assert chosen.row.rounds(200, 1) == reduced.row.rounds(200, 1) + sent.row.rounds(200, 1) == 8 + 4
     block = choose(TUNED, Call("reduce_scatter", 2, 1, MIB, "float32"))
     assert isinstance(block, Choice)

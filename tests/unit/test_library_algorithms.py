@@ -8,6 +8,7 @@ import pytest
 
 from busbw.schedules.base import NOTHING, Contribution, Round, Schedule, Slots, cost, execute, own_blocks, same, vectors
 from busbw_analysis.theory.counts import core, is_power
+from busbw_analysis.theory.library_algorithms import formula_of
 from busbw_analysis.theory.library_rows import OF_LIBRARIES, library_row
 from busbw_analysis.theory.textbook import TEXTBOOK
 
@@ -50,15 +51,43 @@ def down_the_binary_tree(ranks: int) -> Iterator[Round]:
         )
 
 
-def down_the_4_nomial_tree(ranks: int) -> Iterator[Round]:
-    steps = [4**power for power in range(4) if 4**power < ranks]
-    for step in reversed(steps):
-        yield tuple(
-            same(rank, rank + step * child, (0,))
-            for rank in range(0, ranks, 4 * step)
-            for child in (1, 2, 3)
-            if rank + step * child < ranks
-        )
+def binary_children(ranks: int, rank: int) -> list[int]:
+    width = 1 << (rank + 1).bit_length() - 1
+    return [child for child in (rank + width, rank + 2 * width) if child < ranks]
+
+
+def binomial_children(ranks: int, rank: int) -> list[int]:
+    return [rank + step for step in (1 << power for power in range(7)) if rank < step < ranks - rank]
+
+
+def four_nomial_children(ranks: int, rank: int) -> list[int]:
+    below = [step for step in (1, 4, 16, 64) if rank % (4 * step) == 0]
+    return [rank + step * child for step in reversed(below) for child in (1, 2, 3) if rank + step * child < ranks]
+
+
+Children = Callable[[int, int], list[int]]
+
+
+def generation_by_generation(ranks: int, children: Children) -> Iterator[Round]:
+    parents = [ROOT]
+    while parents:
+        sent = [(rank, child) for rank in parents for child in children(ranks, rank)]
+        yield tuple(same(rank, child, (0,)) for rank, child in sent)
+        parents = [child for _, child in sent]
+
+
+def heard(ranks: int, children: Children) -> tuple[int, int]:
+    """How far the farthest rank is from the root, and who hears last, in messages: a rank of Open MPI sends to all of
+    its children and then waits for all, so that those share its link and come at the same time.
+    """
+    passed, came, told = {ROOT: 0}, {ROOT: 0}, [ROOT]
+    for rank in told:  # it grows
+        below = children(ranks, rank)
+        passed.update(dict.fromkeys(below, passed[rank] + 1))
+        came.update(dict.fromkeys(below, came[rank] + len(below)))
+        told += below
+    assert sorted(told) == [*range(ranks)]
+    return max(passed.values()), max(came.values())
 
 
 def upwards(rounds: Iterator[Round] | list[Round]) -> list[Round]:
@@ -209,7 +238,10 @@ SCHEDULES: dict[tuple[str, str], Callable[[int], Schedule]] = {
     ("broadcast", "linear"): lambda n: broadcast(n, 1, at_once(n)),
     ("broadcast", "unsegmented-chain"): lambda n: broadcast(n, 1, along_the_chain(n)),
     ("broadcast", "unsegmented-binary-tree"): lambda n: broadcast(n, 1, down_the_binary_tree(n)),
-    ("broadcast", "4-nomial-tree"): lambda n: broadcast(n, 1, down_the_4_nomial_tree(n)),
+    ("broadcast", "binomial-tree-at-once"): lambda n: broadcast(n, 1, generation_by_generation(n, binomial_children)),
+    ("broadcast", "4-nomial-tree-at-once"): lambda n: broadcast(
+        n, 1, generation_by_generation(n, four_nomial_children)
+    ),
     ("broadcast", "scatter-recursive-doubling"): scattered_and_doubled,
     ("reduce", "linear"): lambda n: reduce(n, 1, upwards(at_once(n))),
     ("reduce", "unsegmented-chain"): lambda n: reduce(n, 1, upwards(along_the_chain(n))),
@@ -221,6 +253,12 @@ SCHEDULES: dict[tuple[str, str], Callable[[int], Schedule]] = {
     ("barrier", "linear-at-once"): barrier_at_once,
 }
 NAMES = sorted(SCHEDULES)
+AT_ONCE: dict[str, Children] = {
+    "unsegmented-binary-tree": binary_children,
+    "binomial-tree-at-once": binomial_children,
+    "4-nomial-tree-at-once": four_nomial_children,
+}
+"""Broadcasts down trees in which a rank sends to all children at once, and does not wait for other ranks to do so."""
 
 
 def all_of(ranks: int, block: int) -> Contribution:
@@ -254,9 +292,27 @@ def test_what_a_library_runs_is_what_its_row_says(op: str, name: str) -> None:
         messages = row.messages or row.rounds
         said = [count(ranks, 1) for count in (row.rounds, messages, row.sent, row.added, row.moved)]
         told = [counted.rounds, counted.messages, *map(float, (counted.sent, counted.added, counted.moved))]
+        if op == "broadcast" and name in AT_ONCE:
+            farthest, last = heard(ranks, AT_ONCE[name])
+            told[:3] = [farthest, last, last]
         assert said == pytest.approx(told), ranks
         tried += 1
     assert tried >= 6
+
+
+@pytest.mark.parametrize(
+    ("name", "counts"),
+    [("binomial", {4: 3, 8: 6, 16: 10, 32: 15}), ("knomial", {4: 3, 5: 4, 8: 7, 16: 9, 32: 16, 64: 18})],
+)
+def test_messages_that_open_mpi_sends_down_a_tree_at_once_share_a_link(name: str, counts: dict[int, int]) -> None:
+    for ranks, sent in counts.items():
+        row = formula_of("Open MPI", "broadcast", name, ranks)
+        assert row is not None
+        assert row.sent(ranks, 1) == sent
+    # MPICH sends one after the other.
+    blocking = formula_of("MPICH", "broadcast", "binomial", 32)
+    assert blocking is not None
+    assert blocking.sent(32, 1) == 5
 
 
 def test_every_row_of_a_library_has_a_schedule_and_a_name_of_its_own() -> None:

@@ -152,6 +152,14 @@ def children_in_a_row(ranks: int, children: int = 2) -> float:
     return total
 
 
+def down_a_tree_at_once(ranks: int) -> int:
+    """Messages in a row down a binomial tree whose rank i sends to all i + 2^j, 2^j > i, at once: they share its link,
+    and each has come when the last one has. Most wait on the way 0, 1, 3, 7 …, where rank 2^j − 1 sends to
+    ⌊lg(n − 2^j)⌋ − j + 1 ranks.
+    """
+    return sum(down(ranks - (1 << level)) - level + 1 for level in range(down(ranks)))
+
+
 def bits(ranks: int) -> float:
     """Σ over bits j of #{i < n : bit j of i is set}: n/2 lg n for a power of two."""
     return sum(number.bit_count() for number in range(ranks))

@@ -65,8 +65,8 @@ _BY_NAME: Final[dict[tuple[str, str], dict[str, _Named]]] = {
         "chain": "unsegmented-chain",  # a fan-out of 0, as by default, makes one chain
         "pipeline": "unsegmented-chain",
         "binary_tree": "unsegmented-binary-tree",
-        "binomial": "binomial-tree",
-        "knomial": "4-nomial-tree",
+        "binomial": "binomial-tree-at-once",
+        "knomial": "4-nomial-tree-at-once",
         "scatter_allgather": "scatter-recursive-doubling",
         "scatter_allgather_ring": "scatter-ring",
     },

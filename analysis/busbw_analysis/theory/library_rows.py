@@ -15,6 +15,7 @@ from busbw_analysis.theory.counts import (
     below,
     core,
     down,
+    down_a_tree_at_once,
     folds,
     in_pairs,
     is_power,
@@ -30,6 +31,9 @@ from busbw_analysis.theory.counts import (
 from busbw_analysis.theory.textbook import textbook
 
 _TOPOLOGY: Final = "counted; ompi/mca/coll/base/coll_base_topo.c"
+_AT_ONCE: Final = (
+    f"{_TOPOLOGY}; coll_base_bcast.c: a rank sends to all of its children at once, and they share its link"
+)
 _RADIX: Final = 4
 """Of the k-nomial tree: coll_tuned_bcast_algorithm_knomial_radix, as by default."""
 
@@ -76,14 +80,20 @@ def _in_a_row(ranks: int, _hosts: int) -> float:
     return 2 * deepest - (1 if 2 * (ranks - (1 << deepest) + 1) <= 1 << deepest else 0)
 
 
-def _steps(ranks: int) -> list[int]:
-    """How many messages the root of a k-nomial tree sends at once, level by level."""
-    widths = []
-    width = 1
-    while width < ranks:
-        widths.append(min(_RADIX - 1, -(-ranks // width) - 1))
-        width *= _RADIX
-    return widths
+def _down_the_k_nomial_tree(ranks: int) -> list[int]:
+    """How many messages each rank sends at once that stands on the way from the root to who hears last: from each to
+    its child with most ranks below.
+    """
+    on_the_way = []
+    while ranks > 1:
+        width, messages = 1, 0
+        while width < ranks:
+            messages += min(_RADIX - 1, -(-ranks // width) - 1)
+            width *= _RADIX
+        on_the_way.append(messages)
+        width //= _RADIX
+        ranks = max(min(width, ranks - width), width // _RADIX)
+    return on_the_way
 
 
 def _rest(ranks: int) -> int:
@@ -141,14 +151,25 @@ OF_LIBRARIES: Final[tuple[Textbook, ...]] = (
     _BINARY_TREE,
     Textbook(
         "broadcast",
-        "4-nomial-tree",
-        lambda n, _k: len(_steps(n)),
-        lambda n, _k: sum(_steps(n)),
+        "binomial-tree-at-once",
+        lambda n, _k: down(n),
+        lambda n, _k: down_a_tree_at_once(n),
         none,
         others,
-        "d α + (3(d − 1) + ⌈n/4^(d−1)⌉ − 1) S β, d = ⌈log₄ n⌉",
-        _TOPOLOGY,
-        messages=lambda n, _k: sum(_steps(n)),
+        "⌊lg n⌋ α + Σ S β, Σ = Σ over j < ⌊lg n⌋ of ⌊lg(n − 2^j)⌋ − j + 1",
+        _AT_ONCE,
+        messages=lambda n, _k: down_a_tree_at_once(n),
+    ),
+    Textbook(
+        "broadcast",
+        "4-nomial-tree-at-once",
+        lambda n, _k: len(_down_the_k_nomial_tree(n)),
+        lambda n, _k: sum(_down_the_k_nomial_tree(n)),
+        none,
+        others,
+        "d α + Σ S β, d ranks that send on the longest way, Σ their children; 3 d(d+1)/2 for n = 4^d",
+        _AT_ONCE,
+        messages=lambda n, _k: sum(_down_the_k_nomial_tree(n)),
     ),
     one_after_another(
         "broadcast",

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw_analysis.theory.counts import down, none, up
+from busbw_analysis.theory.counts import down, down_a_tree_at_once, none, up
 from busbw_analysis.theory.textbook import LIMITS, Textbook
 
 _MIB = 1 << 20
@@ -93,13 +93,6 @@ def _gloo_reduce_waits(ranks: int, size_bytes: float) -> float:
 
 def _others(ranks: int, size_bytes: float) -> float:
     return (ranks - 1) / ranks * size_bytes
-
-
-def _down_gloos_tree(ranks: int, size_bytes: float) -> float:
-    """A rank sends to all below it at once, and they share its link: each has all when the last one has. Most wait on
-    the way 0, 1, 3, 7 …, where rank 2^j − 1 sends to ⌊lg(n − 2^j)⌋ − j + 1 ranks.
-    """
-    return size_bytes * sum(down(ranks - (1 << level)) - level + 1 for level in range(down(ranks)))
 
 
 def _ring_reduce_sent(ranks: int, size_bytes: float) -> float:
@@ -195,7 +188,7 @@ MODELS: tuple[CostModel, ...] = (
         backend=_GLOO,
         algorithm="binomial tree",
         messages=lambda n, _s: down(n) + 1 if n > 1 else 0,
-        rank_bytes=_down_gloos_tree,
+        rank_bytes=lambda n, s: down_a_tree_at_once(n) * s,
         total_bytes=lambda n, s: (n - 1) * s,
         formula="(⌊lg n⌋ + 1) α + max(Σ S β, (n−1) S / R), Σ = Σ over j < ⌊lg n⌋ of ⌊lg(n − 2^j)⌋ − j + 1",
         source=f"gloo/broadcast.cc; {_BROADCAST}",
