@@ -15,6 +15,7 @@ sizes (94 against 87 %): a plateau of three or four sizes does not survive the l
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -82,9 +83,9 @@ class Plateaus:
     """The plateaus of one curve by growing working set. ``end`` is how the sweep ends: on a plateau that is long enough
     (``flat``) or not (``short``), on one of sizes that caches have, too (``small``), or on the way to another level
     (``falls``, ``rises``). ``start_bytes`` is the first working set on a plateau; ``call_bytes`` is what the memory of
-    the first plateau moves while a call starts, a time that no plateau has in it. ``faster_before``: a smaller
-    working set was measured to be faster than the first plateau. ``noise`` is the standard deviation of ln(time) that
-    the search reckoned with.
+    the first plateau moves while a call starts, a time that no plateau has in it. ``faster_before``: smaller working
+    sets, two or more in a row, were measured to be faster than the first plateau. ``noise`` is the standard deviation
+    of ln(time) that the search reckoned with.
     """
 
     plateaus: tuple[Plateau, ...]
@@ -174,7 +175,7 @@ def find_plateaus(
         plateaus=plateaus,
         start_bytes=plateaus[0].first_bytes,
         call_bytes=sweep.start * plateaus[0].rate,
-        faster_before=bool(max(rates[: runs[0][0]], default=0.0) > (1 + LEAST_STEP) * plateaus[0].rate),
+        faster_before=_faster(rates[: runs[0][0]], plateaus[0].rate, noise),
         end=_end(heights[runs[-1][1] + 1 :] - division.levels[-1], noise, plateaus[-1]),
         noise=noise,
         candidates=tuple(
@@ -254,6 +255,12 @@ def _whole(division: Division, heights: Floats) -> tuple[tuple[int, int], ...]:
     if len(beyond) and abs(float(np.median(beyond))) < np.log1p(LEAST_STEP):
         ends = len(heights) - 1
     return (*division.runs[:-1], (begins, ends))
+
+
+def _faster(before: Sequence[float], rate: float, noise: float) -> bool:
+    """Whether two sizes in a row are faster than ``rate``: one odd size is no cache."""
+    least = rate * (1 + max(LEAST_STEP, 3 * noise))
+    return any(min(pair) > least for pair in pairwise(before))
 
 
 def _end(beyond: Floats, noise: float, last: Plateau) -> End:

@@ -121,8 +121,8 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
             most[device] = best.rate
             told += (
                 f" Of the best: 100 % is {format_rate(best.rate)}, the traffic of {who(best.curve)} behind the "
-                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: by the median over working "
-                f"sets from {about_size(best.first_bytes)} on no kernel got more out of that memory. Far above 100 % "
+                f"caches{'' if device == 'cpu' else f' ({device})'}, measured in this run: its median over working "
+                f"sets from {about_size(best.first_bytes)} on, and no other kernel's median is higher. Far above 100 % "
                 "is a smaller working set, of which caches hold a part."
             )
     rows = tuple(

@@ -18,8 +18,8 @@ arch/powerpc/kernel/syscalls/syscall.tbl.
 """
 _DEFAULT, _BIND = 0, 2
 _STRICT, _MOVE = 1, 2
-_BITS = 1024
-"""Of the mask of nodes: as many as a kernel can be built for (CONFIG_NODES_SHIFT ≤ 10)."""
+MOST_NODES = 1024
+"""A kernel can be built for as many (CONFIG_NODES_SHIFT ≤ 10); the mask of nodes has a bit for each."""
 
 Syscall = Callable[..., int]
 
@@ -49,11 +49,11 @@ def bind(address: int, length: int, node: int, call: Syscall = _kernel) -> None:
     """
     if (why := missing()) is not None:
         raise BackendError(why)
-    mask = (ctypes.c_ulong * (_BITS // (8 * ctypes.sizeof(ctypes.c_ulong))))()
+    mask = (ctypes.c_ulong * (MOST_NODES // (8 * ctypes.sizeof(ctypes.c_ulong))))()
     width = 8 * ctypes.sizeof(ctypes.c_ulong)
     mask[node // width] = 1 << node % width
-    code = call(_MBIND[platform.machine()], *_pages(address, length), ctypes.c_int(_BIND), mask, _number(_BITS + 1),
-                ctypes.c_uint(_STRICT | _MOVE))  # fmt: skip
+    pages, flags = _pages(address, length), ctypes.c_uint(_STRICT | _MOVE)
+    code = call(_MBIND[platform.machine()], *pages, ctypes.c_int(_BIND), mask, _number(MOST_NODES + 1), flags)
     if code:
         message = f"{length} B cannot be put on NUMA node {node}: {os.strerror(code)}"
         raise BackendError(message)

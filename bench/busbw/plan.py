@@ -13,6 +13,7 @@ import msgspec
 
 from busbw import units
 from busbw.errors import UsageError
+from busbw.memory_nodes import MOST_NODES
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.base import Op
 from busbw.ops.groups import ALL
@@ -23,7 +24,6 @@ from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
 _MOST_RANKS = 1 << 20
 _MANY_CORES = 1 << 10
-_MOST_NODES = 1024
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18
 """A seed and the number of the launch have to fit a signed 64-bit integer together."""
@@ -135,7 +135,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
             "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
             "memory_nodes": lambda: _known(
-                "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(_MOST_NODES)
+                "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(MOST_NODES)
             ),
             "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
@@ -216,7 +216,8 @@ def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> N
     strangers = [name for name in given if name not in allowed]
     if strangers or not given:
         names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
-        message = f"{what} {', '.join(map(repr, strangers)) or 'list is empty'} is unknown; known: {names}"
+        found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
+        message = f"{found}; known: {names}"
         raise UsageError(message)
 
 

@@ -246,6 +246,19 @@ def test_a_cache_of_too_few_sizes_for_a_plateau_is_not_denied() -> None:
     assert "no cache was seen before it" in flat.outermost
 
 
+def test_one_odd_size_before_memory_is_no_cache() -> None:
+    working_sets, launches = of_a_gpu("H200", 5e-6, 0.004)
+    begins = of_launches(working_sets, launches).start_bytes
+    odd = [
+        [rate * 3 if size == working_sets[working_sets.index(begins) - 1] else rate for rate in rates]
+        for size, rates in zip(working_sets, launches, strict=True)
+    ]
+    answer = of_launches(working_sets, odd)
+    assert len(answer.plateaus) == 1
+    assert not answer.faster_before
+    assert "no cache was seen before it" in answer.outermost
+
+
 def test_the_noise_of_a_gpu_is_not_the_slope_of_its_launches() -> None:
     assert of_launches(*of_a_gpu("H100", 1e-6, 0.004)).noise < 0.01
 

@@ -182,6 +182,8 @@ def test_threads_and_nodes_are_told_apart() -> None:
 def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
     with pytest.raises(UsageError, match="key 'memory_nodes': memory node -1 is unknown"):
         Sweep(ops=("stream_triad",), memory_nodes=(-1,))
+    with pytest.raises(UsageError, match="key 'memory_nodes': the list of memory nodes is empty; known: 0 to 1023"):
+        Sweep(ops=("stream_triad",), memory_nodes=())
 
 
 def test_nodes_for_nothing_are_refused() -> None:
