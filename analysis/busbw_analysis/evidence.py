@@ -26,7 +26,7 @@ LIBRARY = "library"
 PAIRS = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
 """Ops between two ranks, however many there are."""
 
-MESSAGES = PAIRS | {"send_recv"}
+SINGLE_MESSAGES = PAIRS | {"send_recv"}
 """Ops of single messages, whose cost is known on every backend."""
 
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})

@@ -14,13 +14,14 @@ import numpy as np
 from scipy.optimize import brentq
 
 from busbw.errors import AnalysisError
-from busbw.units import format_rate, format_time
+from busbw.units import format_time
 from busbw_analysis.crossings import Crossing
 from busbw_analysis.evidence import LIBRARY, shape_of
 from busbw_analysis.series import Point, Series
 from busbw_analysis.theory.bounds import gamma_of
 from busbw_analysis.theory.choices import Library, Unknown
 from busbw_analysis.theory.curve_models import model_of
+from busbw_analysis.theory.identify import A_CALL, written
 from busbw_analysis.theory.joint import Joint, OneRegime, Parameter
 from busbw_analysis.theory.models import NoModel, Parameters
 from busbw_analysis.theory.textbook import crossover_bytes, textbook
@@ -211,11 +212,7 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> Costs:
 
 def _origin(joint: Joint) -> str:
     """What of the parameters is known: each by itself, or sums of those that the data do not tell apart."""
-    known = [
-        f"{symbol} {format_time(1e9 * estimate.value) if name in _A_CALL else format_rate(1 / estimate.value)}"
-        for name, symbol in _SYMBOLS.items()
-        if (estimate := joint.parameters.get(name)) is not None and estimate.value > 0
-    ]
+    known = [written(name, estimate.value) for name, estimate in joint.parameters.items() if estimate.value > 0]
     sums = [
         f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
         for mixed in joint.together
@@ -226,16 +223,4 @@ def _origin(joint: Joint) -> str:
 
 
 def _in_units(parameter: Parameter, value: float) -> str:
-    return format_time(1e9 * value) if parameter in _A_CALL else f"{1e9 * value:.3g} ns/B"
-
-
-_A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
-_SYMBOLS: Final[Mapping[Parameter, str]] = {
-    "alpha": "α",
-    "beta": "1/β",
-    "shared": "R",
-    "card": "C",
-    "inner_alpha": "α inside a host",
-    "inner_beta": "1/β inside a host",
-    "gamma": "1/γ",
-}
+    return format_time(1e9 * value) if parameter in A_CALL else f"{1e9 * value:.3g} ns/B"

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from busbw.errors import AnalysisError, UsageError
-from busbw_analysis.evidence import LIBRARY, MESSAGES, PAIRS, Evidence, shape_of
+from busbw_analysis.evidence import LIBRARY, PAIRS, SINGLE_MESSAGES, Evidence, shape_of
 from busbw_analysis.series import Point
 from busbw_analysis.theory.choices import Unknown
 from busbw_analysis.theory.curve_models import model_for
@@ -243,7 +243,7 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
     why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
     for regime in sorted(apart, key=unlike):
         members = [one for one in apart[regime] if one.op not in UNMODELLED]
-        with_messages = [one for one in members if own(one) or (one.op in MESSAGES and one.op != evidence.op)]
+        with_messages = [one for one in members if own(one) or (one.op in SINGLE_MESSAGES and one.op != evidence.op)]
         for chosen in (with_messages, members):
             kept, left_out = usable(chosen)
             if len({one.ranks for one in kept if own(one)}) < 2:

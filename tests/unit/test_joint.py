@@ -449,7 +449,7 @@ def falling() -> list[Observation]:
         ([], "nothing was measured"),
         (ring_on(4, SIZES[:4]), r"all_gather by ring on 4 ranks has 4 sizes; a fit needs at least 5"),
         (ring_on(4, [*SIZES, SIZES[3]]), r"has 4 KiB twice; a fit needs each size once"),
-        (ring_on(4, [0, *SIZES]), "at least 5 different ones above 0"),
+        (ring_on(4, [0, *SIZES]), "has 0 B among its sizes; a fit needs sizes above 0"),
         (falling(), "negative slope.*measure larger sizes"),
         ([replace(ring_on(4)[0], seconds=0.0), *ring_on(4)[1:]], "a time of 0 s, which is impossible"),
         ([replace(ring_on(4)[0], seconds=math.nan), *ring_on(4)[1:]], "a time of nan s, which is impossible"),

@@ -56,7 +56,10 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
     if any(one > two for one, two in pairwise(sizes_bytes)):
         message = f"the sizes of {name} are not in order; a fit needs them ascending"
         raise AnalysisError(message)
-    if len(sizes_bytes) < LEAST_SIZES or sizes_bytes[0] <= 0:
+    if sizes_bytes and sizes_bytes[0] <= 0:
+        message = f"{name} has {format_size(sizes_bytes[0])} among its sizes; a fit needs sizes above 0"
+        raise AnalysisError(message)
+    if len(sizes_bytes) < LEAST_SIZES:
         counted = "1 size" if len(sizes_bytes) == 1 else f"{len(sizes_bytes)} sizes"
         message = f"{name} has {counted}; a fit needs at least {LEAST_SIZES} different ones above 0"
         raise AnalysisError(message)

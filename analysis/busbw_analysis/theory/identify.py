@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from busbw.units import format_rate, format_time
 from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter
 
 LARGEST_CONDITION: Final = 100.0
@@ -26,6 +27,17 @@ SYMBOLS: Final[Mapping[Parameter, str]] = {
     "inner_alpha": "α_i",
     "inner_beta": "β_i",
     "card": "1/C",
+}
+
+A_CALL: Final = frozenset({"alpha", "inner_alpha", "per_call"})
+"""Parameters that are seconds; the others are seconds for each byte."""
+
+_AS_A_RATE: Final[Mapping[Parameter, str]] = {
+    "beta": "1/β",
+    "shared": "R",
+    "gamma": "1/γ",
+    "inner_beta": "1/β inside a host",
+    "card": "C",
 }
 
 _NOTHING = 1e-6
@@ -88,6 +100,14 @@ class Remedy:
     words: str
     rows: Floats
     times: Floats
+
+
+def written(parameter: Parameter, value: float) -> str:
+    """A parameter with its value (seconds, or seconds for each byte) as people know it: a time, or a rate."""
+    if parameter in A_CALL:
+        symbol = "α inside a host" if parameter == "inner_alpha" else SYMBOLS[parameter]
+        return f"{symbol} {format_time(value * 1e9)}"
+    return f"{_AS_A_RATE[parameter]} {format_rate(1 / value) if value > 0 else 'without limit'}"
 
 
 def columns_of(parameters: Sequence[Parameter]) -> list[int]:

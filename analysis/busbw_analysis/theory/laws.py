@@ -9,10 +9,11 @@ from statistics import median
 from typing import Final
 
 from busbw.errors import AnalysisError
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import about_size, format_size
 from busbw_analysis.series import Series
 from busbw_analysis.theory.design import candidates_of
-from busbw_analysis.theory.joint import PARAMETERS, Joint, Parameter
+from busbw_analysis.theory.identify import written
+from busbw_analysis.theory.joint import PARAMETERS, Joint
 from busbw_analysis.theory.models import Parameters
 from busbw_analysis.theory.terms import Term, candidates
 
@@ -304,13 +305,7 @@ def _of_ranks(joint: Joint, op: str, algorithm: str | None) -> tuple[HeldOut, Te
 
 
 def _in_words(joint: Joint) -> str:
-    said: list[str] = []
-    for name, estimate in joint.parameters.items():
-        symbol, rate = _SYMBOLS[name]
-        if rate:
-            said.append(f"{symbol} {format_rate(1 / estimate.value) if estimate.value > 0 else 'without limit'}")
-        else:
-            said.append(f"{symbol} {format_time(estimate.value * 1e9)}")
+    said = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
     ops = sorted({one.op for one in joint.observations})
     ranks = sorted({one.ranks for one in joint.observations})
     told = ", ".join(said) or "none that the data tell apart"
@@ -319,16 +314,3 @@ def _in_words(joint: Joint) -> str:
     if joint.coefficients[PARAMETERS.index("card")] > 0:
         told += " (in place of S β the bytes that all ranks of a host send to others, over C)"
     return f"{told}, from {', '.join(ops)} on {', '.join(map(str, ranks))} ranks"
-
-
-_SYMBOLS: Final[dict[Parameter, tuple[str, bool]]] = {
-    "alpha": ("α", False),
-    "beta": ("1/β", True),
-    "shared": ("R", True),
-    "per_call": ("c0", False),
-    "gamma": ("1/γ", True),
-    "inner_alpha": ("α inside a host", False),
-    "inner_beta": ("1/β inside a host", True),
-    "card": ("C", True),
-}
-"""How each is written, and whether as a rate."""

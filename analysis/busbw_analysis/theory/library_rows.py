@@ -14,6 +14,7 @@ from busbw_analysis.theory.counts import (
     Textbook,
     below,
     core,
+    depth,
     down,
     down_a_tree_at_once,
     folds,
@@ -67,14 +68,9 @@ def row(op: str, algorithm: str) -> Textbook:
     return found
 
 
-def _depth(ranks: int, _hosts: int) -> float:
-    """Levels below the root of a binary tree that is filled level by level."""
-    return down(ranks)
-
-
 def _in_a_row(ranks: int, _hosts: int) -> float:
-    """Messages in a row through that tree: two a level, one in the last where all first children come before any second
-    one and there are no more than those.
+    """Messages in a row through a binary tree that is filled level by level: two a level, one in the last
+    where all first children come before any second one and there are no more than those.
     """
     deepest = down(ranks)
     return 2 * deepest - (1 if 2 * (ranks - (1 << deepest) + 1) <= 1 << deepest else 0)
@@ -122,7 +118,7 @@ _CHAIN = Textbook("broadcast", "unsegmented-chain", others, others, none, others
 _BINARY_TREE = Textbook(
     "broadcast",
     "unsegmented-binary-tree",
-    _depth,
+    lambda n, _k: depth(n),
     _in_a_row,
     none,
     others,
