@@ -339,13 +339,11 @@ def _reduced(placement: Sequence[str], _root: int) -> float:
 
 
 def _blocks_of_others(placement: Sequence[str], _root: int) -> float:
+    """Blocks that the host with the fewest ranks does not own: it has to receive each (all_gather), or to send a sum of
+    its own for each (reduce_scatter). What goes the other way, the blocks of one host, is never more.
+    """
     fewest = min(Counter(placement).values())
     return (len(placement) - fewest) / len(placement)
-
-
-def _scattered(placement: Sequence[str], _root: int) -> float:
-    hosts = len(set(placement))
-    return (hosts - 1) / hosts
 
 
 def _exchanged(placement: Sequence[str], _root: int) -> float:
@@ -368,7 +366,7 @@ def _once(_placement: Sequence[str], _root: int) -> float:
 LEAST_CROSSING: dict[str, Crossing] = {
     "all_reduce": _reduced,
     "all_gather": _blocks_of_others,
-    "reduce_scatter": _scattered,
+    "reduce_scatter": _blocks_of_others,
     "all_to_all": _exchanged,
     "broadcast": _once,
     "reduce": _once,
