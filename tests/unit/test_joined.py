@@ -147,6 +147,15 @@ def test_a_seat_that_cannot_be_is_refused() -> None:
         seat_in("srun", promises.SRUN, {**STEP, "SLURM_PROCID": "7"})
 
 
+@pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])
+def test_a_port_that_is_none_is_refused_before_anybody_meets(port: str) -> None:
+    where = {**STEP, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    for meets in (meeting.at_torchrun, meeting.at_srun, meeting.at_mpirun):
+        with pytest.raises(LaunchError, match=rf"MASTER_PORT is '?{port}'?[;,] .*(1 to 65535|whole number)"):
+            meets(seat(1), where, 1.0)
+    assert [promises.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
+
+
 def test_steps_side_by_side_do_not_meet_at_one_port() -> None:
     ports = {
         meeting.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
@@ -492,6 +501,15 @@ def test_when_rank_0_refuses_the_others_are_sent_home(
 def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeMeeting, tmp_path: Path) -> None:
     assert launch.take_part(lambda _settings: None, Settings(tmp_path), 1.0) is None
     assert below_srun.told == [Order()]
+
+
+@pytest.mark.parametrize("timeout", [1e300, float("nan"), -5.0, 0.0])
+def test_a_timeout_that_is_none_is_refused_before_anybody_meets(
+    below_srun: FakeMeeting, tmp_path: Path, timeout: float
+) -> None:
+    with pytest.raises(UsageError, match=re.escape(f"{timeout:g}")):
+        launch.take_part(lambda _settings: None, Settings(tmp_path), timeout)
+    assert not below_srun.told
 
 
 def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(

@@ -13,7 +13,7 @@ from busbw.errors import LaunchError, UsageError
 from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.launch.endings import ending_below
-from busbw.plan import Plan
+from busbw.plan import Plan, Timing
 from busbw.resume import plan_of, refuse_another_world
 
 
@@ -78,13 +78,15 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
 
     ``begin`` reads the plan, or the run to be resumed, and calls ``execute`` or ``resume`` with the settings that it is
     given; it may also do neither and return None, which then every rank does. ``timeout_seconds`` bounds the wait for
-    rank 0. Raises as ``execute``; in the others, not what rank 0 says itself.
+    rank 0. Raises as ``execute``; in the others, not what rank 0 says itself. UsageError in every rank when the timeout
+    is none.
     """
     # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     row = launcher_here(os.environ)
     if row.meets is None:
         return begin(settings)
+    Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the meeting
     seat = _seat(row)
     ending = ending_below(seat)
     ending.note_from_now()

@@ -18,7 +18,7 @@ import msgspec
 from busbw.backends import BACKENDS, backend_named
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
-from busbw.launch.promises import Seat, promised
+from busbw.launch.promises import Seat, port_in, promised
 from busbw.launch.ways import address_towards, elsewhere, use_the_way_to
 from busbw.plan import Plan
 from busbw.records import Record
@@ -311,7 +311,7 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
     return StoreMeeting(
         seat,
         variables["MASTER_ADDR"],
-        promised(variables, "MASTER_PORT"),
+        port_in(variables, "MASTER_PORT"),
         timeout_seconds,
         serves=not agent,
         # The agent's store lives on when it starts its ranks again.
@@ -323,7 +323,7 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
 def at_srun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
     """At MASTER_ADDR and MASTER_PORT where they are set, else at the first node of the step and a port of its own."""
     host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
-    port = promised(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
+    port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
     # Two jobs that share a node may come to share a port, and must not take each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
     return StoreMeeting(seat, host, port, timeout_seconds, attempt=step)
@@ -337,7 +337,7 @@ def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) 
         # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and seats are counted.
         name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
         attempt = f"{name}/{seat.size}"
-        return StoreMeeting(seat, host, promised(variables, "MASTER_PORT"), timeout_seconds, attempt=attempt)
+        return StoreMeeting(seat, host, port_in(variables, "MASTER_PORT"), timeout_seconds, attempt=attempt)
     return MpiMeeting(seat, timeout_seconds)
 
 

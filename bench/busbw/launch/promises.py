@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from busbw import environment
 from busbw.errors import LaunchError
 
+_LAST_PORT = 65535
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
@@ -150,6 +151,15 @@ def promised(variables: Mapping[str, str], name: str) -> int:
     except (KeyError, ValueError):
         message = f"{name} is {variables.get(name)!r}; the launcher sets a whole number there"
         raise LaunchError(message) from None
+
+
+def port_in(variables: Mapping[str, str], name: str) -> int:
+    """The port of TCP in ``name``. Raises LaunchError when there is none."""
+    port = promised(variables, name)
+    if not 1 <= port <= _LAST_PORT:
+        message = f"{name} is {port}, which is no port; allowed is 1 to {_LAST_PORT}"
+        raise LaunchError(message)
+    return port
 
 
 def default_ranks(places: int | None = None) -> int:
