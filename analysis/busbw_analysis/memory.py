@@ -4,13 +4,14 @@ Traffic is counted as STREAM counts it (McCalpin 1995): what a kernel reads and 
 fetches before it writes them are not counted, though the memory carries them.
 """
 
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from busbw_analysis.load import Dataset
+from busbw_analysis.load import Dataset, fact
 from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof, at_once
-from busbw_analysis.plateaus import LEAST_OF_THE_OUTERMOST, NoPlateaus, Plateau, Plateaus, find_plateaus
+from busbw_analysis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.series import SeriesKey
 from busbw_analysis.summary import CaseSummary, IntervalKind
 from busbw_analysis.verdicts import Curve
@@ -87,11 +88,13 @@ class MemoryCurve:
 
     @property
     def caches(self) -> tuple[tuple[str, Plateau], ...]:
-        """The plateaus that are no memory behind all caches, with their names."""
+        """The plateaus that something slower or larger lies behind, with their names. The last one at the end of a
+        sweep may be either.
+        """
         if isinstance(self.plateaus, NoPlateaus):
             return ()
         found = tuple(zip(self.plateaus.names, self.plateaus.plateaus, strict=True))
-        return found[:-1] if self.beyond_caches else found
+        return found if self.plateaus.end == "falls" else found[:-1]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,8 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
     key = curve.series.key
     factor = TRAFFIC[key.op]
     # A GPU has its memory to itself; the ranks of a host share its.
-    together = max(at_once(dataset, curve.series).values()) if key.device == "cpu" else 1
+    working = at_once(dataset, curve.series)
+    together = max(working.values()) if key.device == "cpu" else 1
     found = MemoryCurve(
         key=key,
         threads=threads_of(key.variant),
@@ -161,7 +165,17 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
                 practical_share=None if found.practical is None else rate / found.practical,
             )
         )
-    return replace(found, points=tuple(points), plateaus=_plateaus(key, points))
+    caches_bytes = _caches_of_a_rank(dataset, working) if key.device == "cpu" else None
+    return replace(found, points=tuple(points), plateaus=_plateaus(key, points, caches_bytes))
+
+
+def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | None:
+    """What the last-level caches of a host hold for each of the ranks that work there at once, on the host where that
+    is most; None where a host does not state it.
+    """
+    stated = {host: fact(dataset.environment(host), "cpu.last_level_cache_bytes") for host in working}
+    shares = [math.ceil(held / working[host]) for host, held in stated.items() if isinstance(held, int)]
+    return max(shares) if len(shares) == len(working) else None
 
 
 def threads_of(variant: str | None) -> int | None:
@@ -170,7 +184,7 @@ def threads_of(variant: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint]) -> Plateaus | NoPlateaus:
+def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int | None) -> Plateaus | NoPlateaus:
     if key.op == FIRST_TOUCH:
         return NoPlateaus("fresh pages are in no cache")
     if key.cache != "warm":
@@ -179,6 +193,7 @@ def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint]) -> Plateaus | NoPla
         [point.working_set_bytes for point in points],
         [point.rate for point in points],
         [point.launch_rates for point in points],
+        caches_bytes,
     )
 
 
@@ -201,10 +216,10 @@ def most_of_memory(curves: Iterable[MemoryCurve]) -> MostOfMemory | None:
     one of too few sizes to show a plateau of its own. A sweep without any cache tells only that its end is memory.
     """
     known = [curve for curve in curves if curve.key.op != FIRST_TOUCH]
+    shown_by = [curve.plateaus for curve in known if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches]
     firsts = [
-        max(curve.plateaus.plateaus[-1].first_bytes, 0 if len(curve.plateaus.plateaus) > 1 else LEAST_OF_THE_OUTERMOST)
-        for curve in known
-        if isinstance(curve.plateaus, Plateaus) and curve.beyond_caches is not None
+        max(found.plateaus[-1].first_bytes, 0 if len(found.plateaus) > 1 else least_of_memory(found.caches_bytes))
+        for found in shown_by
     ]
     if not firsts:
         return None

@@ -32,6 +32,9 @@ OCTAVES_OF_THE_OUTERMOST = 2.0
 """So long must the last plateau be for the outermost memory to be called reached."""
 LEAST_OF_THE_OUTERMOST = 64 << 20
 """So large (bytes) must the last working set be for that: a curve that is flat inside a cache looks no different."""
+TIMES_THE_CACHES = 4
+"""And so many times what the last-level caches hold, where that was told: no more than a quarter is in them then. It is
+what STREAM asks of an array (McCalpin 1995)."""
 
 _LEAST_NOISE = 0.002
 _POWERS = (1.0, 3.0)
@@ -85,7 +88,8 @@ class Plateaus:
     (``falls``, ``rises``). ``start_bytes`` is the first working set on a plateau; ``call_bytes`` is what the memory of
     the first plateau moves while a call starts, a time that no plateau has in it. ``faster_before``: smaller working
     sets, two or more in a row, were measured to be faster than the first plateau. ``noise`` is the standard deviation
-    of ln(time) that the search reckoned with.
+    of ln(time) that the search reckoned with. ``caches_bytes`` is what the last-level caches hold for a rank, as the
+    system states it (None: it does not); no plateau is found by it.
     """
 
     plateaus: tuple[Plateau, ...]
@@ -95,6 +99,7 @@ class Plateaus:
     end: End
     noise: float
     candidates: tuple[Candidate, ...]
+    caches_bytes: int | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,7 +121,8 @@ class Plateaus:
                 inner = "smaller working sets are faster, so of a cache, but at too few sizes for a plateau"
             return (
                 f"the outermost level seen: flat for {one.octaves:.1f} octaves, from {about_size(one.first_bytes)} to "
-                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches; {inner}"
+                f"{about_size(one.last_bytes)}, so most likely the memory behind the caches, by {self._evidence}; "
+                f"{inner}"
             )
         if self.end == "short":
             return (
@@ -124,11 +130,29 @@ class Plateaus:
                 "take larger sizes"
             )
         if self.end == "small":
+            told = self.caches_bytes
+            known = f" (the system states {about_size(told)} of last-level cache for a rank)" if told else ""
             return (
-                f"it ends at {about_size(one.last_bytes)}, which a cache may hold: memory was perhaps not reached, "
-                "take larger sizes"
+                f"it ends at {about_size(one.last_bytes)}, which a cache may hold{known}; memory was perhaps "
+                f"not reached, take working sets up to {about_size(least_of_memory(told))}"
             )
         return f"the rate still {self.end} at the end of the sweep: memory was perhaps not reached, take larger sizes"
+
+    @property
+    def _evidence(self) -> str:
+        """On what it rests that the last plateau is no cache."""
+        if not self.caches_bytes:
+            return "the sizes alone, for what the caches hold was not told"
+        return (
+            f"its sizes and the {about_size(self.caches_bytes)} of last-level cache that the system states for a rank"
+        )
+
+
+def least_of_memory(caches_bytes: int | None) -> int:
+    """The working set (bytes) that a plateau must reach to be called the memory behind caches of so many bytes (None or
+    0: not told).
+    """
+    return max(LEAST_OF_THE_OUTERMOST, TIMES_THE_CACHES * (caches_bytes or 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,11 +163,16 @@ class NoPlateaus:
 
 
 def find_plateaus(
-    working_sets: Sequence[int], rates: Sequence[float], launch_rates: Sequence[Sequence[float]] = ()
+    working_sets: Sequence[int],
+    rates: Sequence[float],
+    launch_rates: Sequence[Sequence[float]] = (),
+    caches_bytes: int | None = None,
 ) -> Plateaus | NoPlateaus:
     """The plateaus of ``rates`` (B/s) over ``working_sets`` (bytes, ascending).
 
     ``launch_rates[i]`` are the rates of the single launches at size i: they tell the noise and the interval.
+    ``caches_bytes`` is what the last-level caches hold for a rank, where the system states it: the last plateau is not
+    called memory before it goes far beyond that.
     """
     count = len(working_sets)
     if count < LEAST_SIZES:
@@ -176,12 +205,13 @@ def find_plateaus(
         start_bytes=plateaus[0].first_bytes,
         call_bytes=sweep.start * plateaus[0].rate,
         faster_before=_faster(rates[: runs[0][0]], plateaus[0].rate, noise),
-        end=_end(heights[runs[-1][1] + 1 :] - division.levels[-1], noise, plateaus[-1]),
+        end=_end(heights[runs[-1][1] + 1 :] - division.levels[-1], noise, plateaus[-1], least_of_memory(caches_bytes)),
         noise=noise,
         candidates=tuple(
             Candidate(number, float(of.errors(one.predict(of.octaves), slice(None)).mean()), one.score / count)
             for number, (of, one) in sorted(found.items())
         ),
+        caches_bytes=caches_bytes,
     )
 
 
@@ -263,7 +293,7 @@ def _faster(before: Sequence[float], rate: float, noise: float) -> bool:
     return any(min(pair) > least for pair in pairwise(before))
 
 
-def _end(beyond: Floats, noise: float, last: Plateau) -> End:
+def _end(beyond: Floats, noise: float, last: Plateau, least_bytes: int) -> End:
     """By the median of what lies behind the last plateau: one odd size at the end is no way to another level."""
     if len(beyond):
         away = float(np.median(beyond))
@@ -271,4 +301,4 @@ def _end(beyond: Floats, noise: float, last: Plateau) -> End:
             return "falls" if away < 0 else "rises"
     if last.octaves < OCTAVES_OF_THE_OUTERMOST:
         return "short"
-    return "flat" if last.last_bytes >= LEAST_OF_THE_OUTERMOST else "small"
+    return "flat" if last.last_bytes >= least_bytes else "small"

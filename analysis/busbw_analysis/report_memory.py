@@ -42,7 +42,8 @@ _FETCHED: Final = (
 )
 _FOUND: Final = (
     "Plateaus are found from the curve alone: levels with ramps between them, as many as the noise allows to tell "
-    "apart, each at least three sizes and an octave long. What the processor says of its caches is not asked."
+    "apart, each at least three sizes and an octave long. What the system states of its caches places "
+    "none; it is only held against the last one before that is called the memory behind them."
 )
 _PAST_CACHES: Final = (
     "The library's copy writes large blocks past the caches (non-temporal stores) where it sees fit; the plain loop "

@@ -32,6 +32,7 @@ LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *N
 
 _LEAST_CACHE_BYTES = 32 << 20
 _SUFFIX_BYTES = {"K": 1 << 10, "M": 1 << 20}
+_CPUS = Path("/sys/devices/system/cpu")
 
 
 def host_facts() -> dict[str, JSON]:
@@ -45,6 +46,7 @@ def host_facts() -> dict[str, JSON]:
             "logical_cores": psutil.cpu_count(logical=True),
             "usable_cores": usable_cores(),
             "allowed_cores": allowed_cores(),
+            "last_level_cache_bytes": host_caches_bytes(),
         },
         "memory": {"total_bytes": psutil.virtual_memory().total},
         "kernel": platform.release(),
@@ -106,9 +108,28 @@ def _within_quota(cores: int) -> int:
 
 def last_level_cache_bytes() -> int:
     """The largest cache that the kernel names, at least 32 MiB: virtual machines like to hide theirs."""
-    sizes = [_text(str(path)) or "" for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size")]
-    known = [int(size[:-1]) * _SUFFIX_BYTES[size[-1]] for size in sizes if size[:-1].isdigit() and size[-1] in "KM"]
-    return max([_LEAST_CACHE_BYTES, *known])
+    sizes = [_text(str(path)) or "" for path in (_CPUS / "cpu0/cache").glob("index*/size")]
+    return max([_LEAST_CACHE_BYTES, *filter(None, map(_cache_bytes, sizes))])
+
+
+def host_caches_bytes(cpus: Path = _CPUS) -> int | None:
+    """What all caches of the last level hold together on this host, each counted once however many cores share it, as
+    the kernel states it; None where it does not of every one. Virtual machines may state any number.
+    """
+    levels: dict[int, dict[str | None, int | None]] = {}
+    for cache in cpus.glob("cpu[0-9]*/cache/index[0-9]*"):
+        level, size = _text(str(cache / "level")), _text(str(cache / "size"))
+        if level is not None and level.isdigit():
+            shared = _text(str(cache / "shared_cpu_list"))
+            levels.setdefault(int(level), {})[shared] = _cache_bytes(size or "")
+    last = levels[max(levels)] if levels else {}
+    sizes = [size for shared, size in last.items() if shared and size]
+    return sum(sizes) if sizes and len(sizes) == len(last) else None
+
+
+def _cache_bytes(size: str) -> int | None:
+    """``32768K`` in bytes; None for what is no size."""
+    return int(size[:-1]) * _SUFFIX_BYTES[size[-1]] if size[:-1].isdigit() and size[-1] in _SUFFIX_BYTES else None
 
 
 def nics() -> list[JSON]:

@@ -498,6 +498,25 @@ def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     assert "which a cache may hold" in every_text(memory_section(judgement))
 
 
+def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
+    """A processor with 256 MiB of cache, and triad up to 192 MiB: its second level is the last cache, and no memory."""
+    stated: dict[str, JSON] = {"cpu": {"usable_cores": 64, "last_level_cache_bytes": 256 * MIB}}
+    world = World(by_op={"stream_triad": stepped(3, (3000e9, 1500e9), (32 * MIB,))}, sample_noise=0.0)
+    cases = kernels("stream_triad", threads=[1], sizes=[size for size in SIZES if size <= 64 * MIB])
+    without, held = judged(cases, world), judged(cases, world, stated)
+    assert rung(without, "DRAM").name == "memory behind the caches"
+    assert rung(held, "DRAM").name == "memory, perhaps with caches"
+    assert [one.name for one in held.rungs if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
+        "whether the last plateau is a cache is not known, either"
+    )
+    assert "Of the best" not in every_text(memory_section(held))
+    assert "256 MiB of last-level cache for a rank" in every_text(memory_section(held))
+    four = [replace_case(one, ranks=4) for one in cases]
+    assert rung(judged(four, world, stated), "DRAM").name == "memory, perhaps with caches", "4 × 192 MiB are 3 × 256"
+    few: dict[str, JSON] = {"cpu": {"usable_cores": 64, "last_level_cache_bytes": 192 * MIB}}
+    assert rung(judged(four, world, few), "DRAM").name == "memory behind the caches", "4 × 192 MiB are 4 × 192"
+
+
 def test_what_was_not_measured_is_an_outline() -> None:
     judgement = judged([case("all_reduce", MIB)], World(sample_noise=0.0), {"memory_modules": MODULES, **ON_DRIVE})
     dram, drive = rung(judgement, "DRAM"), rung(judgement, "NVMe")

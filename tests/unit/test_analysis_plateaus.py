@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from busbw_analysis.plateaus import LEAST_SIZES, NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, NoPlateaus, Plateaus, find_plateaus
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -176,6 +176,28 @@ def test_a_short_last_plateau_is_not_called_the_outermost() -> None:
     assert len(answer.plateaus) == 2
     assert answer.end == "short"
     assert "only 1.0 octaves" in answer.outermost
+
+
+def test_a_plateau_of_sizes_that_the_stated_caches_hold_is_not_called_memory() -> None:
+    """Two levels as on a processor with 256 MiB of cache, swept to 192 MiB: memory is not in the curve."""
+    sizes = [3 * size for size in sweep(12, 26)]
+    rates = levels(sizes, (3000e9, 1500e9), (24.5,))
+    unknown = find_plateaus(sizes, rates)
+    held = find_plateaus(sizes, rates, caches_bytes=256 * MIB)
+    small = find_plateaus(sizes, rates, caches_bytes=sizes[-1] // TIMES_THE_CACHES)
+    assert isinstance(unknown, Plateaus)
+    assert isinstance(held, Plateaus)
+    assert isinstance(small, Plateaus)
+    assert [one.rate for one in held.plateaus] == [one.rate for one in unknown.plateaus], "they place no plateau"
+    assert (unknown.end, held.end, small.end) == ("flat", "small", "flat")
+    assert "most likely the memory behind the caches, by the sizes alone, for what the caches hold was not told" in (
+        unknown.outermost
+    )
+    assert "it ends at 192 MiB, which a cache may hold (the system states 256 MiB of last-level cache for a rank)" in (
+        held.outermost
+    )
+    assert "take working sets up to 1 GiB" in held.outermost
+    assert "by its sizes and the 48 MiB of last-level cache that the system states for a rank" in small.outermost
 
 
 def test_the_interval_is_over_launches() -> None:

@@ -79,6 +79,7 @@ def test_a_machine_that_tells_nothing_still_has_facts(monkeypatch: pytest.Monkey
     assert facts["thp"] is None
     assert facts["torch"] is None
     assert facts["virtualization"] is None
+    assert facts["cpu"]["last_level_cache_bytes"] is None
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,40 @@ def test_usable_cores_respect_affinity_and_quota(
     reading(monkeypatch, files)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _pid: set(range(8)), raising=False)
     assert environment.usable_cores() == cores
+
+
+def caches(cpus: Path, *cores: tuple[tuple[str, str | None, str], ...]) -> Path:
+    """The caches of every core as the kernel lays them out: level, size and the cores that share it."""
+    for core, known in enumerate(cores):
+        for index, (level, size, shared) in enumerate(known):
+            folder = cpus / f"cpu{core}" / "cache" / f"index{index}"
+            folder.mkdir(parents=True)
+            (folder / "level").write_text(f"{level}\n")
+            (folder / "shared_cpu_list").write_text(f"{shared}\n")
+            if size is not None:
+                (folder / "size").write_text(f"{size}\n")
+    (cpus / "cpufreq").mkdir(parents=True, exist_ok=True)
+    return cpus
+
+
+def test_caches_of_a_host_are_counted_once_each_at_the_last_level(tmp_path: Path) -> None:
+    def core(number: int, shared: str) -> tuple[tuple[str, str | None, str], ...]:
+        own = str(number)
+        # As two cores of a virtual machine on an EPYC showed them.
+        return (("1", "48K", own), ("1", "32K", own), ("2", "1024K", own), ("3", "32768K", shared))
+
+    as_one = caches(tmp_path / "one", core(0, "0-1"), core(1, "0-1"))
+    assert environment.host_caches_bytes(as_one) == 32 << 20
+    apart = caches(tmp_path / "two", *(core(number, "0-1" if number < 2 else "2-3") for number in range(4)))
+    assert environment.host_caches_bytes(apart) == 64 << 20
+    small = caches(tmp_path / "small", (("1", "32K", "0"), ("2", "2M", "0-1")), (("1", "32K", "1"), ("2", "2M", "0-1")))
+    assert environment.host_caches_bytes(small) == 2 << 20, "the last level is the one that is there"
+
+
+def test_caches_that_are_not_all_told_have_no_sum(tmp_path: Path) -> None:
+    assert environment.host_caches_bytes(tmp_path / "absent") is None
+    some = caches(tmp_path / "some", (("1", "32K", "0"), ("3", "16384K", "0")), (("1", "32K", "1"), ("3", None, "1")))
+    assert environment.host_caches_bytes(some) is None
 
 
 def test_ranks_that_are_bound_share_the_cores_of_their_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
