@@ -96,6 +96,16 @@ def test_a_library_whose_ranks_nothing_starts_is_refused_in_words(
     assert (str(path_of_two[0]) in str(refused.value)) == (vendor == "Intel MPI")
 
 
+def test_a_library_that_takes_for_ever_to_load_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "python"
+    slow.write_text("#!/bin/sh\nexec sleep 20\n", encoding="utf-8")
+    slow.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(slow))
+    monkeypatch.setattr(mpiexec, "_ASKS_SECONDS", 0.2)
+    with pytest.raises(LaunchError, match=r"mpi4py has not loaded an MPI library within 0\.2 s; "):
+        mpiexec.vendor_of_library()
+
+
 def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = _mpiexec_of(tmp_path / "one", "-------- there are not enough slots")
     monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))

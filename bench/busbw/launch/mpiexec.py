@@ -193,10 +193,17 @@ def chosen() -> tuple[str, str]:
 
 
 def vendor_of_library() -> str:
-    """The vendor of the library that mpi4py loads, asked in a process of its own: the launcher stays free of MPI."""
-    asked = subprocess.run(
-        [sys.executable, "-c", _WHICH_LIBRARY], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
-    )
+    """The vendor of the library that mpi4py loads, asked in a process of its own: the launcher stays free of MPI.
+
+    Raises LaunchError when there is none, or it does not answer.
+    """
+    try:
+        asked = subprocess.run(
+            [sys.executable, "-c", _WHICH_LIBRARY], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
+        )
+    except subprocess.TimeoutExpired as error:
+        message = f"mpi4py has not loaded an MPI library within {_ASKS_SECONDS:g} s; a slow file system can be why"
+        raise LaunchError(message) from error
     if asked.returncode != 0:
         reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
         message = f"mpi4py cannot load an MPI library: {reason}; pip install 'busbw[mpi]' brings one"
