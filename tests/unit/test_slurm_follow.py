@@ -57,12 +57,16 @@ class Cluster:
 
 
 def followed(
-    cluster: Cluster, results: Path, monkeypatch: pytest.MonkeyPatch, log: Path | None = None
+    cluster: Cluster,
+    results: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    log: Path | None = None,
+    tasks: tuple[int, ...] = (),
 ) -> tuple[int, list[str], list[str]]:
     """Exit status, what was said on the way, and the sentences of the verdict."""
     monkeypatch.setattr(queue, "job", cluster)
     said: list[str] = []
-    verdict = Follower("12", results, said.append, log, None, cluster.pause, cluster.now).follow()
+    verdict = Follower("12", results, said.append, log, None, cluster.pause, cluster.now, tasks).follow()
     return verdict.status, said, list(verdict.sentences)
 
 
@@ -144,6 +148,50 @@ def test_the_worst_task_of_an_array_decides(tmp_path: Path, monkeypatch: pytest.
         "job 12_2 ended TIMEOUT: it reached its time limit",
         "job 12_4 ended well",
     ]
+
+
+def test_a_task_that_slurm_has_forgotten_meanwhile_is_judged_as_it_was_seen_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failed, second = job("FAILED", number="13", shown="12_1"), job("RUNNING", shown="12_2")
+    answers = [[failed, second], [second], [job("COMPLETED", shown="12_2")]]
+    status, _, verdict = followed(Cluster(None, *answers), tmp_path, monkeypatch, tasks=(1, 2))
+    assert status == 1
+    assert [sentence for sentence in verdict if sentence.startswith("job")] == [
+        "job 12_1 ended FAILED: its script ended with an error",
+        "job 12_2 ended well",
+    ]
+    well = [[job("COMPLETED", number="13", shown="12_1"), second], [second], [job("COMPLETED", shown="12_2")]]
+    assert followed(Cluster(None, *well), tmp_path, monkeypatch, tasks=(1, 2))[0] == 0
+
+
+def test_tasks_whose_end_nobody_has_seen_are_not_called_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, waiting = job("RUNNING", number="13", shown="12_1"), job("PENDING", "Resources", shown="12_[2,4%1]")
+    last = [job("COMPLETED", shown="12_4")]
+    away = LaunchError("squeue refused: Unable to contact slurm controller")
+    cluster = Cluster(None, [first, waiting], away, last)
+    status, _, verdict = followed(cluster, tmp_path, monkeypatch, tasks=(1, 2, 4))
+    assert status == 1
+    assert [sentence for sentence in verdict if "run of" not in sentence] == [
+        "Slurm has forgotten job 12_1; it was last seen RUNNING on n[1-2]",
+        "job 12_4 ended well",
+        "Slurm has forgotten job 12_2, which was never seen to run",
+    ]
+    status, _, verdict = followed(Cluster(None, [waiting], []), tmp_path, monkeypatch, tasks=(2, 4))
+    assert (status, verdict[0]) == (
+        1,
+        "Slurm has forgotten job 12_[2,4%1]; it was last seen PENDING (Resources)",
+    )
+
+
+def test_tasks_that_were_cancelled_while_they_waited_are_named_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, cancelled = job("COMPLETED", number="13", shown="12_1"), job("CANCELLED", shown="12_[2,4%1]")
+    status, _, verdict = followed(Cluster(None, [done, cancelled]), tmp_path, monkeypatch, tasks=(1, 2, 4))
+    assert status == 1
+    assert "job 12_[2,4%1] ended CANCELLED: it was cancelled" in verdict
+    assert not any("never seen" in sentence for sentence in verdict)
 
 
 def test_a_controller_that_is_away_for_a_while_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

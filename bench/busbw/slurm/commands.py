@@ -131,7 +131,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         err=True,
     )
     if wait:
-        _wait(Follower(number, results_dir, lambda text: click.echo(text, err=True), log, order.resumed))
+        tasks = order.shape.node_counts
+        _wait(Follower(number, results_dir, lambda text: click.echo(text, err=True), log, order.resumed, tasks=tasks))
 
 
 def _order(

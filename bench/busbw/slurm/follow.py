@@ -1,7 +1,7 @@
 """Follow a job from the queue to its end: what it waits for, how far its run is, and how both came out."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -34,7 +34,8 @@ class Verdict:
 @dataclass(slots=True)
 class Follower:
     """Asks how job ``number`` stands, and ``say``s what has changed. ``log`` is where the job writes (None: an array),
-    ``resumed`` the run that it goes on with (None: one of its own, in ``results_dir``).
+    ``resumed`` the run that it goes on with (None: one of its own, in ``results_dir``), ``tasks`` are the numbers of an
+    array's tasks (none: no array).
     """
 
     number: str
@@ -44,6 +45,7 @@ class Follower:
     resumed: Path | None = None
     pause: Callable[[float], None] = time.sleep
     now: Callable[[], float] = time.monotonic
+    tasks: tuple[int, ...] = ()
     _runs: JobRuns = field(init=False)
     _said: dict[str, str] = field(default_factory=dict)
     _read: dict[Path, tuple[int, Standing]] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class Follower:
 
     def follow(self) -> Verdict:
         """Until every task of the job has ended. Raises LaunchError when Slurm does not answer for ten minutes."""
-        last: tuple[QueuedJob, ...] = ()
+        seen: dict[str, QueuedJob] = {}
         began = heard = self.now()
         while True:
             interval = min(max(_SHORTEST_SECONDS, (self.now() - began) / 30), _LONGEST_SECONDS)
@@ -66,11 +68,11 @@ class Follower:
                 self._tell("Slurm", f"{error}; the job goes on, and so does asking")
                 self.pause(interval)
                 continue
-            for task in tasks or last:
+            seen = _brought_up_to_date(seen, tasks)
+            for task in tasks or seen.values():
                 self._tell_of(task)
-            if not tasks or all(task.ended for task in tasks):
-                return self._verdict(tasks or last)
-            last = tasks
+            if all(task.ended for task in tasks):
+                return self._verdict(tuple(seen.values()))
             self.pause(interval)
 
     def _tell_of(self, task: QueuedJob) -> None:
@@ -116,10 +118,33 @@ class Follower:
             sentences += [f"run {folder.name}: {self._standing(folder)}" for folder in folders]
             if not folders:
                 sentences.append(f"no run of job {task.shown} can be seen in {self.results_dir}")
-        bad = any(task.state != queue.ENDED_WELL for task in tasks)
+        never_seen = self._never_seen(tasks)
+        sentences += [f"Slurm has forgotten job {shown}, which was never seen to run" for shown in never_seen]
+        bad = bool(never_seen) or any(task.state != queue.ENDED_WELL for task in tasks)
         if bad and self.log is not None:
             sentences += _last_lines(self.log)
         return Verdict(int(bad), tuple(sentences))
+
+    def _never_seen(self, seen: Sequence[QueuedJob]) -> list[str]:
+        """Tasks of the array that were over and forgotten between two answers, or while Slurm gave none."""
+        if any(_several(task) for task in seen):
+            return []  # these wait, or were ended, among them
+        shown = {task.shown for task in seen}
+        return [name for number in self.tasks if (name := f"{self.number}_{number}") not in shown]
+
+
+def _brought_up_to_date(seen: Mapping[str, QueuedJob], tasks: Sequence[QueuedJob]) -> dict[str, QueuedJob]:
+    """Every task as it was seen last: those of an array run one after another, and the first ones are forgotten before
+    the last ones end.
+    """
+    now = {task.shown: task for task in tasks}
+    # Tasks that wait are one line, which is another one as soon as one of them begins.
+    return {shown: task for shown, task in seen.items() if not (now and _several(task) and not task.ended)} | now
+
+
+def _several(task: QueuedJob) -> bool:
+    """Whether these are several tasks of an array that have not begun: ``12_[2,4%1]``."""
+    return "[" in task.shown
 
 
 def _last_lines(log: Path) -> list[str]:
