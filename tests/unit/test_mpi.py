@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -135,6 +136,16 @@ def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monk
         mpiexec.close_behind(doors)
     command = ["pgrep", "-f", str(path)]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 1, "it is gone"
+
+
+@pytest.mark.parametrize("said", [b"", b"\2", (9).to_bytes(8, "little"), (9).to_bytes(8, "little") + b'{"var'])
+def test_a_process_at_a_door_that_ends_before_its_last_word_is_an_error_in_words(said: bytes) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX)
+    with ours:
+        theirs.sendall(said)
+        theirs.close()
+        with pytest.raises(LaunchError, match="ended before it said which rank it was"):
+            mpiexec._received(ours, 2)
 
 
 def test_mpiexec_is_kept_on_this_machine_and_told_nothing_of_the_place_of_its_parent(

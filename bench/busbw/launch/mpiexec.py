@@ -30,6 +30,7 @@ _OPENS_SECONDS = 60.0
 _ENDS_SECONDS = 5.0
 _ASKS_SECONDS = 30.0
 _MOST_DESCRIPTORS = 64
+_HEAD_BYTES = 8
 
 _NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec.openmpi", "mpirun.openmpi")
 
@@ -232,14 +233,13 @@ def _somebody_comes(listener: socket.socket, process: subprocess.Popen[bytes]) -
 
 
 def _received(guard: socket.socket, size: int) -> Door:
-    head, descriptors, _, _ = socket.recv_fds(guard, 8, _MOST_DESCRIPTORS)
+    head, descriptors, _, _ = socket.recv_fds(guard, _HEAD_BYTES, _MOST_DESCRIPTORS)
     length, told = int.from_bytes(head, "little"), b""
-    while len(told) < length:
-        part = guard.recv(length - len(told))
-        if not part:
-            message = "a process that mpiexec had started ended before it said which rank it was"
-            raise LaunchError(message)
+    while part := guard.recv(length - len(told)):
         told += part
+    if len(head) < _HEAD_BYTES or len(told) < length:
+        message = "a process that mpiexec had started ended before it said which rank it was"
+        raise LaunchError(message)
     about = json.loads(told)
     found = promises.found_in(promises.MPIRUN, about["variables"])
     if found is None or promises.promised(about["variables"], found.size) != size:
