@@ -23,12 +23,14 @@ class Stay:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How far a run is: blocks ``done`` of those ``planned``, ``launches`` in words, how it ``ended`` (None: not yet,
-    or it was killed), and whether a launch was ``broken_off`` in the middle.
+    """How far a run is: blocks ``done`` of those ``planned``, the sets of processes that have ``begun`` to measure,
+    ``launches`` in words, how it ``ended`` (None: not yet, or it was killed), and whether a launch was ``broken_off``
+    in the middle.
     """
 
     done: int
     planned: int
+    begun: int
     launches: str
     ended: str | None
     broken_off: bool
@@ -57,6 +59,7 @@ def standing_of(folder: Path) -> Standing:
     return Standing(
         done=sum(len(blocks & progress.whole) for blocks in progress.there.values()),
         planned=progress.planned * len(progress.whole),
+        begun=len(stored.launches),
         launches=progress.in_words(),
         ended=None if end is None else end.status + (f": {end.reason}" if end.reason else ""),
         broken_off=bool(progress.partial),

@@ -53,7 +53,8 @@ def carry_out(
             options = ["--resume", str(folder), *quiet]
     old = set(store.folders(results_dir))
     while True:
-        before = 0 if folder is None else standing_of(folder).done
+        # Not by the blocks that are done: a case that fails takes those of the launches before out of the count.
+        begun = 0 if folder is None else standing_of(folder).begun
         status = start([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
         folder = folder or _begun(runs, variables, old)
         if folder is None:
@@ -61,7 +62,7 @@ def carry_out(
         after = standing_of(folder)
         if after.whole:
             return folder, _exit_status(status)
-        if after.broken_off or after.done == before:
+        if after.broken_off or after.begun == begun:
             _say(
                 f"run {folder.name} is not whole: {after.in_words()}; busbw submit --resume {folder.name} goes on, "
                 "unless Slurm starts this job again by itself, as after the failure of a node (busbw status shows it)"
