@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.errors import BackendError, LaunchError
-from busbw.launch import launcher_here, mpiexec, promises
+from busbw.launch import launcher_here, mpiexec, promises, ranks_of
+from busbw.plan import Plan, Sweep
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,6 +47,45 @@ def test_a_launcher_is_known_by_its_whole_promise(variables: dict[str, str], lau
     row = launcher_here(variables)
     assert row.name == launcher
     assert row.size(variables) == size
+
+
+_ONE = Plan(ranks=1, sweep=(Sweep(ops=("barrier",)),))
+
+
+@pytest.mark.parametrize(
+    ("variables", "name"),
+    [
+        ({"PMI_RANK": "0", "PMI_SIZE": "4"}, "PMI_SIZE"),
+        ({"FLUX_TASK_RANK": "1", "FLUX_JOB_SIZE": "4"}, "FLUX_JOB_SIZE"),
+        ({"JSM_NAMESPACE_RANK": "0", "JSM_NAMESPACE_SIZE": "2"}, "JSM_NAMESPACE_SIZE"),
+        ({"PMIX_RANK": "1"}, "PMIX_RANK"),
+        ({"PALS_RANKID": "3"}, "PALS_RANKID"),
+    ],
+)
+def test_one_of_several_ranks_of_an_unknown_launcher_does_not_measure_by_itself(
+    variables: dict[str, str], name: str
+) -> None:
+    words = rf"{name} is {variables[name]}: a launcher that busbw does not know .* torchrun, mpirun or srun, or .* RANK.* unset {name} where"
+    with pytest.raises(LaunchError, match=words):
+        ranks_of(_ONE, variables)
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"PMI_RANK": "0", "PMI_SIZE": "1", "PMIX_RANK": "0"},  # a step of one task
+        {"PMI_SIZE": "many"},
+        {"FLUX_JOB_SIZE": "1"},
+    ],
+)
+def test_the_only_rank_of_an_unknown_launcher_may_start_others(variables: dict[str, str]) -> None:
+    assert ranks_of(_ONE, variables) == 1
+
+
+def test_a_known_launcher_may_set_what_others_set() -> None:
+    others = {"PMI_SIZE": "4", "FLUX_JOB_SIZE": "4", "PMIX_RANK": "1"}
+    plan = Plan(sweep=_ONE.sweep)
+    assert [ranks_of(plan, {**one, **others}) for one in (_HYDRA, _SRUN, _TORCHRUN)] == [4, 4, 2]
 
 
 def test_a_promise_that_is_no_number_is_refused() -> None:

@@ -110,10 +110,13 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
-    """How many ranks a run of ``plan`` has here. Raises UsageError when the plan and the launcher's world disagree."""
+    """How many ranks a run of ``plan`` has here. Raises UsageError when the plan and the launcher's world disagree, and
+    LaunchError when this is one of several ranks of a world that no launcher here knows.
+    """
     row = launcher_here(variables)
     promised = row.size(variables)
     if promised is None:
+        promises.refuse_unknown_world(variables)
         return plan.ranks or promises.default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, promised}:
         message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
@@ -148,14 +151,15 @@ def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:
     return row
 
 
-def resume(folder: Path, launches: int | None, settings: Settings) -> Result:
-    """Measure what the run in ``folder`` lacks; ``launches`` may ask for more of them than it has.
+def resume(folder: Path, launches: int | None, settings: Settings, timeout_seconds: float | None = None) -> Result:
+    """Measure what the run in ``folder`` lacks; ``launches`` may ask for more of them than it has, and
+    ``timeout_seconds`` is for what is measured now (None: the one of the run).
 
     Raises as ``execute`` does; LaunchError also when this is another world than the one that the run began in.
     """
     launcher = launcher_here(os.environ)
     run = store.read_run(folder)
-    plan = plan_of(run, launches)
+    plan = plan_of(run, launches, timeout_seconds)
     refuse_another_world(
         run,
         store.written_schema(folder),

@@ -87,6 +87,31 @@ SRUN = (
 )
 
 
+# What other process managers set: Hydra's kin, PALS and Flux; Flux; jsrun. One of prterun or PALS that is not the first
+# shows by its number alone.
+_SIZES_OF_OTHERS = ("PMI_SIZE", "FLUX_JOB_SIZE", "JSM_NAMESPACE_SIZE")
+_RANKS_OF_OTHERS = ("PMIX_RANK", "PALS_RANKID")
+
+
+def refuse_unknown_world(variables: Mapping[str, str]) -> None:
+    """For a process that no known launcher has started. Raises LaunchError when another one did, and started several:
+    each would begin a run of its own, on the cores of all.
+    """
+    for names, least, started in (
+        (_SIZES_OF_OTHERS, 2, "so many processes like this one"),
+        (_RANKS_OF_OTHERS, 1, "others before this one"),
+    ):
+        for name in names:
+            text = variables.get(name, "")
+            if text.isdecimal() and int(text) >= least:
+                message = (
+                    f"{name} is {text}: a launcher that busbw does not know has started {started}, and each would "
+                    "measure by itself; start them with torchrun, mpirun or srun, or give each its RANK, WORLD_SIZE, "
+                    f"LOCAL_RANK, MASTER_ADDR and MASTER_PORT; unset {name} where it is alone after all"
+                )
+                raise LaunchError(message)
+
+
 def lone_step(variables: Mapping[str, str]) -> bool:
     """Whether this is a step of Slurm that has a single task, and so is no world."""
     return any(replace(one, least=1).found(variables) and not one.found(variables) for one in SRUN)
