@@ -6,6 +6,7 @@ from itertools import permutations
 
 import pytest
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from busbw.backends import peers
 from busbw.backends.base import Backend, Operation
@@ -238,6 +239,20 @@ def test_kernels_on_a_device_are_exact_and_one_wrong_element_is_seen(machine: Ma
     else:
         send[0] += 1
     assert made.wrong() == 1
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_read_and_its_check_write_the_array_nowhere_in_another_type(machine: Machine, dtype: str) -> None:
+    """Its traffic would be that of the copy, several times what is counted."""
+    send = torch.full((4096,), -1.0, dtype=torch.float32 if dtype == "float32" else torch.float64)
+    made = LOCAL["memory_read"].bind(Bound(on_device("memory_read", dtype=dtype), send, send[:0], machine.device))
+    assert made.wrong is not None
+    with profile(activities=[ProfilerActivity.CPU]) as watched:
+        made.call()
+        assert made.wrong() == 0
+    done = {event.key for event in watched.key_averages()}
+    assert "aten::sum" in done
+    assert not done & {"aten::to", "aten::_to_copy"}
 
 
 # --- from GPU to GPU ----------------------------------------------------------------------------------------------

@@ -205,7 +205,8 @@ def _copy(bound: Bound) -> Operation:
 def _read(bound: Bound) -> Operation:
     bits = bound.send.view(torch.int32 if bound.send.itemsize == DTYPE_BYTES["int32"] else torch.int64)
     if bound.device is not None:
-        total = torch.zeros((), dtype=torch.int64, device=bits.device)
+        # Of another type than the bits, torch would write all of them anew as that type before it adds them up.
+        total = torch.zeros((), dtype=bits.dtype, device=bits.device)
         return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_unlike_sum, bits, total))
     made = _compiled()
     found = lines(threads_of(bound.case.variant) or 1)
@@ -219,7 +220,7 @@ def _unlike_sum(bits: torch.Tensor, found: torch.Tensor) -> int:
     They are made wrong afterwards, so that the next call has to find them anew.
     """
     width = 8 * bits.itemsize
-    unlike = (int(found.sum()) - int(bits.sum())) % (1 << width)
+    unlike = (int(found.sum(dtype=bits.dtype)) - int(bits.sum(dtype=bits.dtype))) % (1 << width)
     found.fill_(-1)
     return 1 if unlike else 0
 
