@@ -65,7 +65,8 @@ _ONE = Plan(ranks=1, sweep=(Sweep(ops=("barrier",)),))
 def test_one_of_several_ranks_of_an_unknown_launcher_does_not_measure_by_itself(
     variables: dict[str, str], name: str
 ) -> None:
-    words = rf"{name} is {variables[name]}: a launcher that busbw does not know .* torchrun, mpirun or srun, or .* RANK.* unset {name} where"
+    advice = rf"torchrun, mpirun or srun, or .* RANK.* unset {name} where"
+    words = rf"{name} is {variables[name]}: a launcher that busbw does not know .* {advice}"
     with pytest.raises(LaunchError, match=words):
         ranks_of(_ONE, variables)
 
