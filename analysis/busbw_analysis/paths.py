@@ -13,11 +13,10 @@ from busbw.networks import efa_together, interface_of, is_slingshot, port_of, rd
 from busbw.records import JSON
 from busbw.units import format_rate
 from busbw_analysis.load import Dataset, fact
+from busbw_analysis.transports import Choice, Transport, transport_of
 
 _LOOPBACK = "loopback"
-_OVER_RDMA = {"nccl", "mpi", "mpi-cuda"}
-_CHOSEN_INTERFACE = {"nccl": "NCCL_SOCKET_IFNAME"}
-_GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
+_VIRTUAL = "virtual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,17 +112,19 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
 
 def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
     """What connects a host to the others, in one direction: all RDMA ports that the backend may use together, else the
-    slowest interface that the ranks may have used; or what is missing.
+    interface that its sockets go by; or what is missing.
     """
-    if backend in _OVER_RDMA and fact(environment, "variables.NCCL_IB_DISABLE") != "1":
-        ports = list(_rdma(environment, backend, rows))
-        if ports:
-            names = ", ".join(name for name, _ in ports)
-            peaks = [peak for _, peak in ports]
-            together = efa_together(peaks, rows) or _together(peaks)
-            noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
-            return f"{noun} {names} ({together.what})", together
-    return _interface(environment, backend, rows)
+    transport = transport_of(environment, backend)
+    ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
+    if not ports:
+        return _interface(environment, transport, rows)
+    if isinstance(transport.rdma, str):
+        return transport.rdma
+    names = ", ".join(name for name, _ in ports)
+    peaks = [peak for _, peak in ports]
+    together = efa_together(peaks, rows) or _together(peaks)
+    noun = "RDMA port" if len(ports) == 1 else f"{len(ports)} RDMA ports together:"
+    return f"{noun} {names} ({together.what})", together
 
 
 def _together(peaks: Sequence[Peak]) -> Peak:
@@ -139,59 +140,61 @@ def _together(peaks: Sequence[Peak]) -> Peak:
     )
 
 
-def _rdma(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
-    chosen = str(fact(environment, "variables.NCCL_IB_HCA") or "") if backend == "nccl" else ""
+def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
     for port in rdma_ports(environment):
         device = str(port.get("device"))
         peak = port_of(port, rows)
-        if port.get("up") and isinstance(peak, Peak) and _is_chosen(device, port.get("port"), chosen):
+        if port.get("up") and isinstance(peak, Peak) and transport.ports.leaves(device, port.get("port")):
             yield device, peak
     for nic in fact(environment, "nics") or ():
         if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), Peak):
             yield str(nic.get("name")), peak
 
 
-def _is_chosen(device: str, port: JSON, chosen: str) -> bool:
-    """Whether NCCL_IB_HCA leaves this port: a list of prefixes, of whole names after ``=``, of what not after ``^``;
-    each may name a port (``mlx5_0:1``). Format: NCCL user guide, NCCL_IB_HCA.
-    """
-    unwanted, rest = chosen.startswith("^"), chosen.removeprefix("^")
-    whole, rest = rest.startswith("="), rest.removeprefix("=")
-    if not rest:
-        return True
-    named = False
-    for entry in rest.split(","):
-        name, colon, number = entry.strip().partition(":")
-        here = device == name if whole else device.startswith(name)
-        named = named or (here and (not colon or number == str(port)))
-    return named != unwanted
-
-
-def _interface(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
-    """The slowest interface that the ranks may have used, over sockets, or what is missing."""
+def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> tuple[str, Peak] | str:
+    """The interface that sockets go by, or why it is not known."""
     interfaces = fact(environment, "nics")
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
-    chosen = fact(environment, f"variables.{_CHOSEN_INTERFACE.get(backend, _GLOO_INTERFACE)}")
-    names = set(str(chosen).split(",")) if chosen else None
-    usable: list[tuple[str, Peak]] = []
+    chosen = transport.interfaces
+    known: dict[str, Peak] = {}
+    untold: list[str] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
-        if (
-            not fact(interface, "up")
-            or fact(interface, "kind") == _LOOPBACK
-            or (names is not None and name not in names)
-        ):
+        if not fact(interface, "up") or fact(interface, "kind") == _LOOPBACK or not chosen.leaves(name):
             continue
-        known = interface_of(interface, rows, "tcp")
-        if isinstance(known, Peak):
-            usable.append((name, known))
-        elif names is not None:
-            return f"does not know the speed of {name}"
-    if not usable:
-        return "does not know the speed of any interface that is up"
-    name, slowest = min(usable, key=lambda found: found[1].nominal)
-    return f"network interface {name}", replace(slowest, what=name)
+        peak = interface_of(interface, rows, "tcp")
+        if isinstance(peak, Peak):
+            known[name] = peak
+        elif chosen.named or fact(interface, "kind") != _VIRTUAL:  # bridges and the like have no speed of their own
+            untold.append(name)
+    if untold and (known or chosen.named):
+        return f"does not know the speed of {', '.join(untold)}{_or_name_one(chosen)}"
+    if not known and chosen.named:
+        return f"has no interface that is up and that {chosen.variable}={chosen.value} leaves"
+    return _alike(known, transport) if known else "does not know the speed of any interface that is up"
+
+
+def _alike(known: Mapping[str, Peak], transport: Transport) -> tuple[str, Peak] | str:
+    """What interfaces carry of which nobody recorded the used one: they have to be alike, and named where the backend
+    may send by several together.
+    """
+    name, first = next(iter(known.items()))
+    if len(known) == 1:
+        return f"network interface {name}", replace(first, what=name)
+    alike = len({peak.nominal for peak in known.values()}) == 1
+    if not alike or (transport.together and not transport.interfaces.named):
+        listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in known.items())
+        which = f"does not tell which of them carried{_or_name_one(transport.interfaces)}"
+        return f"has several interfaces that are up ({listed}) and {which}"
+    if not transport.together:
+        return f"network interface {name}", replace(first, what=name)
+    together = replace(_together(list(known.values())), what=" + ".join(known))
+    return f"{len(known)} network interfaces together: {', '.join(known)}", together
+
+
+def _or_name_one(chosen: Choice) -> str:
+    return f"; name the one that leads to the other hosts with {chosen.variable}"
 
 
 def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:

@@ -159,21 +159,144 @@ def test_an_unknown_interface_speed_is_no_roof() -> None:
     assert "node0 does not know the speed" in found.reason
 
 
-def test_the_chosen_interface_counts_and_the_loopback_never() -> None:
-    interfaces = [
-        {"name": "lo", "speed_bytes_per_second": 1.0, "up": True, "kind": "loopback"},
-        {"name": "eth0", "speed_bytes_per_second": 1e9, "up": True, "kind": "ethernet"},
-        {"name": "eth1", "speed_bytes_per_second": 5e9, "up": True, "kind": "ethernet"},
-        {"name": "eth2", "speed_bytes_per_second": 1e8, "up": False, "kind": "ethernet"},
-    ]
-    two = ("node0", "node1")
-    slowest = roof("broadcast", machine=Machine(hosts=two, facts={"nics": interfaces}))
-    chosen = roof(
-        "broadcast", machine=Machine(hosts=two, facts={"nics": interfaces, "variables": {"GLOO_SOCKET_IFNAME": "eth1"}})
-    )
-    assert isinstance(slowest, Roof)
-    assert isinstance(chosen, Roof)
-    assert (slowest.busbw, chosen.busbw) == (1e9, 5e9)
+INTERFACES: list[JSON] = [
+    {"name": "lo", "speed_bytes_per_second": 1.0, "up": True, "kind": "loopback"},
+    {"name": "eth0", "speed_bytes_per_second": 1e9, "up": True, "kind": "physical"},
+    {"name": "ens1", "speed_bytes_per_second": 5e9, "up": True, "kind": "physical"},
+    {"name": "ens2", "speed_bytes_per_second": 5e9, "up": True, "kind": "physical"},
+    {"name": "ens3", "speed_bytes_per_second": 1e8, "up": False, "kind": "physical"},
+    {"name": "wan0", "speed_bytes_per_second": None, "up": True, "kind": "physical"},
+    {"name": "docker0", "speed_bytes_per_second": None, "up": True, "kind": "virtual"},
+]
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "rate", "said"),
+    [
+        ("gloo", {"GLOO_SOCKET_IFNAME": "ens1"}, 5e9, "network interface ens1 of node0"),
+        ("gloo", {"GLOO_SOCKET_IFNAME": "ens1,ens2"}, 5e9, "network interface ens1 of node0"),
+        ("nccl", {"NCCL_SOCKET_IFNAME": "eth"}, 1e9, "network interface eth0 of node0"),
+        ("nccl", {"NCCL_SOCKET_IFNAME": "ens"}, 10e9, "2 network interfaces together: ens1, ens2 of node0"),
+        ("nccl", {"NCCL_SOCKET_IFNAME": "=ens2"}, 5e9, "network interface ens2 of node0"),
+        ("nccl", {"NCCL_SOCKET_IFNAME": "^eth,wan,docker"}, 10e9, "2 network interfaces together: ens1, ens2"),
+        ("mpi", {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "ens1"}, 5e9, "network interface ens1 of node0"),
+        (
+            "mpi",
+            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "ens1,ens2"},
+            10e9,
+            "2 network interfaces together: ens1, ens2 of node0",
+        ),
+        ("mpi", {"FI_PROVIDER": "tcp;ofi_rxm", "FI_TCP_IFACE": "eth0"}, 1e9, "network interface eth0 of node0"),
+    ],
+)
+def test_sockets_are_under_the_interface_that_was_named(
+    backend: str, variables: dict[str, str], rate: float, said: str
+) -> None:
+    found = over_network(backend, nics=INTERFACES, variables=variables)
+    assert isinstance(found, Roof), found
+    assert found.algbw == pytest.approx(rate)
+    assert said in found.denominator
+
+
+@pytest.mark.parametrize(
+    ("backend", "variables", "names", "said"),
+    [
+        (
+            "gloo",
+            {},
+            ["lo", "eth0", "ens1"],
+            "(eth0 1 GB/s, ens1 5 GB/s) and does not tell which of them carried; name the one that leads to the other",
+        ),
+        ("nccl", {}, ["eth0", "ens1"], "with NCCL_SOCKET_IFNAME"),
+        ("nccl", {}, ["ens1", "ens2"], "does not tell which of them carried"),
+        ("mpi", {}, ["eth0", "ens1"], "OMPI_MCA_btl_tcp_if_include, UCX_NET_DEVICES, FI_TCP_IFACE, whichever your MPI"),
+        ("gloo", {"GLOO_SOCKET_IFNAME": "eth0,ens1"}, ["eth0", "ens1"], "has several interfaces that are up"),
+        ("gloo", {}, ["eth0", "wan0"], "does not know the speed of wan0; name the one that leads"),
+        (
+            "gloo",
+            {"GLOO_SOCKET_IFNAME": "ens"},
+            ["ens1"],
+            "has no interface that is up and that GLOO_SOCKET_IFNAME=ens",
+        ),
+        (
+            "mpi",
+            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8"},
+            ["ens1"],
+            "has no interface that is up and that OMPI_MCA_btl_tcp_if_include=10.0.0.0/8 leaves",
+        ),
+    ],
+)
+def test_a_guess_among_interfaces_is_no_roof(
+    backend: str, variables: dict[str, str], names: list[str], said: str
+) -> None:
+    found = over_network(backend, nics=[one for one in INTERFACES if one["name"] in names], variables=variables)
+    assert isinstance(found, NoRoof), found
+    assert said in found.reason
+
+
+def test_interfaces_that_are_alike_are_no_guess_and_the_loopback_never_counts() -> None:
+    named = ("lo", "ens1", "ens2", "ens3", "docker0")
+    found = over_network("gloo", nics=[one for one in INTERFACES if one["name"] in named])
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(5e9)
+
+
+PORT: dict[str, JSON] = {
+    "device": "mlx5_0",
+    "port": 1,
+    "up": True,
+    "layer": "InfiniBand",
+    "rate": "4X NDR",
+    "bytes_per_second": 50e9,
+}
+
+
+@pytest.mark.parametrize(
+    ("variables", "transport", "rate"),
+    [
+        ({}, None, 50e9),
+        ({}, {"pml": "ucx", "UCX_TLS": "not told by the library"}, 50e9),
+        ({"UCX_TLS": "rc_x,sm,self"}, None, 50e9),
+        ({"UCX_TLS": "^cuda_ipc"}, {"netmod": "ucx", "UCX_TLS": "^cuda_ipc"}, 50e9),
+        ({"UCX_NET_DEVICES": "mlx5_0:1"}, None, 50e9),
+        ({"UCX_NET_DEVICES": "eth0"}, {"pml": "ucx"}, 1e9),
+        ({"UCX_TLS": "tcp"}, {"pml": "ucx", "UCX_TLS": "tcp"}, 1e9),
+        ({"UCX_TLS": "^ib"}, {"pml": "ucx", "UCX_TLS": "^ib"}, 1e9),
+        # What is said to a library that does not run is nothing.
+        ({"UCX_TLS": "tcp"}, {"netmod": "ofi", "provider": "verbs;ofi_rxm"}, 50e9),
+        ({"FI_PROVIDER": "tcp"}, {"pml": "ucx"}, 50e9),
+        ({"OMPI_MCA_btl": "tcp,self"}, {"pml": "ucx", "btl": "tcp,self"}, 50e9),
+        ({"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self"}, None, 1e9),
+        ({"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "openib,self,vader"}, None, 50e9),
+        ({}, {"pml": "ob1", "btl": "self,sm,tcp"}, 1e9),
+        ({"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}, 1e9),
+        ({"I_MPI_OFI_PROVIDER": "tcp;ofi_rxm"}, {"fabrics": "shm:ofi", "provider": "tcp;ofi_rxm"}, 1e9),
+        ({}, {"netmod": "tcp"}, 1e9),
+    ],
+)
+def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
+    variables: dict[str, str], transport: dict[str, str] | None, rate: float
+) -> None:
+    facts: dict[str, JSON] = {} if transport is None else {"mpi": {"transport": transport}}
+    nic = {"name": "eth0", "speed_bytes_per_second": 1e9, "up": True, "kind": "physical"}
+    found = over_network("mpi", rdma=[PORT], nics=[nic], variables=variables, **facts)
+    assert isinstance(found, Roof), found
+    assert found.algbw == pytest.approx(rate)
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"UCX_TLS": "tcp"}, "node0 does not tell by what MPI sent, and UCX_TLS=tcp may have kept it off RDMA"),
+        ({"FI_PROVIDER": "tcp"}, "FI_PROVIDER=tcp may have kept it off RDMA"),
+        ({"OMPI_MCA_btl": "tcp,self"}, "OMPI_MCA_btl=tcp,self may have kept it off RDMA"),
+        ({"OMPI_MCA_pml": "ob1"}, "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"),
+    ],
+)
+def test_mpi_that_may_have_been_kept_off_rdma_has_no_roof(variables: dict[str, str], said: str) -> None:
+    found = over_network("mpi", rdma=[PORT], variables=variables)
+    assert isinstance(found, NoRoof)
+    assert said in found.reason
 
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:
