@@ -57,8 +57,12 @@ def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     if port.get("driver") == "efa":
         # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
         return Peak(float(rate), None, EFA, "one direction", _SYSTEM)
+    row = rows.rate("infiniband", str(port.get("rate"))) if port.get("layer") == "InfiniBand" else None
+    if row is not None:
+        # Up to FDR the kernel tells what the wire signals, with the bits of its coding: the row says what is left.
+        return _stated(float(rate), row, "rdma") if _same(row, float(rate)) else row.peak
     if port.get("layer") == "InfiniBand":
-        return _stated(float(rate), rows.rate("infiniband", str(port.get("rate"))), "rdma")
+        return _stated(float(rate), None, "rdma")
     return _stated(float(rate), _ethernet(float(rate), rows), "rdma")
 
 

@@ -368,6 +368,39 @@ def test_a_card_without_a_driver_is_one_all_the_same(tmp_path: Path) -> None:
     assert [told["driver"] for told in ports(tmp_path)] == [None]
 
 
+@pytest.mark.parametrize(
+    ("told", "name", "payload"),
+    [
+        ("10 Gb/sec (4X SDR)", "4X SDR", 1e9),
+        ("20 Gb/sec (4X DDR)", "4X DDR", 2e9),
+        ("40 Gb/sec (4X QDR)", "4X QDR", 4e9),
+        ("40 Gb/sec (4X FDR10)", "4X FDR10", 5e9),
+        ("56 Gb/sec (4X FDR)", "4X FDR", 4 * 14.0625e9 * 64 / 66 / 8),
+        ("100 Gb/sec (4X EDR)", "4X EDR", 12.5e9),
+        ("400 Gb/sec (4X NDR)", "4X NDR", 50e9),
+    ],
+)
+def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
+    tmp_path: Path, rows: Catalogue, told: str, name: str, payload: float
+) -> None:
+    folder = card(tmp_path, "infiniband", "mlx4_0", "mlx4_core") / "ports/1"
+    folder.mkdir(parents=True)
+    for what, text in {"rate": told, "state": "4: ACTIVE", "link_layer": "InfiniBand"}.items():
+        (folder / what).write_text(f"{text}\n", encoding="utf-8")
+    (port,) = ports(tmp_path)
+    peak = networks.port_of(port, rows)
+    assert isinstance(peak, Peak)
+    assert (peak.what, peak.nominal) == (name, pytest.approx(payload, rel=1e-3))
+    row = rows.rate("infiniband", name)
+    assert row is not None
+    coded = port["bytes_per_second"] > 1.01 * payload
+    assert peak.source == (row.source if coded else "the system states it")
+    # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
+    roce = networks.port_of({**port, "layer": "Ethernet"}, rows)
+    assert isinstance(roce, Peak)
+    assert roce.nominal == port["bytes_per_second"]
+
+
 def test_an_interface_of_slingshot_is_known_by_its_driver(tmp_path: Path, rows: Catalogue) -> None:
     driver = driver_of(card(tmp_path, "net", "hsn0", "cxi_ss1"))
     nic = {"name": "hsn0", "kind": "physical", "up": True, "speed_bytes_per_second": 25e9, "driver": driver}
