@@ -204,7 +204,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
 
     def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
         if resume is not None:
-            return _resume(resume, settings["launches"], given, dry_run, as_json)
+            changes = {name: settings[name] for name in ("launches", "timeout_seconds")}
+            return _resume(resume, changes, given, dry_run, as_json)
         listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
         asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
         asked["memory_nodes"] = _numbers(memory_nodes)
@@ -217,7 +218,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         wanted = _plan(suite, plan_file, _names(ops), asked)
         return _print_dry_run(wanted, as_json=as_json) if dry_run else launch.execute(wanted, given)
 
-    timeout = settings["timeout_seconds"] or Timing().timeout_seconds
+    timeout = settings["timeout_seconds"]
+    timeout = Timing().timeout_seconds if timeout is None else timeout
     with _broken_off_in_words():
         result = launch.take_part(begin, Settings(results_dir, port, quiet or as_json), timeout)
     if result is None:
@@ -228,11 +230,11 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         click.get_current_context().exit(result.status)
 
 
-_KEPT_WITH_RESUME = {"resume", "launches", "port", "quiet", "as_json", "results_dir", "dry_run"}
+_KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
 """Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
 
 
-def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, as_json: bool) -> Any:  # noqa: ANN401, FBT001
+def _resume(selector: str, changes: Mapping[str, Any], settings: Any, dry_run: bool, as_json: bool) -> Any:  # noqa: ANN401, FBT001
     from busbw import launch, resume, store  # noqa: PLC0415
 
     context = click.get_current_context()
@@ -246,9 +248,9 @@ def _resume(selector: str, launches: int | None, settings: Any, dry_run: bool, a
     folder = store.find(settings.results_dir, selector)
     if dry_run:
         stored = store.read(folder)
-        _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, launches)), as_json=as_json)
+        _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, **changes)), as_json=as_json)
         return None
-    return launch.resume(folder, launches, settings)
+    return launch.resume(folder, settings=settings, **changes)
 
 
 def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401

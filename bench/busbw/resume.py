@@ -146,16 +146,21 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     return Lack(stored, max(begun, default=-1) + 1, launches, void)
 
 
-def plan_of(run: Run, launches: int | None) -> Plan:
-    """The plan of ``run``, with more launches where ``launches`` asks for more of the same.
+def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None) -> Plan:
+    """The plan of ``run``, with more launches where ``launches`` asks for more of the same, and with
+    ``timeout_seconds`` for what is measured now.
 
-    Raises UsageError for fewer, StoreError when the stored plan is none (of an older busbw, for example).
+    Raises UsageError for fewer launches and for a timeout that is none, StoreError when the stored plan is none (of an
+    older busbw, for example).
     """
     try:
         plan = msgspec.convert(run.plan, Plan)
     except msgspec.ValidationError as error:
         message = f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
         raise StoreError(message) from error
+    if timeout_seconds is not None:
+        timing = msgspec.structs.replace(plan.timing, timeout_seconds=timeout_seconds)
+        plan = msgspec.structs.replace(plan, timing=timing)
     if launches is None:
         return plan
     if launches < plan.launches:
@@ -173,7 +178,8 @@ def refuse_options(given: Iterable[str]) -> None:
     if names:
         message = (
             f"{', '.join(names)} cannot be given with --resume: a run that is resumed keeps its plan; allowed beside "
-            "it are --launches (more of them), --port, --quiet, --json, --results-dir and --dry-run"
+            "it are --launches (more of them), --timeout (for what is measured now), --port, --quiet, --json, "
+            "--results-dir and --dry-run"
         )
         raise UsageError(message)
 
@@ -221,7 +227,8 @@ def carry_on(
     _refuse_other_facts(run, cases, hosts, facts)
     noted = msgspec.structs.replace(
         run,
-        plan=plan.as_json() if run.plan.get("launches") != plan.launches else run.plan,
+        # The rest of it stays: a timeout may be another one for what is measured now.
+        plan={**run.plan, "launches": plan.launches},
         environments={
             host: _with_what_is_new(then, facts.get(host, {}), launch) for host, then in run.environments.items()
         },

@@ -5,6 +5,7 @@ import fcntl
 import functools
 import json
 import multiprocessing
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -458,20 +459,43 @@ def busbw(folder: Path, *arguments: str) -> Any:  # noqa: ANN401 - click's Resul
 def test_options_that_would_change_the_plan_are_refused_by_name(broken_off: Path) -> None:
     result = busbw(broken_off, "--op", "all_reduce", "--seed", "1", "--timeout", "3")
     assert result.exit_code == 2
-    assert "--op, --seed, --timeout cannot be given with --resume" in result.stderr
+    assert "--op, --seed cannot be given with --resume" in result.stderr
     assert "--launches (more of them)" in result.stderr
 
 
 def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
-    kept = {"--resume", "--launches", "--port", "--quiet", "--json", "--results-dir", "--dry-run", "--help"}
+    kept = {"--resume", "--launches", "--timeout", "--port", "--quiet", "--json", "--results-dir", "--dry-run"}
     for parameter in main.commands["run"].params:
         name = parameter.opts[0]
-        if name in kept:
+        if name in {*kept, "--help"}:
             continue
         values = {"boolean": [], "integer": ["1"], "float": ["1"]}.get(parameter.type.name, ["x"])
         result = CliRunner().invoke(main, ["run", "--resume", "latest", name, *values])
         assert result.exit_code == 2, name
         assert f"{name} cannot be given with --resume" in result.stderr
+
+
+def test_a_timeout_is_for_what_is_measured_now(broken_off: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = store.read_run(broken_off)
+    monkeypatch.setattr(socket, "gethostname", lambda: run.hosts[0])
+    carried_out: list[Plan] = []
+
+    def execute(plan: Plan, _settings: Settings) -> None:
+        carried_out.append(plan)
+
+    monkeypatch.setattr(launch, "execute", execute)
+    assert busbw(broken_off, "--timeout", "300").exit_code == 0
+    assert busbw(broken_off).exit_code == 0
+    assert [plan.timing.timeout_seconds for plan in carried_out] == [300, run.plan["timing"]["timeout_seconds"]]
+    refused = busbw(broken_off, "--timeout", "-5")
+    assert (refused.exit_code, "timeout_seconds (-5) > 0" in refused.stderr) == (2, True)
+
+
+def test_a_timeout_for_what_is_measured_now_is_not_noted(tmp_path: Path) -> None:
+    run = whole_run().run
+    folder = folder_of(run, tmp_path)
+    carry_on(folder, plan_of(run, 7, 300.0), run.cases, run.hosts, run.environments, launch=3)
+    assert store.read_run(folder).plan == {**run.plan, "launches": 7}
 
 
 def test_a_dry_run_lists_what_is_missing(broken_off: Path) -> None:

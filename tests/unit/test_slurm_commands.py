@@ -114,6 +114,21 @@ def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submi
     assert said in refused("submit", *arguments)
 
 
+def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
+    assert " --timeout 300 --ranks 8\n" in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
+    assert "--timeout" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout
+    folder = broken_off(slurm / "results")
+    again = busbw("submit", "--resume", "latest", "--timeout", "1e3", "--launches", "3", "--dry-run")
+    assert f"run --resume {folder} --launches 3 --timeout 1000\n" in again.stdout
+
+
+@pytest.mark.parametrize("seconds", ["0", "-5", "nan", "1e300"])
+def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: Path, seconds: str) -> None:
+    broken_off(slurm / "results")
+    assert "timeout_seconds" in refused("submit", "quick", *WORLD, "--timeout", seconds)
+    assert "timeout_seconds" in refused("submit", "--resume", "latest", "--timeout", seconds)
+
+
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
     options = ("--exclude", "n9", "--exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
     lines = ("--before", "module load a", "--before", "module load b", "--srun=--cpu-bind=cores", "--busbw", "bb")

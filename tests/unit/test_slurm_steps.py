@@ -114,6 +114,13 @@ def test_a_step_a_launch_until_the_run_is_whole(results: Path) -> None:
     assert standing_of(folder).in_words() == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
 
 
+@pytest.mark.parametrize("told", [["--timeout", "300"], ["--timeout=300"]])
+def test_every_launch_is_told_how_long_its_ranks_wait_for_each_other(results: Path, told: list[str]) -> None:
+    steps = Steps("well")
+    folder, _ = carry_out([*RUN, "--suite", "quick", *told, "--quiet"], results, JOB, steps)
+    assert steps.told[1:] == [["--resume", str(folder), *told, "--quiet"]] * 2
+
+
 def test_a_launch_that_is_broken_off_ends_the_job_and_says_what_goes_on(
     results: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

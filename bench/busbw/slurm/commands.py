@@ -40,6 +40,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     type=click.Path(),
     help="storage_*, checkpoint_save: folder on the measured storage, on every node.  [default: the plan's]",
 )
+@click.option(
+    "--timeout",
+    "timeout_seconds",
+    type=float,
+    help="Seconds after which a silent rank is lost, and that ranks wait for each other.  [default: the plan's]",
+)
 @click.option("--mpi", help="What srun is told of the MPI: pmi2, pmix …  [default: by the library that is here]")
 @click.option("--partition", help="As of sbatch.")
 @click.option("--account", help="As of sbatch.")
@@ -76,6 +82,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     backend: str | None,
     launches: int | None,
     path: str | None,
+    timeout_seconds: float | None,
     mpi: str | None,
     nodelist: str | None,
     before: tuple[str, ...],
@@ -91,7 +98,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
 
     Prints the number of the job. Exit status 0: submitted, or with --wait: the job ended well.
     """
-    order = _order(plan, nodes, ranks_per_node, resume, results_dir, backend=backend, launches=launches, path=path)
+    changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
+    order = _order(plan, nodes, ranks_per_node, resume, results_dir, changes)
     job = Job(
         run=order.options,
         nodes=order.shape.nodes,
@@ -141,15 +149,16 @@ def _order(
     ranks_per_node: int | None,
     resume: str | None,
     results_dir: Path,
-    **changes: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
+    changes: dict[str, Any],
 ) -> Order:
+    """``changes`` go to the plan's fields of that name, which check them."""
     if resume is not None:
         if plan is not None or changes["backend"] is not None or changes["path"] is not None:
             message = "a run that is resumed keeps its plan: give --resume without a plan, --backend and --path"
             raise UsageError(message)
         folder = store.find(results_dir, resume)
-        launches = changes["launches"]
-        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, launches=launches)
+        kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
+        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, **kept)
     if plan is None or nodes is None or ranks_per_node is None:
         message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
         raise UsageError(message)

@@ -55,7 +55,13 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
 
 
 def new_order(
-    selector: str, shape: Shape, *, backend: str | None, launches: int | None, path: str | None = None
+    selector: str,
+    shape: Shape,
+    *,
+    backend: str | None,
+    launches: int | None,
+    path: str | None = None,
+    timeout_seconds: float | None = None,
 ) -> Order:
     """A run of the shipped suite or the TOML file ``selector``, with what is given instead of what it has. Raises
     UsageError when it does not fit ``shape``. Whether ``path`` takes files is found out on the nodes: it may be theirs.
@@ -72,7 +78,7 @@ def new_order(
     if path is not None:
         path = plan.given_path(path)
     with plan.told_as_options():
-        wanted = plan.override(base, backend=backend, launches=launches, path=path)
+        wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
     for nodes, ranks in shape.worlds:
@@ -89,13 +95,25 @@ def new_order(
         options += ["--launches", str(launches)]
     if path is not None:
         options += ["--path", path]
+    options += _patience(timeout_seconds)
     if not shape.node_counts:
         # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
         options += ["--ranks", str(shape.worlds[0][1])]
     return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}")
 
 
-def resuming_order(folder: Path, *, nodes: str | None, ranks_per_node: int | None, launches: int | None) -> Order:
+def _patience(seconds: float | None) -> list[str]:
+    return [] if seconds is None else ["--timeout", f"{seconds:.12g}"]
+
+
+def resuming_order(
+    folder: Path,
+    *,
+    nodes: str | None,
+    ranks_per_node: int | None,
+    launches: int | None,
+    timeout_seconds: float | None = None,
+) -> Order:
     """What the run in ``folder`` lacks, in a world like the one it began in. Raises UsageError for another world, and
     when nothing is missing.
     """
@@ -109,15 +127,16 @@ def resuming_order(folder: Path, *, nodes: str | None, ranks_per_node: int | Non
             "such a world alone; leave --nodes and --ranks-per-node out"
         )
         raise UsageError(message)
-    wanted = resume.plan_of(run, launches)
+    wanted = resume.plan_of(run, launches, timeout_seconds)
     if not resume.lack_of(stored, wanted).launches:
         message = f"nothing is missing in run {run.id}; --launches asks for more of the same"
         raise UsageError(message)
-    options: tuple[str, ...] = ("--resume", str(folder.absolute()))
+    options = ["--resume", str(folder.absolute())]
     if launches is not None:
-        options += ("--launches", str(launches))
+        options += ["--launches", str(launches)]
+    options += _patience(timeout_seconds)
     nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
-    return Order(options, wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
+    return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
 
 
 def _node_of(run: Run, host: str) -> str:

@@ -41,7 +41,7 @@ def carry_out(
     UsageError when ``command`` runs no ``busbw run``.
     """
     starts, options = _split(command)
-    quiet = [option for option in options if option == "--quiet"]
+    kept = _kept(options)
     runs = JobRuns(results_dir)
     folder = _resumed(options, results_dir)
     if folder is None and int(variables.get(_RESTARTS, "0") or 0) > 0:
@@ -50,7 +50,7 @@ def carry_out(
             _say(f"requeued; no run of this job on these nodes in {results_dir}: a new one")
         else:
             _say(f"requeued; going on with run {folder.name}")
-            options = ["--resume", str(folder), *quiet]
+            options = ["--resume", str(folder), *kept]
     old = set(store.folders(results_dir))
     while True:
         # Not by the blocks that are done: a case that fails takes those of the launches before out of the count.
@@ -68,7 +68,7 @@ def carry_out(
                 "unless Slurm starts this job again by itself, as after the failure of a node (busbw status shows it)"
             )
             return folder, 1
-        options = ["--resume", str(folder), *quiet]
+        options = ["--resume", str(folder), *kept]
 
 
 def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -81,6 +81,17 @@ def _split(command: Sequence[str]) -> tuple[list[str], list[str]]:
         raise UsageError(message)
     first = places[0] + 1
     return list(command[:first]), list(command[first:])
+
+
+def _kept(options: Sequence[str]) -> list[str]:
+    """What every launch is told: to be quiet, and how long its ranks wait for each other, before they know the plan."""
+    found = []
+    for place, option in enumerate(options):
+        if option == "--quiet" or option.startswith("--timeout="):
+            found.append(option)
+        elif option == "--timeout":
+            found += options[place : place + 2]
+    return found
 
 
 def _resumed(options: Sequence[str], results_dir: Path) -> Path | None:
