@@ -6,6 +6,8 @@ own, data that are checked before and after, and a result only when both checks 
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -121,8 +123,9 @@ def _round(
     if isinstance(check, str) or check.state == "wrong":
         return _wrong(check, "before timing")
     if part is not None and op.reduces and case.in_place:
-        for one in part.sets:
-            settle(one.send, case.redop or "sum")
+        with _in_words(bench):
+            for one in part.sets:
+                settle(one.send, case.redop or "sum")
     try:
         result = sample(bench, op, case, groups, part, matrix, terms)
     except Uncapturable as reason:
@@ -155,9 +158,16 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
 
 def _give_back(bench: Bench, part: Part | None) -> None:
     """What the library holds for the operations of ``part``. Raises BackendError when it does not take it."""
-    try:
+    with _in_words(bench):
         for one in part.sets if part is not None else ():
             one.operation.free()
+
+
+@contextmanager
+def _in_words(bench: Bench) -> Iterator[None]:
+    """What the backend raises as it is becomes BackendError."""
+    try:
+        yield
     except bench.backend.raises as error:
         raise BackendError(bench.backend.explain(error)) from error
 
@@ -275,21 +285,21 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     reason = _unverifiable(op, case)
     wrong = first_ns = 0
     for number in range(sets):
-        error, call_ns, here = "", 0, 0
+        error, call_ns, unchecked, here = "", 0, "", 0
         one = None if part is None else part.sets[number]
-        if part is not None and one is not None:
-            poison(one.receive, case.redop)
-            if part.made_of is not None:
-                fill(one.send, part.layout.send, part.made_of)
-            _prepare(bench, one.operation)
-        _wait_for_device(bench)
+        unready = "" if part is None or one is None else _made_ready(bench, case, part, one)
+        if (told := first_error(bench, unready)) is not None:
+            return f"cannot be prepared: {told}", first_ns
+        if bench.backend.device is not None:
+            with _in_words(bench):
+                bench.backend.device.synchronise()
         bench.backend.barrier()
         if part is not None and one is not None:
             error, call_ns = _attempt(bench, case, one.operation, compiled=part.row is not None)
             if not error:
-                error, here = _wrong_here(bench, part, one, checkable=reason is None)
+                unchecked, here = _wrong_here(bench, part, one, checkable=reason is None)
         first_ns = first_ns or call_ns
-        found = _found_everywhere(bench, error, here, took_part=part is not None, together=not op.local)
+        found = _found_everywhere(bench, error, unchecked, here, took_part=part is not None, together=not op.local)
         if isinstance(found, str):
             return found, first_ns
         wrong += found
@@ -298,28 +308,31 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
 
 
-def _prepare(bench: Bench, operation: Operation) -> None:
-    """What has to be done before a call. Raises BackendError."""
-    if operation.prepare is None:
-        return
+def _made_ready(bench: Bench, case: Case, part: Part, one: BufferSet) -> str:
+    """Fresh data in the buffers, and what has to be done before a call: what went wrong in it, or nothing."""
     try:
-        operation.prepare()
+        poison(one.receive, case.redop)
+        if part.made_of is not None:
+            fill(one.send, part.layout.send, part.made_of)
+        if one.operation.prepare is not None:
+            one.operation.prepare()
     except bench.backend.raises as raised:
-        raise BackendError(bench.backend.explain(raised)) from raised
+        return bench.backend.explain(raised)
+    return ""
 
 
 def _wrong_here(bench: Bench, part: Part, one: BufferSet, *, checkable: bool) -> tuple[str, int]:
-    """What the operation says went wrong in it since the last check, or nothing; and how many elements the call left
-    wrong on this rank: as the operation itself tells them, else by its layout.
+    """What went wrong in the check, or nothing; and how many elements the call left wrong on this rank: as the
+    operation itself tells them, else by its layout.
     """
-    if one.operation.wrong is not None:
-        try:
+    try:
+        if one.operation.wrong is not None:
             return "", one.operation.wrong()
-        except bench.backend.raises as raised:
-            return bench.backend.explain(raised), 0
-    if part.made_of is None or not checkable:
-        return "", 0
-    return "", count_wrong(one.receive, part.layout.expect, part.made_of)
+        if part.made_of is None or not checkable:
+            return "", 0
+        return "", count_wrong(one.receive, part.layout.expect, part.made_of)
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised), 0
 
 
 def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) -> tuple[str, int]:
@@ -343,41 +356,35 @@ def _attempt(bench: Bench, case: Case, operation: Operation, *, compiled: bool) 
     return "", bench.clock.now_ns() - before
 
 
-def _wait_for_device(bench: Bench) -> None:
-    """Until it has done what was handed over. Raises BackendError when it could not."""
-    if bench.backend.device is None:
-        return
-    try:
-        bench.backend.device.synchronise()
-    except bench.backend.raises as raised:
-        raise BackendError(bench.backend.explain(raised)) from raised
+def _found_everywhere(
+    bench: Bench, error: str, unchecked: str, wrong: int, *, took_part: bool, together: bool
+) -> str | int:
+    """Wrong elements over all ranks; or what was raised when every rank that took part raised (``error``), or by any
+    rank in the check of its data (``unchecked``), when the operation is over everywhere.
 
-
-def _found_everywhere(bench: Bench, error: str, wrong: int, *, took_part: bool, together: bool) -> str | int:
-    """Wrong elements over all ranks, or what was raised when every rank that took part raised.
-
-    Raises BackendError when only some did and they are in it ``together``: the others may still be in the operation.
+    Raises BackendError when only some raised and they are in it ``together``: the others may still be in the operation.
     """
-    counts = np.asarray([bool(error), took_part, wrong], dtype=np.int64)
+    counts = np.asarray([bool(error), took_part, bool(unchecked), wrong], dtype=np.int64)
     try:
-        raised_on, taking_part, wrong_everywhere = bench.backend.reduce(counts, "sum", wary=bool(error))
+        raised_on, taking_part, unchecked_on, everywhere = bench.backend.reduce(counts, "sum", wary=bool(error))
     except BackendError as broken:
         if not error:
             raise
         # The others still wait in the operation that this rank could not do: what stopped it is the reason to tell.
         message = f"{error}; after that: {broken}"
         raise BackendError(message) from broken
-    if 0 < raised_on < taking_part and not together:
-        told = bench.backend.share(error)
-        who = next(rank for rank, text in enumerate(told) if text)
-        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {who} says: {told[who]}"
-    if 0 < raised_on < taking_part:
+    if 0 < raised_on < taking_part and together:
         message = f"the operation raised on {raised_on} of {taking_part} ranks{f': {error}' if error else ''}"
         raise BackendError(message)
-    if raised_on:
-        first = next(text for text in bench.backend.share(error) if text)
-        return f"the operation raised on every rank: {first}"
-    return int(wrong_everywhere)
+    if not raised_on and not unchecked_on:
+        return int(everywhere)
+    told = bench.backend.share(error if raised_on else unchecked)
+    who = next(rank for rank, text in enumerate(told) if text)
+    if not raised_on:
+        return f"its data could not be checked on {unchecked_on} of {taking_part} ranks: rank {who} says: {told[who]}"
+    if raised_on < taking_part:
+        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {who} says: {told[who]}"
+    return f"the operation raised on every rank: {told[who]}"
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:

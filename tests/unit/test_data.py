@@ -5,6 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from busbw.ops import data
 from busbw.ops.base import REDUCED, Span
 from busbw.ops.data import (
     EXACT_UP_TO,
@@ -184,3 +185,29 @@ def test_settled_data_stay_as_they_are_whatever_is_reduced(dtype: str, redop: st
         settle(buffer, redop)
     before = buffers[0].clone()
     assert torch.equal(Exchange(buffers, 0, redop=redop).reduced(), before)
+
+
+@pytest.mark.parametrize("extra", [0, 7])
+def test_a_large_buffer_is_compared_in_pieces_and_nothing_is_left_out(
+    extra: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Room for several times its size need not be there beside it."""
+    monkeypatch.setattr(data, "_PERIODS_AT_ONCE", 2)
+    counted: list[int] = []
+    count = torch.count_nonzero
+
+    def noted(unlike: torch.Tensor) -> torch.Tensor:
+        counted.append(unlike.numel())
+        return count(unlike)
+
+    made_of = pattern(2, "int32", None, seed=3)
+    spans = (Span(5 * PERIOD + extra, 1), Span(3, 0))
+    buffer = torch.zeros(sum(span.length for span in spans), dtype=torch.int32)
+    fill(buffer, spans, made_of)
+    monkeypatch.setattr(torch, "count_nonzero", noted)
+    assert count_wrong(buffer, spans, made_of) == 0
+    assert max(counted) == 2 * PERIOD
+    assert sum(counted) == len(buffer)
+    for place in (0, 2 * PERIOD - 1, 2 * PERIOD, 5 * PERIOD - 1, len(buffer) - 1):
+        buffer[place] += 1
+    assert count_wrong(buffer, spans, made_of) == 5

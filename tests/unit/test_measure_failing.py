@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
+from busbw import measure as instrument
 from busbw.backends.base import Backend, Operation
 from busbw.environment import in_blocks
 from busbw.errors import BackendError, BusbwError, ClockError
@@ -122,6 +123,63 @@ def test_what_one_rank_cannot_bind_is_a_failed_case_for_all_and_everything_is_gi
         assert outcome.error == "cannot be prepared: rank 1 says: no room for what the operation needs besides"
     assert [backend.held for backend in backends] == [0, 0, 0]
     assert all(backend.bound > 0 for backend in backends)
+
+
+class OutOfMemory(WrappingBackend):
+    """What torch raises when a GPU is full is no BackendError."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.raises = (BackendError, torch.OutOfMemoryError)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("count_wrong", "its data could not be checked on 1 of 3 ranks: rank 1 says: no room on rank 1"),
+        ("fill", "cannot be prepared: rank 1 says: no room on rank 1"),
+        ("poison", "cannot be prepared: rank 1 says: no room on rank 1"),
+    ],
+)
+@pytest.mark.parametrize("fails_at", [1, 2])
+def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
+    step: str, said: str, fails_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before timing and after it."""
+    there = getattr(instrument, step)
+    turns = {rank: itertools.count(1) for rank in range(3)}
+    ranks: dict[int, int] = {}
+
+    def without_room(buffer: torch.Tensor, *given: object) -> object:
+        rank = ranks[buffer.data_ptr()]
+        if rank == 1 and next(turns[rank]) == fails_at:
+            message = "no room on rank 1"
+            raise torch.OutOfMemoryError(message)
+        return there(buffer, *given)
+
+    class Known(OutOfMemory):
+        """Its buffers tell whose they are."""
+
+        def allocate(self, count: int, dtype: str) -> torch.Tensor:
+            made = self.inner.allocate(count, dtype)
+            ranks[made.data_ptr()] = self.rank
+            return made
+
+    monkeypatch.setattr(instrument, step, without_room)
+    for outcome in measure_everywhere(FakeWorld(3), case("all_reduce", 64, 3), wrap=Known):
+        assert isinstance(outcome, Failed), outcome
+        assert outcome.error == said
+
+
+def test_buffers_that_cannot_be_settled_are_an_error_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_room(_buffer: torch.Tensor, _redop: str) -> None:
+        message = "no room"
+        raise torch.OutOfMemoryError(message)
+
+    monkeypatch.setattr(instrument, "settle", without_room)
+    one = case("all_reduce", 64, 3, in_place=True)
+    errors = errors_of(measure_everywhere(FakeWorld(3), one, wrap=OutOfMemory))
+    assert [(type(error), str(error)) for error in errors] == [(BackendError, "no room")] * 3
 
 
 def test_an_op_that_raises_while_it_is_timed_breaks_the_world() -> None:

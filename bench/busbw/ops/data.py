@@ -14,6 +14,10 @@ from busbw.ops.base import REDUCED, Span
 PERIOD = 1021
 _MOVED_TOP = 126
 _PHASE_STEP = 37
+_PERIODS_AT_ONCE = 4096
+"""Compared at a time, about 4 million elements: torch counts on a GPU by writing truth values and then int64 of them
+(count_nonzero_cuda, ATen/native/TensorAdvancedIndexing.cpp), 9 B an element, and a buffer may leave no such room.
+"""
 
 TORCH_DTYPES: dict[str, torch.dtype] = {
     "float32": torch.float32,
@@ -167,7 +171,8 @@ def count_wrong(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -
         part = buffer[start : start + span.length]
         row = made_of.row(span).to(buffer.device)
         whole = span.length // PERIOD * PERIOD
-        wrong += int(torch.count_nonzero(part[:whole].view(-1, PERIOD) != row))
+        for periods in part[:whole].view(-1, PERIOD).split(_PERIODS_AT_ONCE):
+            wrong += int(torch.count_nonzero(periods != row))
         wrong += int(torch.count_nonzero(part[whole:] != row[: span.length - whole]))
         start += span.length
     return wrong
