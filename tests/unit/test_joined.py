@@ -441,15 +441,36 @@ def test_ranks_that_do_not_come_are_named() -> None:
     first.tell(Order(status=1))  # when nothing is to be measured, nobody is missed
 
 
-def test_a_taken_port_and_a_missing_rank_0_are_said() -> None:
+@pytest.mark.parametrize(
+    ("host", "why"), [("127.0.0.1", "Connection refused"), ("nosuch.invalid", "[nN]ame"), ("a..b", "label empty")]
+)
+def test_a_rank_0_that_is_not_there_is_said_in_one_line(host: str, why: str, capfd: pytest.CaptureFixture[str]) -> None:
+    port = free_port()
+    words = rf"rank 1 of 2 \(host .*\) cannot reach rank 0 at {host} port {port}: .*{why}.*, for 0\.5 s; MASTER_ADDR"
+    with pytest.raises(LaunchError, match=words):
+        StoreMeeting(seat(1), host, port, 0.5)
+    assert capfd.readouterr().err == "", "where torch would print the stack of its own functions"
+
+
+def test_a_rank_that_comes_before_rank_0_waits_for_it() -> None:
+    port = free_port()
+    others: list[StoreMeeting] = []
+    comes = threading.Thread(target=lambda: others.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0)))
+    comes.start()
+    comes.join(0.3)
+    assert not others
+    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
+    comes.join()
+    assert [one.store for one in others] == [first.store]
+
+
+def test_a_taken_port_is_said() -> None:
     with socket.socket() as taken:
         taken.bind(("0.0.0.0", 0))  # noqa: S104 - what rank 0 would take
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"cannot open a port for the others at .* port {port}: .*MASTER_PORT"):
             StoreMeeting(seat(0), "127.0.0.1", port, 1.0)
-    with pytest.raises(LaunchError, match=r"rank 1 of 2 \(host .*\) cannot reach rank 0 at 127\.0\.0\.1 port "):
-        StoreMeeting(seat(1), "127.0.0.1", free_port(), 0.5)
 
 
 class FakeMeeting:

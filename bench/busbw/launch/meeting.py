@@ -19,7 +19,7 @@ from busbw.backends import BACKENDS, backend_named
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
 from busbw.launch.promises import Seat, port_in, promised
-from busbw.launch.ways import address_towards, elsewhere, use_the_way_to
+from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_for
 from busbw.plan import Plan
 from busbw.records import Record
 from busbw.resume import Remaining
@@ -101,9 +101,11 @@ class StoreMeeting:
         timeout = timedelta(seconds=timeout_seconds)
         keeps = serves and seat.lead
         try:
+            if not keeps:
+                wait_for(host, port, timeout_seconds)
             # Everywhere, not at ``host``: rank 0 may know its own host by an address that others do not reach it by.
             self._kept = dist.TCPStore("0.0.0.0" if keeps else host, port, None, keeps, timeout, wait_for_workers=False)  # noqa: S104
-        except RuntimeError as error:
+        except (RuntimeError, LaunchError) as error:
             what = "open a port for the others at" if keeps else "reach rank 0 at"
             message = (
                 f"rank {seat.rank} of {seat.size} (host {socket.gethostname()}) cannot {what} {host} port {port}: "

@@ -6,9 +6,34 @@ A host's own name is often of no use there: many systems have it resolve to the 
 import ipaddress
 import os
 import socket
+import time
 from collections.abc import Sequence
 
 import psutil
+
+from busbw.errors import LaunchError
+
+_AGAIN_SECONDS = 0.2
+
+
+def wait_for(host: str, port: int, seconds: float) -> None:
+    """Wait until somebody listens at ``port`` of ``host``. Raises LaunchError, with what the last attempt met, when
+    nobody has within ``seconds``.
+
+    torch waits as well; but what it says when that was in vain is a page of its own functions in every rank.
+    """
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            # Never 0, which would not wait for an answer at all.
+            socket.create_connection((host, port), max(deadline - time.monotonic(), _AGAIN_SECONDS)).close()
+        except (OSError, UnicodeError) as error:
+            if time.monotonic() + _AGAIN_SECONDS > deadline:
+                message = f"{getattr(error, 'strerror', None) or error}, for {seconds:g} s"
+                raise LaunchError(message) from error
+            time.sleep(_AGAIN_SECONDS)
+        else:
+            return
 
 
 def use_the_way_to(*hosts: str) -> None:
