@@ -184,16 +184,19 @@ def refuse_options(given: Iterable[str]) -> None:
         raise UsageError(message)
 
 
-def refuse_another_world(run: Run, schema: int, *, launcher: str, ranks: int, host: str) -> None:
+def refuse_another_world(
+    run: Run, schema: int, *, launcher: str, ranks: int, host: str, by_this_busbw: bool = True
+) -> None:
     """Raise LaunchError, listing every difference, when this is not the world that ``run`` was measured in.
 
-    ``schema`` is the one that the run was written in; ``host`` is this host, which must be one of the run's.
+    ``schema`` is the one that the run was written in; ``host`` is this host, which must be one of the run's. Not
+    ``by_this_busbw``: another one is to go on with it, of which nothing is known here.
     """
     differences = [
         f"{what}: {then} then, {now} now"
         for what, then, now in (
-            ("schema", schema, SCHEMA),
-            ("busbw", run.busbw, __version__),
+            ("schema", schema, SCHEMA if by_this_busbw else schema),
+            ("busbw", run.busbw, __version__ if by_this_busbw else run.busbw),
             ("launcher", run.launcher, launcher),
             ("ranks", len(run.hosts), ranks),
         )

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import launch, store
+from busbw import __version__, launch, store
 from busbw.cli import main
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import FLAVOURS
@@ -239,7 +239,7 @@ def test_ctrl_c_ends_the_following_and_not_the_job(monkeypatch: pytest.MonkeyPat
 
 
 def broken_off(results: Path, hosts: tuple[str, ...] = ("n1.example.org", "n2.example.org"), **facts: JSON) -> Path:
-    """A run of two launches, of which one was measured."""
+    """A run of two launches in Slurm, of which one was measured."""
     stored = synthetic_run(
         [case("all_reduce", 64)],
         machine=Machine(hosts=hosts, facts={"variables": JOB, **facts}),
@@ -247,7 +247,7 @@ def broken_off(results: Path, hosts: tuple[str, ...] = ("n1.example.org", "n2.ex
         samples=3,
     )
     wanted = msgspec.structs.replace(read_suite("quick"), launches=2, ranks=None)
-    run = msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(wanted.as_json())))
+    run = msgspec.structs.replace(stored.run, plan=json.loads(json.dumps(wanted.as_json())), launcher="srun")
     return write_synthetic(results, StoredRun(stored.path, run, stored.rows[:2], ()))
 
 
@@ -279,10 +279,45 @@ def test_a_run_is_resumed_in_a_world_like_its_own_alone(slurm: Path) -> None:
     assert busbw("submit", "--resume", "latest", *same, "--dry-run").exit_code == 0
 
 
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"launcher": "mpirun"}, "launcher: mpirun then, srun now"),
+        ({"launcher": "local"}, "launcher: local then, srun now"),
+        ({"busbw": "0.0.1"}, f"busbw: 0.0.1 then, {__version__} now"),
+    ],
+)
+def test_a_run_that_no_job_can_go_on_with_is_not_submitted(slurm: Path, changed: dict[str, str], words: str) -> None:
+    stored = store.read(broken_off(slurm / "results"))
+    run = msgspec.structs.replace(stored.run, **changed)
+    folder = write_synthetic(slurm / "other", StoredRun(stored.path, run, stored.rows, ()))
+    result = busbw("submit", "--resume", str(folder))
+    assert result.exit_code == 1
+    assert f"cannot be resumed here, because this is another world: {words}; make a run of its own" in result.stderr
+    assert not Path("script").exists(), "nothing may be submitted"
+
+
+def test_of_another_busbw_on_the_nodes_nothing_is_said(slurm: Path) -> None:
+    stored = store.read(broken_off(slurm / "results"))
+    run = msgspec.structs.replace(stored.run, busbw="0.0.1")
+    folder = write_synthetic(slurm / "other", StoredRun(stored.path, run, stored.rows, ()))
+    assert busbw("submit", "--resume", str(folder), "--busbw", "/shared/old/busbw", "--dry-run").exit_code == 0
+
+
+def test_a_run_of_one_rank_is_that_of_a_step_of_one_task(slurm: Path) -> None:
+    stored = store.read(broken_off(slurm / "results"))
+    for launcher, status in (("local", 0), ("srun", 1)):
+        run = msgspec.structs.replace(stored.run, hosts=("n1",), launcher=launcher)
+        folder = write_synthetic(slurm / launcher, StoredRun(stored.path, run, stored.rows, ()))
+        assert busbw("submit", "--resume", str(folder), "--dry-run").exit_code == status
+
+
 def test_a_whole_run_is_not_submitted_again_but_for_more_launches(slurm: Path) -> None:
     stored = store.read(broken_off(slurm / "results"))
     whole = synthetic_run([case("all_reduce", 64)], machine=Machine(hosts=("n1", "n2")), launches=1, samples=3)
-    run = msgspec.structs.replace(whole.run, plan={**stored.run.plan, "launches": 1, "timing": {"blocks": 1}})
+    run = msgspec.structs.replace(
+        whole.run, launcher="srun", plan={**stored.run.plan, "launches": 1, "timing": {"blocks": 1}}
+    )
     folder = write_synthetic(slurm / "other", StoredRun(whole.path, run, whole.rows, ()))
     assert "nothing is missing in run" in refused("submit", "--resume", str(folder))
     more = busbw("submit", "--resume", str(folder), "--launches", "4", "--dry-run")

@@ -99,7 +99,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     Prints the number of the job. Exit status 0: submitted, or with --wait: the job ended well.
     """
     changes = {"backend": backend, "launches": launches, "path": path, "timeout_seconds": timeout_seconds}
-    order = _order(plan, nodes, ranks_per_node, resume, results_dir, changes)
+    order = _order(plan, nodes, ranks_per_node, resume, results_dir, busbw, changes)
     job = Job(
         run=order.options,
         nodes=order.shape.nodes,
@@ -149,6 +149,7 @@ def _order(
     ranks_per_node: int | None,
     resume: str | None,
     results_dir: Path,
+    busbw: str | None,
     changes: dict[str, Any],
 ) -> Order:
     """``changes`` go to the plan's fields of that name, which check them."""
@@ -158,7 +159,7 @@ def _order(
             raise UsageError(message)
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
-        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, **kept)
+        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
     if plan is None or nodes is None or ranks_per_node is None:
         message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
         raise UsageError(message)

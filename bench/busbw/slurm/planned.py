@@ -113,9 +113,11 @@ def resuming_order(
     ranks_per_node: int | None,
     launches: int | None,
     timeout_seconds: float | None = None,
+    busbw: str | None = None,
 ) -> Order:
-    """What the run in ``folder`` lacks, in a world like the one it began in. Raises UsageError for another world, and
-    when nothing is missing.
+    """What the run in ``folder`` lacks, in a world like the one it began in; ``busbw`` is the command that is to go on
+    with it (None: this one). Raises UsageError for another world, and when nothing is missing, and LaunchError when
+    a job could only find that it cannot go on with this run.
     """
     stored = store.read(folder)
     run = stored.run
@@ -131,6 +133,14 @@ def resuming_order(
     if not resume.lack_of(stored, wanted).launches:
         message = f"nothing is missing in run {run.id}; --launches asks for more of the same"
         raise UsageError(message)
+    resume.refuse_another_world(
+        run,
+        store.written_schema(folder),
+        launcher="srun" if len(run.hosts) > 1 else "local",  # a step of one task is no world
+        ranks=len(run.hosts),
+        host=run.hosts[0],
+        by_this_busbw=busbw is None,
+    )
     options = ["--resume", str(folder.absolute())]
     if launches is not None:
         options += ["--launches", str(launches)]
