@@ -378,13 +378,13 @@ def _found_everywhere(
         raise BackendError(message)
     if not raised_on and not unchecked_on:
         return int(everywhere)
+    # What an operation keeps to tell when it is checked is an error of a call.
+    what, count = ("the operation", raised_on) if raised_on else ("the operation or its check", unchecked_on)
     told = bench.backend.share(error if raised_on else unchecked)
     who = next(rank for rank, text in enumerate(told) if text)
-    if not raised_on:
-        return f"its data could not be checked on {unchecked_on} of {taking_part} ranks: rank {who} says: {told[who]}"
-    if raised_on < taking_part:
-        return f"the operation raised on {raised_on} of {taking_part} ranks: rank {who} says: {told[who]}"
-    return f"the operation raised on every rank: {told[who]}"
+    if count == taking_part:
+        return f"{what} raised on every rank: {told[who]}"
+    return f"{what} raised on {count} of {taking_part} ranks: rank {who} says: {told[who]}"
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:

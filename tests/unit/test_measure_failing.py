@@ -136,7 +136,7 @@ class OutOfMemory(WrappingBackend):
 @pytest.mark.parametrize(
     ("step", "said"),
     [
-        ("count_wrong", "its data could not be checked on 1 of 3 ranks: rank 1 says: no room on rank 1"),
+        ("count_wrong", "the operation or its check raised on 1 of 3 ranks: rank 1 says: no room on rank 1"),
         ("fill", "cannot be prepared: rank 1 says: no room on rank 1"),
         ("poison", "cannot be prepared: rank 1 says: no room on rank 1"),
     ],

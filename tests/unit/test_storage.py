@@ -368,7 +368,7 @@ def test_what_failed_on_one_rank_fails_the_case_and_not_the_run() -> None:
 
     for row in measure_everywhere(FakeWorld(3), case("storage_write", 64, 3), wrap=lambda one: Changed(one, spoilt)):
         assert isinstance(row, Failed)
-        assert row.error == "the operation raised on 1 of 3 ranks: rank 1 says: the disk is full"
+        assert row.error == "the operation or its check raised on 1 of 3 ranks: rank 1 says: the disk is full"
 
 
 def test_what_was_bound_is_given_back_where_another_rank_could_not_bind() -> None:
