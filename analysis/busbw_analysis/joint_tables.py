@@ -1,4 +1,4 @@
-"""What ``busbw fit`` prints of joint fits: one block a regime, for machines in base units and the same in words."""
+"""What is said of joint fits, by ``busbw fit`` and by the report: one block a regime, in base units and in words."""
 
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -7,13 +7,12 @@ from busbw.records import JSON
 from busbw.units import format_rate, format_time
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.evidence import LIBRARY
-from busbw_analysis.theory.identify import SYMBOLS
+from busbw_analysis.theory.identify import A_CALL, SYMBOLS
 from busbw_analysis.theory.joint import Estimate, Joint, OneRegime, Parameter, Together
 
-_PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
-_ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))
+PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
+ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))
 
-_A_CALL: Final = frozenset({"alpha", "per_call", "inner_alpha"})
 _BETWEEN: Final = frozenset({"alpha", "beta"})
 _INNER: Final = frozenset({"inner_alpha", "inner_beta"})
 _MEANING: Final[dict[Parameter, str]] = {
@@ -91,37 +90,57 @@ def joint_text(rows: Sequence[Row]) -> str:
 
 
 def _block(row: Row) -> Iterator[str]:
-    where = f"{row['placement']}{', more ranks than cores' if row['oversubscribed'] else ''}"
     if row["refused"] is not None:
-        yield f"joint fit · {where}"
+        yield f"joint fit · {place(row)}"
         yield f"  no joint fit: {row['refused']}"
         yield from (f"# left out: {reason}" for reason in row["left_out"])
         return
     ranks = ", ".join(map(str, row["ranks"]))
-    yield f"joint fit · {row['backend']} · {where} · {ranks} ranks · {', '.join(row['ops'])}"
-    yield aligned(_PARAMETER_COLUMNS, list(_parameter_lines(row)), [])
+    yield f"joint fit · {row['backend']} · {place(row)} · {ranks} ranks · {', '.join(row['ops'])}"
+    yield aligned(PARAMETER_COLUMNS, list(parameter_lines(row)), [])
     if row["algorithms"]:
-        yield aligned(_ALGORITHM_COLUMNS, [_algorithm_line(one) for one in row["algorithms"]], [])
-        own = f"({row['backend']})"
-        if any(own in f"{one['algorithm']}" and one["ties"] for one in row["algorithms"]):
-            yield f"# {own}: as {row['backend']} runs it, where a step may take several delays; others take one a round"
+        yield aligned(ALGORITHM_COLUMNS, [algorithm_line(one) for one in row["algorithms"]], [])
+        yield from (f"# {said}" for said in names_explained(row))
     yield from (f"  not separated: {mixed['reason']}; {mixed['needs']}" for mixed in row["not_separated"])
-    yield from (f"  held out, {check['held_out']}: {_verdict(check)}" for check in row["validations"])
+    yield from (f"  held out, {check['held_out']}: {verdict_on(check)}" for check in row["validations"])
+    yield f"# {formula(row)}, one set for all; {row['interval_note']}"
+    yield from (f"# {note}" for note in notes_on(row))
+    yield from (f"# left out: {reason}" for reason in row["left_out"])
+
+
+def place(row: Row) -> str:
+    """Where the ranks of a regime sit."""
+    return f"{row['placement']}{', more ranks than cores' if row['oversubscribed'] else ''}"
+
+
+def formula(row: Row) -> str:
+    """What was fitted, by the parameters that were looked for."""
     fitted = _fitted(row)
     carrier = "moved / R" if "shared" in fitted else "sent by a host / C" if "card" in fitted else "sent · β"
     inside = " + inside a host rounds · α_i + sent · β_i" if _INNER & fitted else ""
-    yield f"# T = c0 + rounds · α + {carrier}{inside} + added · γ, one set for all; {row['interval_note']}"
-    if row["by_hand"]:
-        yield f"# by hand, so that their algorithm is known: {', '.join(row['by_hand'])}"
-    yield from (f"# {note}" for note in row["notes"])
-    yield from (f"# left out: {reason}" for reason in row["left_out"])
+    return f"T = c0 + rounds · α + {carrier}{inside} + added · γ"
+
+
+def names_explained(row: Row) -> tuple[str, ...]:
+    """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
+    own = f"({row['backend']})"
+    if not any(own in f"{one['algorithm']}" and one["ties"] for one in row["algorithms"]):
+        return ()
+    return (f"{own}: as {row['backend']} runs it, where a step may take several delays; others take one a round",)
+
+
+def notes_on(row: Row) -> tuple[str, ...]:
+    """What was by hand, and what the fit says of itself."""
+    known = f"by hand, so that their algorithm is known: {', '.join(row['by_hand'])}"
+    return (*((known,) if row["by_hand"] else ()), *row["notes"])
 
 
 def _fitted(row: Row) -> set[str]:
     return {*row["parameters"], *(name for mixed in row["not_separated"] for name in mixed["parameters"])}
 
 
-def _parameter_lines(row: Row) -> Iterator[list[str]]:
+def parameter_lines(row: Row) -> Iterator[list[str]]:
+    """The cells of PARAMETER_COLUMNS: every parameter that was told, and every sum that was told alone."""
     for name, estimate in row["parameters"].items():
         where = " between hosts" if name in _BETWEEN and _INNER & _fitted(row) else ""
         yield _line(SYMBOLS[name], name, estimate, _MEANING[name] + where)
@@ -133,7 +152,7 @@ def _parameter_lines(row: Row) -> Iterator[list[str]]:
 def _line(symbol: str, name: Parameter, estimate: dict[str, JSON], note: str) -> list[str]:
     value = estimate["value"]
     ends = estimate["interval"] or [None, None]
-    rate = "" if name in _A_CALL or not value else f": {format_rate(1 / value)}"
+    rate = "" if name in A_CALL or not value else f": {format_rate(1 / value)}"
     bound = "; at 0, the fit would have liked less" if estimate["at_bound"] else ""
     return [symbol, _in_units(name, value), *(_in_units(name, end) for end in ends), f"{note}{rate}{bound}"]
 
@@ -141,10 +160,11 @@ def _line(symbol: str, name: Parameter, estimate: dict[str, JSON], note: str) ->
 def _in_units(name: Parameter, value: float | None) -> str:
     if value is None:
         return MISSING
-    return format_time(value * 1e9) if name in _A_CALL else f"{value * 1e9:.3g} ns/B"
+    return format_time(value * 1e9) if name in A_CALL else f"{value * 1e9:.3g} ns/B"
 
 
-def _algorithm_line(one: dict[str, JSON]) -> list[str]:
+def algorithm_line(one: dict[str, JSON]) -> list[str]:
+    """The cells of ALGORITHM_COLUMNS for one op."""
     rival = next((rival for rival in one["rivals"] if rival["algorithm"] == one["algorithm"]), None)
     # The same name without the backend's behind it is the formula of the textbook, which counts other delays.
     own = f"{one['algorithm']}".partition(" (")[0]
@@ -167,7 +187,8 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names) if rest <= 1 else f"{', '.join(names[:_NAMED])} and {rest} more"
 
 
-def _verdict(check: dict[str, JSON]) -> str:
+def verdict_on(check: dict[str, JSON]) -> str:
+    """What a fit came to on data that were kept from it."""
     if check["median_error"] is None:
         return str(check["note"])
     errors = f"{check['median_error']:.1%} (median), {check['worst_error']:.1%} (worst) of {check['count']}"

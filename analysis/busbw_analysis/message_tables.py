@@ -1,5 +1,5 @@
-"""What ``busbw fit`` says of messages between two ranks: which model predicts them, where a handshake begins, and what
-of LogGP and of the max-rate model this run can tell.
+"""What is said of messages between two ranks, by ``busbw fit`` and by the report: which model predicts them, where a
+handshake begins, and what of LogGP and of the max-rate model this run can tell.
 """
 
 import math
@@ -23,7 +23,7 @@ _MESSAGES_OF_A_PAIR: Final = 2
 
 _AT_MOST: Final = "that is the most it can be, for every rank received as many messages as it sent"
 
-_COLUMNS: Final = (
+COLUMNS: Final = (
     ("curve", ""),
     ("model", ""),
     ("α", ""),
@@ -32,6 +32,10 @@ _COLUMNS: Final = (
     ("jump", ""),
     ("held-out", "median/worst"),
     ("note", ""),
+)
+NOTES: Final = (
+    "one message, T = α + m β; * predicts held-out sizes best, or is simpler and no worse; α of LogGP: L + 2o",
+    "threshold: a handshake begins between these sizes, and time jumps up; α is that of short messages, β of long",
 )
 
 
@@ -159,15 +163,12 @@ def message_text(rows: Sequence[Row]) -> str:
     """``rows`` as aligned columns; "" where there are none."""
     if not rows:
         return ""
-    body = [_cells(row) for row in rows]
-    notes = (
-        "one message, T = α + m β; * predicts held-out sizes best, or is simpler and no worse; α of LogGP: L + 2o",
-        "threshold: a handshake begins between these sizes, and time jumps up; α is that of short messages, β of long",
-    )
-    return aligned(_COLUMNS, body, notes)
+    return aligned(COLUMNS, [cells(row) for row in rows], NOTES)
 
 
-def _cells(row: Row) -> list[str]:
+def cells(row: Row) -> list[str]:
+    """The cells of COLUMNS."""
+
     def shown(key: str, word: str) -> str:
         return MISSING if row.get(key) is None else word
 

@@ -46,6 +46,7 @@ from busbw_analysis.report_run import environment, glossary, missing_cases, ran_
 from busbw_analysis.report_storage import storage
 from busbw_analysis.report_trust import overlaps, trust
 from busbw_analysis.theory.choices import library_of_run
+from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
@@ -96,12 +97,13 @@ class Report:
 
 def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
+    regimes = joint_fits_of([judgement.dataset])
     if lacks_formulas(judgement.races):
-        regimes = joint_fits_of([judgement.dataset])
         races = races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
         judgement = replace(judgement, races=races)
-    page = page_of(judgement)
-    return Report(page.answer, report_html.render(page), report_text.render(page), report_json.render(judgement, page))
+    page = page_of(judgement, regimes)
+    machines = report_json.render(judgement, regimes, page)
+    return Report(page.answer, report_html.render(page), report_text.render(page), machines)
 
 
 def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
@@ -139,8 +141,8 @@ def _of_pairs(judgement: Judgement) -> Section | None:
     return pairs(judgement.matrices, judgement.splits, judgement.dataset.seats, judgement.pair_shares)
 
 
-def page_of(judgement: Judgement) -> Page:
-    """The page, in the order in which one should read it."""
+def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
+    """The page, in the order in which one should read it; ``regimes`` are the joint fits of its curves."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
     of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
@@ -162,7 +164,7 @@ def page_of(judgement: Judgement) -> Page:
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
             *_if_any(theory(judgement)),
-            fits(judgement),
+            fits(judgement, regimes),
             *((roofs,) if roofs else ()),
             missing_cases(dataset),
             trust(judgement),

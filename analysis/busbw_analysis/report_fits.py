@@ -1,9 +1,12 @@
-"""The part of a report about fits: each curve in its few numbers, and every refusal in words."""
+"""The part of a report about fits: each curve in its few numbers, every refusal in words, and what several tell."""
 
+from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
+from busbw_analysis.joint_tables import joint_rows
 from busbw_analysis.judge import Judgement
+from busbw_analysis.message_tables import message_rows
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -18,7 +21,10 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
+from busbw_analysis.report_joint import joint_fits
+from busbw_analysis.report_messages import messages
 from busbw_analysis.theory.fit import Bounds, Fit, Refused
+from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.validation import Validation
 
 _HELD_OUT: Final = (
@@ -29,8 +35,10 @@ _TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: 
 _RATE_UNITS: Final = {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s": 1.0}
 
 
-def fits(judgement: Judgement) -> Section:
-    """Every fit in its few numbers, and every refusal in words."""
+def fits(judgement: Judgement, regimes: Sequence[OneRegime]) -> Section:
+    """Every fit in its few numbers, and every refusal in words; models of a message and the joint fits of ``regimes``
+    beside them.
+    """
     fitted = [(curve.series.key.label, curve.fit) for curve in judgement.curves if isinstance(curve.fit, Fit)]
     refused = [
         (curve.series.key.label, curve.fit.reason) for curve in judgement.curves if isinstance(curve.fit, Refused)
@@ -61,7 +69,9 @@ def fits(judgement: Judgement) -> Section:
         blocks.append(Table("Curves without a fit", why, reasons))
     if not blocks:
         blocks.append(Paragraph("There is no curve to fit."))
-    return Section("fits", "Fits", tuple(blocks))
+    of_messages = messages(message_rows(judgement))
+    parts = (*((of_messages,) if of_messages else ()), *joint_fits(joint_rows(regimes)))
+    return Section("fits", "Fits", tuple(blocks), parts)
 
 
 def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:

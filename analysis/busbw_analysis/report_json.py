@@ -13,6 +13,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
   ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
   times are normal
+- ``messages``: models of one message of every curve between two ranks, with errors on held-out sizes, and ``joint``:
+  for every regime one set of parameters for all curves, ``not_separated``: what these data cannot tell, ``algorithms``
+  with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has both
 - ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
   where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
@@ -36,6 +39,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
 from typing import Final
 
@@ -44,14 +48,17 @@ import numpy as np
 
 from busbw.records import JSON
 from busbw_analysis.crossing_tables import crossing_rows
+from busbw_analysis.joint_tables import joint_rows
 from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve
+from busbw_analysis.message_tables import message_rows
 from busbw_analysis.page import Page
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus
 from busbw_analysis.report_models import in_words
 from busbw_analysis.theory.fit import Refused
+from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel
 
 LAYOUT: Final = 1
@@ -60,7 +67,7 @@ LAYOUT: Final = 1
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
-def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
+def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> dict[str, JSON]:
     """The judgement as plain dictionaries, lists, strings and finite numbers."""
     states = [row.state for row in judgement.dataset.cases]
     return {
@@ -72,6 +79,8 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
         "counts": {state: states.count(state) for state in _STATES},
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
+        "messages": plain(message_rows(judgement)),
+        "joint": plain(joint_rows(regimes)),
         "crossings": plain(crossing_rows(judgement.races)),
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": [
@@ -88,9 +97,9 @@ def document(judgement: Judgement, page: Page) -> dict[str, JSON]:
     }
 
 
-def render(judgement: Judgement, page: Page) -> str:
+def render(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> str:
     """``document`` as text, strictly JSON."""
-    return json.dumps(document(judgement, page), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(document(judgement, regimes, page), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def plain(value: object) -> JSON:

@@ -1,0 +1,160 @@
+"""What the report says of models over several curves: the words and numbers of ``busbw fit``, and nothing where it has
+none.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from busbw import store
+from busbw.cli import main
+from busbw.records import Case
+from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis import report
+from busbw_analysis.columns import Row
+from busbw_analysis.joint_fits import joint_fits_of
+from busbw_analysis.joint_tables import algorithm_line, joint_rows, parameter_lines
+from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.load import pool
+from busbw_analysis.message_tables import cells, message_rows
+from busbw_analysis.page import Paragraph, Section, Table
+from busbw_analysis.report_joint import joint_fits
+from busbw_analysis.report_messages import messages
+
+SIZES = tuple(2**exponent for exponent in range(3, 23))
+SAMPLE = Path(__file__).parents[2] / "results/samples/vm/20261121T081628.085Z-4ad500"
+
+
+def sweep(op: str, ranks: int, sizes: tuple[int, ...] = SIZES, variant: str | None = None) -> list[Case]:
+    return [case(op, size, ranks, variant=variant) for size in sizes]
+
+
+def judged(*cases: Case, launches: int = 6) -> Judgement:
+    world = World((Piece(20e-6, 1e-10),), sample_noise=0.02)
+    return judge(pool((synthetic_run(cases, world, machine=Machine(usable_cores=16), launches=launches),)))
+
+
+def usual(launches: int = 6) -> Judgement:
+    ring = sweep("all_reduce", 8, variant="by hand: ring")
+    return judged(*sweep("all_reduce", 8), *ring, *sweep("ping_pong", 2), launches=launches)
+
+
+def joint_of(judgement: Judgement) -> list[Row]:
+    return joint_rows(joint_fits_of([judgement.dataset]))
+
+
+def fits_of(judgement: Judgement) -> Section:
+    sections = report.page_of(judgement, joint_fits_of([judgement.dataset])).sections
+    return next(section for section in sections if section.anchor == "fits")
+
+
+def tables_of(section: Section) -> dict[str, Table]:
+    return {block.caption: block for block in section.blocks if isinstance(block, Table)}
+
+
+def texts(table: Table) -> list[list[str]]:
+    return [[cell.text for cell in row] for row in table.rows]
+
+
+def prose(section: Section) -> str:
+    return " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
+
+
+def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
+    judgement = usual()
+    one_message, together = fits_of(judgement).parts
+    rows, (joint,) = message_rows(judgement), joint_of(judgement)
+    shown, all_of_them = texts(tables_of(one_message)["Models of one message"]), [cells(row) for row in rows]
+    assert len(shown) == len(all_of_them) == 4
+    for line, whole in zip(shown, all_of_them, strict=True):
+        assert set(whole) - {"–"} <= {*line}
+    tables = tables_of(together)
+    assert texts(tables["Parameters of all curves together"]) == list(parameter_lines(joint))
+    algorithms = texts(tables["Algorithms"])
+    for line, one in zip(algorithms, joint["algorithms"], strict=True):
+        assert line == [cell for cell in algorithm_line(one) if cell != "–"]
+    held_out = texts(tables["What was kept from the fit, and predicted by it"])
+    assert [line[-1] for line in held_out] == [check["note"] for check in joint["validations"]]
+    for note in joint["notes"]:
+        assert note[1:] in prose(together)
+
+
+def test_verdicts_are_told_in_words() -> None:
+    one_message, together = fits_of(usual()).parts
+    assert "Hockney is taken, off by 0." in prose(one_message)
+    assert "left-out sizes: validated." in prose(one_message)
+    told = prose(together)
+    assert "One set of parameters for all_reduce and ping_pong on 2 and 8 ranks over gloo: α" in told
+    assert "not validated on" in told
+
+
+def test_the_json_has_what_the_command_has() -> None:
+    judgement = judge(pool((store.read(SAMPLE),)))
+    document = json.loads(report.compose(judgement).json)
+    said = json.loads(CliRunner().invoke(main, ["fit", str(SAMPLE), "--json"]).stdout)
+    assert document["joint"] == said["joint"]
+    assert len(document["joint"]) == 2
+    told = [{key: value for key, value in row.items() if key != "runs"} for row in said["messages"]]
+    assert document["messages"] == told
+
+
+def test_markdown_and_html_have_both() -> None:
+    written = report.compose(usual())
+    for text in (written.text, written.html):
+        assert "One message" in text
+        assert "All curves in one fit: one host" in text
+        assert "PLogP table" in text
+        assert "a byte through the link of one rank" in text
+
+
+def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
+    few, enough = (tables_of(fits_of(usual(launches)).parts[1]) for launches in (3, 6))
+    told = few["Parameters of all curves together"]
+    assert [column.name for column in told.columns] == ["Parameter", "Value", "Note"]
+    assert "no interval: 3 launches, 5 are needed" in told.note
+    assert "Low" in [column.name for column in enough["Parameters of all curves together"].columns]
+
+
+def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
+    judgement = judged(*sweep("ping_pong", 2))
+    (_, together) = fits_of(judgement).parts
+    ((alone, remedy), *_) = texts(tables_of(together)["Not separated by these data"])
+    assert alone.startswith("α and c0 cannot be told apart"), "a symbol is no word that begins with a capital"
+    assert remedy.startswith("add ")
+    assert "α + c0 only together" in prose(together)
+
+
+def test_all_that_competed_are_there_to_be_opened() -> None:
+    algorithms = [{"algorithm": "ring", "held_out_error": 0.012, "seen_error": 0.01}]
+    (row,) = joint_of(usual())
+    op, *others = row["algorithms"]
+    (section,) = joint_fits([{**row, "algorithms": [{**op, "rivals": algorithms}, *others]}])
+    table = tables_of(section)["All algorithms that competed"]
+    assert table.folded
+    assert texts(table) == [["all_reduce", "ring", "1.20", "1.00"]]
+
+
+def test_a_joint_fit_that_is_refused_says_why() -> None:
+    judgement = judged(*sweep("all_reduce", 4, SIZES[:3]))
+    (section,) = fits_of(judgement).parts
+    (row,) = joint_of(judgement)
+    assert row["refused"]
+    assert row["refused"] in prose(section)
+
+
+@pytest.mark.parametrize(("curves", "folded"), [(1, False), (5, True)])
+def test_a_long_table_of_messages_waits_to_be_asked_for(curves: int, folded: bool) -> None:  # noqa: FBT001 # a case
+    rows = message_rows(usual())
+    section = messages([{**row, "curve": f"{row['curve']} {number}"} for number in range(curves) for row in rows])
+    assert section is not None
+    assert tables_of(section)["Models of one message"].folded == folded
+    assert ("3 more curves are in the table." in prose(section)) == folded
+
+
+def test_where_no_message_was_sent_there_is_nothing_of_both() -> None:
+    judgement = judged(case("memory_copy", 1 << 20), case("memory_copy", 1 << 24))
+    assert fits_of(judgement).parts == ()
+    document = json.loads(report.compose(judgement).json)
+    assert document["messages"] == document["joint"] == []
