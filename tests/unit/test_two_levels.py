@@ -15,6 +15,7 @@ from busbw.errors import AnalysisError
 from busbw.schedules import ALGORITHMS, gloo
 from busbw.schedules.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw.units import format_time
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
@@ -56,7 +57,7 @@ class Machines:
         if algorithm == "binomial-tree":  # as its formula has it, all of it between hosts
             levels = (n - 1).bit_length()
             return self.call + 2 * levels * (self.alpha + size * self.beta) + levels * size * self.gamma
-        if algorithm not in {"ring", "multi-ring"}:
+        if op != "all_reduce" or algorithm not in {"ring", "multi-ring"}:
             return self.executed(op, algorithm, k, g, size)
         whole = (
             2 * (n - 1) * self.alpha
@@ -234,6 +235,40 @@ def test_rings_that_leave_a_host_at_different_ranks_gain_by_cards_of_their_own(o
     ring, rings = (predicted(fitted, 4, 8, 64 * MIB, name) for name in ("ring", "multi-ring"))
     assert rings == pytest.approx(machines.seconds("all_reduce", "multi-ring", 4, 8, 64 * MIB), rel=1e-6)
     assert rings == pytest.approx(ring) if one_card else rings < 0.3 * ring
+
+
+@pytest.mark.parametrize("one_card", [False, True])
+@pytest.mark.parametrize("shapes", [((2, 2), (2, 4), (2, 8)), ((2, 1), (4, 1), (8, 1))])
+def test_what_depends_on_cards_of_which_flat_curves_say_nothing_is_refused_with_both_times(
+    shapes: Sequence[tuple[int, int]],
+    one_card: bool,  # noqa: FBT001
+) -> None:
+    machines = Machines(one_card=one_card)
+    flat = [*seen(machines, "all_reduce", "ring", shapes), *seen(machines, "all_gather", "ring", shapes)]
+    fitted = fit_jointly(flat)
+    own, shared = (Machines(card).seconds("all_reduce", "multi-ring", 2, 8, 64 * MIB) for card in (False, True))
+    times = f"{format_time(own * 1e9)} with a card for each and {format_time(shared * 1e9)} with one for all"
+    with pytest.raises(AnalysisError, match=f"do not say whether the ranks of a host share a card.*{times}"):
+        predicted(fitted, 2, 8, 64 * MIB, "multi-ring")
+    (law,) = from_joint(fitted, "all_reduce", "multi-ring")
+    assert law.told(16, 2, 64 * MIB) is None
+    # A ring leaves a host once, and where bytes take no time it is no matter how many cards they go through.
+    assert predicted(fitted, 2, 8, 64 * MIB, "ring") == pytest.approx(
+        machines.seconds("all_reduce", "ring", 2, 8, 64 * MIB)
+    )
+    assert predicted(fitted, 2, 8, 64, "multi-ring") == pytest.approx(
+        machines.seconds("all_reduce", "multi-ring", 2, 8, 64), rel=1e-3
+    )
+    # Nor is it told by what may stay inside a host, and what else is known is no matter of cards.
+    other = [*seen(machines, "all_reduce", "recursive-doubling", shapes), *seen(machines, "all_gather", "ring", shapes)]
+    mixed = fit_jointly(other)
+    with pytest.raises(AnalysisError, match="do not say whether the ranks of a host share a card"):
+        predicted(mixed, 2, 8, 64 * MIB, "multi-ring")
+    assert predicted(mixed, 2, 8, 64 * MIB, "ring") > 0
+    # What is asked for helps.
+    ring, rings = (seen(machines, "all_reduce", name, ((2, 2), (4, 2), (2, 4))) for name in ("ring", "multi-ring"))
+    wanted = machines.seconds("all_reduce", "multi-ring", 2, 8, 64 * MIB)
+    assert predicted(fit_jointly([*ring, *rings]), 2, 8, 64 * MIB, "multi-ring") == pytest.approx(wanted, rel=1e-6)
 
 
 FLAT = [row for row in TEXTBOOK if not ALGORITHMS[row.op][row.algorithm].levels and row.op != "barrier"]

@@ -3,10 +3,22 @@ the ranks of a host send to others through one card; and what is known of an alg
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
-from busbw_analysis.theory.design import Observation, Parameter, candidates_of, possible_for
+from busbw_analysis.theory.design import (
+    Observation,
+    Parameter,
+    Terms,
+    candidates_of,
+    possible_for,
+    rows_of,
+    solve,
+    times_of,
+    told_in,
+)
 from busbw_analysis.theory.held_out import fitted
+from busbw_analysis.theory.identify import columns_of, identify
 from busbw_analysis.theory.rivals import Curve, chosen_terms
 from busbw_analysis.theory.terms import Term, candidates
 
@@ -26,13 +38,24 @@ _NEGLIGIBLE: Final = 0.001
 """Errors below it are not compared."""
 
 
-def carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+@dataclass(frozen=True, slots=True)
+class Carrier:
+    """The parameters that are ``wanted``, and in ``notes`` what has to be said of that. ``cards_told``: whether the
+    data say that each rank has a card of its own, or that those of a host share one.
+    """
+
+    wanted: tuple[Parameter, ...]
+    notes: tuple[str, ...] = ()
+    cards_told: bool = False
+
+
+def carrier(observations: Sequence[Observation]) -> Carrier:
     """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
     placement = observations[0].regime.placement
     if placement == "several ranks on several hosts":
         return _cards(observations)
     if placement != "one host":
-        return _LINKS, []
+        return Carrier(_LINKS)
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
     errors: dict[tuple[Parameter, ...], float] = {}
@@ -43,27 +66,30 @@ def carrier(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...],
     links, shared = errors[_LINKS], errors[_SHARED]
     told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
     if min(links, shared) > _ALIKE * max(links, shared):
-        return _LINKS, [f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"]
+        said = f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"
+        return Carrier(_LINKS, (said,))
     if shared < links:
-        return _SHARED, [f"the ranks share one path, whose rate is R: {told}"]
-    return _LINKS, [f"each rank has a path of its own: {told}"]
+        return Carrier(_SHARED, (f"the ranks share one path, whose rate is R: {told}",))
+    return Carrier(_LINKS, (f"each rank has a path of its own: {told}",))
 
 
-def _cards(observations: Sequence[Observation]) -> tuple[tuple[Parameter, ...], list[str]]:
+def _cards(observations: Sequence[Observation]) -> Carrier:
     """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
     known, _ = through_one_card([one for one in observations if one.algorithm is not None])
     terms = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
     if all(term.levels is None for term in terms.values()):
-        return _OWN_CARDS, []
+        return Carrier(_OWN_CARDS)
     own, one_card = (
         max(_NEGLIGIBLE, float(fitted(known, known, terms, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
     )
     told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
     if min(own, one_card) > _ALIKE * max(own, one_card):
-        return _OWN_CARDS, [f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"]
+        said = f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"
+        return Carrier(_OWN_CARDS, (said,))
     if one_card < own:
-        return _ONE_CARD, [f"the ranks of a host share one way to the others, whose rate is C: {told}"]
-    return _OWN_CARDS, [f"each rank has a way of its own to other hosts: {told}"]
+        said = f"the ranks of a host share one way to the others, whose rate is C: {told}"
+        return Carrier(_ONE_CARD, (said,), cards_told=True)
+    return Carrier(_OWN_CARDS, (f"each rank has a way of its own to other hosts: {told}",), cards_told=True)
 
 
 def untold(term: Term) -> str:
@@ -82,3 +108,17 @@ def through_one_card(observations: Sequence[Observation]) -> tuple[tuple[Observa
         if first is not None and not possible_for(first, own, _ONE_CARD):
             out[curve] = f"left out: {untold(first)}"
     return tuple(one for one in observations if one.curve not in out), list(out.values())
+
+
+def by_cards(observations: Sequence[Observation], terms: Terms) -> tuple[tuple[float, ...], ...]:
+    """The coefficients (in the order of PARAMETERS) of a fit with a card for each rank and of one with one card for a
+    host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
+    """
+    told = [one for one in observations if told_in(terms[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
+    rows, times = rows_of(told, terms), times_of(told)
+    if not rows[:, columns_of(("card",))].any():
+        rows, times = rows_of(observations, terms), times_of(observations)
+    return tuple(
+        tuple(solve(rows, times, columns_of(identify(rows, times, wanted).kept)).tolist())
+        for wanted in (_OWN_CARDS, _ONE_CARD)
+    )

@@ -13,8 +13,9 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError
+from busbw.units import format_time
 from busbw_analysis.theory.acceptance import LEAST_SIZES
-from busbw_analysis.theory.carriers import INNER, carrier, through_one_card, untold
+from busbw_analysis.theory.carriers import INNER, by_cards, carrier, through_one_card, untold
 from busbw_analysis.theory.design import (
     PARAMETERS,
     Floats,
@@ -63,6 +64,9 @@ _NOTHING_INSIDE: Final = (
     "all_to_all by two-level, by hand on several hosts with several ranks each"
 )
 
+_CARDS_MATTER: Final = 0.20
+"""A time that one card for a host would change by more than this share is not known where cards are not."""
+
 _RESAMPLES: Final = 400
 
 
@@ -103,7 +107,8 @@ class Joint:
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
-    which coefficients may be changed and no observation would notice.
+    which coefficients may be changed and no observation would notice. ``cards`` are the coefficients of a fit with a
+    card for each rank and of one with one card for a host, where these data do not tell them apart; else empty.
     """
 
     regime: Regime
@@ -124,11 +129,13 @@ class Joint:
     coefficients: tuple[float, ...]
     draws: tuple[tuple[float, ...], ...]
     unknown: tuple[tuple[float, ...], ...]
+    cards: tuple[tuple[float, ...], ...]
     seed: int
 
     def seconds(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> float:
         """What one call should take by ``term``. Raises AnalysisError when that depends on parameters that the data
-        cannot separate, or on what goes through one card and is not known of ``term``.
+        cannot separate, on whether the ranks of a host share a card where they do not tell that, or on what goes
+        through one card and is not known of ``term``.
         """
         if not told_in(term, self.wanted, ranks, hosts, size_bytes):
             message = f"{untold(term)}, and these data say that they share one; ask for a ring or for two levels"
@@ -140,6 +147,16 @@ class Joint:
             reasons = "; ".join(said)
             message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
             raise AnalysisError(message)
+        if self.cards and term.of_hosts_known(ranks, hosts, size_bytes):
+            own, one_card = (float(row @ np.asarray(coefficients)) for coefficients in self.cards)
+            if abs(one_card - own) > _CARDS_MATTER * max(one_card, own):
+                message = (
+                    f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data, which do not say "
+                    f"whether the ranks of a host share a card: it would take {format_time(own * 1e9)} with a card for "
+                    f"each and {format_time(one_card * 1e9)} with one for all; add all_reduce by a ring and by "
+                    "multi-ring, by hand on several hosts with several ranks each"
+                )
+                raise AnalysisError(message)
         return float(row @ np.asarray(self.coefficients))
 
     def interval(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
@@ -168,6 +185,7 @@ class Joint:
             coefficients=found.coefficients,
             draws=found.draws,
             unknown=found.unknown,
+            cards=by_cards(self.observations, terms) if self.cards else (),
         )
 
 
@@ -217,7 +235,8 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
     """
     observations = tuple(observations)
     refuse(observations)
-    wanted, notes = carrier(observations)
+    carried = carrier(observations)
+    wanted, notes = carried.wanted, list(carried.notes)
     if "card" in wanted:
         observations, left_out = through_one_card(observations)
         notes += left_out
@@ -233,7 +252,7 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
         rivals=outcome.rivals,
         terms={op: term for (op, name), term in outcome.terms.items() if name is None},
         curves=outcome.terms,
-        wanted=tuple(wanted),
+        wanted=wanted,
         validations=validations(observations, outcome.terms, wanted),
         of_curves=by_curve(observations, outcome.terms, wanted),
         notes=(
@@ -247,6 +266,7 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
         coefficients=found.coefficients,
         draws=found.draws,
         unknown=found.unknown,
+        cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.terms),
         seed=seed,
     )
 
