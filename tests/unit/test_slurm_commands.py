@@ -114,6 +114,11 @@ def test_a_path_that_is_missing_or_of_no_use_is_refused_before_anything_is_submi
     assert said in refused("submit", *arguments)
 
 
+def test_slurm_does_not_end_a_step_before_its_ranks_have_found_who_is_lost() -> None:
+    assert "--wait=121 " in busbw("submit", "quick", *WORLD, "--dry-run").stdout
+    assert "--wait=361 " in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
+
+
 def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
     assert " --timeout 300 --ranks 8\n" in busbw("submit", "quick", *WORLD, "--timeout", "300", "--dry-run").stdout
     assert "--timeout" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout

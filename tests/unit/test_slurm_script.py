@@ -48,6 +48,7 @@ JOBS = {
         exclusive=True,
         requeue=False,
         signal_seconds=0,
+        silence_seconds=300.4,
         comment="resumes 20261121T081628.085Z-4ad500",
         mpi="pmix",
         srun=("--cpu-bind=cores", "--label"),
@@ -107,7 +108,7 @@ def test_whatever_is_in_a_value_reaches_the_command_as_it_is(value: str, tmp_pat
         name=value,
     )
     argv = carried_out(render(job), folder)
-    started = ["srun", "--kill-on-bad-exit=0", "--wait=60", f"--mpi={value}", value]
+    started = ["srun", "--kill-on-bad-exit=0", "--wait=120", f"--mpi={value}", value]
     asked = [str(folder / "busbw"), "run", "--plan", value, f"--results-dir={value}"]
     assert argv == ["launches", *started, *asked]
 
@@ -131,7 +132,7 @@ def test_what_stands_behind_a_shipped_file_goes_to_the_run(tmp_path: Path) -> No
 
 def test_a_task_of_an_array_uses_as_many_nodes_as_its_number(tmp_path: Path) -> None:
     argv = carried_out(render(SHIPPED["scaling"]), tmp_path, SLURM_ARRAY_TASK_ID="4", SLURM_NTASKS_PER_NODE="3")
-    assert argv[argv.index("--wait=60") + 1 :][:2] == ["--nodes=4", "--ntasks=12"]
+    assert argv[argv.index("--wait=120") + 1 :][:2] == ["--nodes=4", "--ntasks=12"]
 
 
 @pytest.mark.parametrize("field", ["name", "partition", "nodelist", "comment", "mpi", "time"])

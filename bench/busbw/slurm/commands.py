@@ -108,6 +108,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         name=order.name,
         settings=planned.settings_of(results_dir, busbw),
         mpi=planned.mpi_for(order.plan, mpi),
+        silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         srun=srun,
         nodelist=nodelist or order.nodelist,
         comment=overview.resumption_of(order.resumed) if order.resumed else None,

@@ -1,5 +1,6 @@
 """The text of a batch script: a pure function of what a job is to be."""
 
+import math
 import re
 import shlex
 from collections.abc import Iterator
@@ -16,9 +17,8 @@ _PLAIN = re.compile(r"[A-Za-z0-9_@%+=:,./\[\]-]+")
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
-_SRUN = ("--kill-on-bad-exit=0", "--wait=60")
-"""A rank that died is found and named by the others, which Slurm must not end before they have written it down; after
-a minute it does."""
+_WORDS_SECONDS = 60
+"""What the ranks that are left have to say who is lost, and to write it down, once their patience is at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,7 @@ class Job:
 
     ``nodes`` are what the job gets; with ``node_counts`` it is an array whose tasks use so many of them, one after
     another. What is None is left to the cluster. ``mpi`` is what srun is told of the MPI library (pmi2, pmix).
+    ``silence_seconds`` is how long the plan's ranks wait for one that says nothing: srun ends the others no sooner.
     ``before`` are lines of shell before the run (``module load …``), ``after`` lines that follow it and find its folder
     in ``$run``; they decide the exit status. ``about`` are the comments at the top. Raises UsageError for a value that
     a batch script cannot hold.
@@ -72,6 +73,7 @@ class Job:
     exclusive: bool = False
     requeue: bool = True
     signal_seconds: int = SIGNAL_SECONDS
+    silence_seconds: float = 60.0
     node_counts: tuple[int, ...] = ()
     comment: str | None = None
     mpi: Word | None = None
@@ -178,7 +180,9 @@ def _assignments(job: Job) -> Iterator[str]:
 
 
 def _command(job: Job) -> Iterator[str]:
-    srun: list[Word] = ["srun", *_SRUN]
+    # A rank that died is found and named by the others, which Slurm must not end before they have written it down.
+    wait = math.ceil(job.silence_seconds) + _WORDS_SECONDS
+    srun: list[Word] = ["srun", "--kill-on-bad-exit=0", f"--wait={wait}"]
     tasks: tuple[Word, ...] = ()
     run = job.run
     if job.mpi is not None:
