@@ -8,7 +8,7 @@ system states and the catalogue. Where none is known there is no roof: a percent
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from busbw.catalogue import Catalogue, Peak
@@ -187,6 +187,8 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
         drive = drive_of(dataset.environment(host), str(device), rows)
         if isinstance(drive, str):
             return NoRoof(f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}")
+        if drive.practical_of == "reads" and series.key.op != "storage_read":
+            drive = replace(drive, practical=None, practical_source=None, practical_of=None)
         words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
         found.append((drive, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])

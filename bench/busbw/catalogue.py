@@ -181,6 +181,7 @@ class _File(Record, frozen=True, kw_only=True):
 class Peak:
     """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
     and the ``source`` of the nominal value: a URL, or who states it; ``practical_source`` is that of the practical one.
+    ``practical_of``: of what the practical value is where it is not of both directions (``reads`` of a drive).
     ``kind`` is that of the row that it is by, where there is one.
     """
 
@@ -191,6 +192,7 @@ class Peak:
     source: str
     practical_source: str | None = None
     kind: Kind | None = None
+    practical_of: str | None = None
 
     def times(self, count: int, what: str) -> "Peak":
         """``count`` of these together."""
@@ -204,7 +206,14 @@ class Peak:
         if self.practical is None:
             return f"nominal ({by})"
         source = "" if self.practical_source is None else f" (source: {self.practical_source})"
-        return f"nominal ({by}), {format_rate(self.practical)} in practice{source}"
+        return f"nominal ({by}), {self.practical_in_words} in practice{source}"
+
+    @property
+    def practical_in_words(self) -> str | None:
+        """``6.5 GB/s of reads``; None where it is not known."""
+        if self.practical is None:
+            return None
+        return format_rate(self.practical) + (f" of {self.practical_of}" if self.practical_of else "")
 
 
 @dataclass(frozen=True, slots=True)

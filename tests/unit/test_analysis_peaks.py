@@ -612,10 +612,19 @@ def test_files_are_under_the_link_of_their_drive() -> None:
     assert found.practical == pytest.approx(6.5e9 / 4)
     for said in (
         "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal (source: ",
-        "), 6.5 GB/s in practice (source: https://",
+        "), 6.5 GB/s of reads in practice (source: https://",
         "shared by 4 ranks",
     ):
         assert said in found.denominator
+
+
+@pytest.mark.parametrize("op", ["storage_write", "checkpoint_save"])
+def test_what_a_drive_reads_in_practice_is_no_roof_over_writes(op: str) -> None:
+    found = roof(op, machine=files_on("/dev/nvme0n1p2"))
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(7.87692e9 / 4)
+    assert found.practical is None
+    assert "in practice" not in found.denominator
 
 
 def test_the_eleventh_drive_is_not_the_second() -> None:
