@@ -126,7 +126,7 @@ def _files(files: Sequence[Stored]) -> Table:
     notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways if way in WAYS)]
     notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files)]
     columns, cells = without_empty(_COLUMNS, rows)
-    return Table("Files", columns, cells, row_headers=1, note=" ".join(notes))
+    return Table("Files", columns, cells, row_headers=1, note=" ".join([*notes, *_no_practical(files)]))
 
 
 def _told(one: Stored) -> float | None:
@@ -177,7 +177,8 @@ def _saves(saves: Sequence[Stored]) -> Table:
         for one in saves
     )
     columns, cells = without_empty(_SAVE_COLUMNS, rows)
-    return Table("Checkpoints", columns, cells, note=" ".join([_ends(saves), *_slowest(saves)]))
+    notes = [_ends(saves), *_slowest(saves), *_no_practical(saves)]
+    return Table("Checkpoints", columns, cells, note=" ".join(notes))
 
 
 def _ends(files: Sequence[Stored]) -> str:
@@ -189,6 +190,11 @@ def _ends(files: Sequence[Stored]) -> str:
 def _slowest(files: Sequence[Stored]) -> Iterator[str]:
     if any(one.ranks > 1 and not one.whole for one in files):
         yield "Where no common clock was told, or a save ran beside computation, over the time of the slowest rank."
+
+
+def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
+    if any(one.op != "storage_read" and one.nominal is not None and one.practical is None for one in files):
+        yield "No share of practical for what is written: the catalogue knows what drives read in practice, no more."
 
 
 def _giga(rate: float | None) -> Cell:

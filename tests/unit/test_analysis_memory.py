@@ -453,6 +453,20 @@ def test_a_checkpoint_is_durable_after_its_time() -> None:
     assert "Checkpoints: Operation | Ranks | Size S | Blocked | Durable after" in every_text(storage_section(judgement))
 
 
+def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
+    why = "No share of practical for what is written: the catalogue knows what drives read in practice"
+    for op in ("storage_write", "checkpoint_save", "storage_read"):
+        judgement = judged(
+            [case(op, 64 * MIB, 2, variant=VARIANT if op != "checkpoint_save" else None)], STORING, ON_DRIVE
+        )
+        (one,) = judgement.files
+        text = every_text(storage_section(judgement))
+        assert "Of nominal" in text
+        assert (one.practical is None, why in text, "Of practical" not in text) == (3 * (op != "storage_read",))
+    unknown = judged([case("checkpoint_save", 64 * MIB, 2)], STORING)
+    assert why not in every_text(storage_section(unknown)), "there is no percentage at all"
+
+
 # --- the hierarchy ---------------------------------------------------------------------------------------------------
 
 
