@@ -1,5 +1,6 @@
 """The catalogue of peaks: the shipped rows hold together, and a user's file is taken or refused in words."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,16 @@ def test_every_shipped_row_has_its_source_and_month(shipped: Catalogue) -> None:
     assert len(rows) > 60
     assert all(row.source.startswith("https://") and row.looked_up.startswith("20") for row in rows)
     assert all(shipped.origin(row) is None for row in rows)
+
+
+def test_what_is_on_github_is_cited_by_the_page_that_states_it_and_its_commit(shipped: Catalogue) -> None:
+    rows: list[Rate | Gpu] = [*shipped.rates, *shipped.gpus]
+    pages = {page for row in rows for page in (row.source, row.practical_source) if page and "github.com/" in page}
+    assert len(pages) > 10
+    for page in pages:
+        assert "/tree/" not in page, "a folder states nothing"
+        if "/blob/" in page:
+            assert re.search("/blob/[0-9a-f]{40}/.+", page), page
 
 
 def test_no_two_rows_answer_to_the_same_name(shipped: Catalogue) -> None:
