@@ -83,6 +83,15 @@ class CudaDevice:
         self._sweep: torch.Tensor | None = None
         self._operands: tuple[torch.Tensor, torch.Tensor, torch.Tensor] | None = None
         self._computations: dict[int, Callable[[], object]] = {}
+        # torch hands out 32 streams in turns: one more for each capture or pair would now and then be the other one's,
+        # and what is to run beside a stream would run on it.
+        self._captured_on, self._beside = (
+            torch.cuda.Stream(index)  # type: ignore[no-untyped-call] # as above
+            for _ in range(2)
+        )
+        if self._captured_on == self._beside:
+            message = f"torch gave one stream of {self.name} twice, so nothing can run beside what is captured"
+            raise BackendError(message)
 
     def mark(self) -> Mark:
         """A new event that keeps time."""
@@ -127,7 +136,7 @@ class CudaDevice:
         """
         self.synchronise()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, stream=self._captured_on, capture_error_mode="thread_local"):
             for call in calls:
                 call()
         self.synchronise()
@@ -135,7 +144,7 @@ class CudaDevice:
 
     def together(self, one: Callable[[], object], other: Callable[[], object]) -> Callable[[], object]:
         """On the current stream and one beside it, which an event forks off and another one joins again."""
-        beside = torch.cuda.Stream(self.index)  # type: ignore[no-untyped-call] # as above
+        beside = self._beside
         begun, ended = _event(), _event()
 
         def both() -> None:

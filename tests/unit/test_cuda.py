@@ -1,7 +1,9 @@
 """What is asked of torch.cuda, and in which order, by a stand-in for it. No GPU is needed, and none is proved right."""
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 from types import SimpleNamespace
 
@@ -32,6 +34,13 @@ GHZ = 1.5
 HUNDRED = 100
 
 
+@dataclass
+class Named:
+    """What is the same when its name is."""
+
+    name: str
+
+
 class Gpu:
     """The part of torch.cuda that is used. Everything is done at once; ``asked`` is what was asked, in order.
 
@@ -41,6 +50,7 @@ class Gpu:
     def __init__(self) -> None:
         self.asked: list[object] = []
         self.now_ns = 0.0
+        self.handed_out: Iterator[int] = itertools.count()
         gpu = self
 
         class Event:
@@ -64,9 +74,11 @@ class Gpu:
                 assert end.at_ns is not None
                 return (end.at_ns - self.at_ns) / 1e6
 
-        class Stream:
-            def __init__(self, name: object) -> None:
-                self.name = f"beside {name}"
+        class Stream(Named):
+            """One of 32 that torch hands out in turns."""
+
+            def __init__(self, index: object = 0) -> None:
+                super().__init__(f"stream {next(gpu.handed_out) % 32} of {index}")
 
             def wait_event(self, event: Event) -> None:
                 assert event.at_ns is not None
@@ -78,6 +90,7 @@ class Gpu:
 
         self.event, self.graph_type, self.stream_type = Event, CUDAGraph, Stream
         self.current = "main of 0"
+        self.default_capture_stream: Named | None = None
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         properties = SimpleNamespace(L2_cache_size=1 << 20, uuid=UUID)
@@ -108,15 +121,18 @@ class Gpu:
         self.current = before
 
     def current_stream(self, index: int | None = None) -> object:
-        stream = self.stream_type(index)
+        stream = self.stream_type.__new__(self.stream_type)
         stream.name = self.current if index is None else f"main of {index}"
         return stream
 
     @contextmanager
-    def capture(self, graph: object, *, capture_error_mode: str) -> Iterator[None]:
+    def capture(self, graph: object, *, capture_error_mode: str, stream: Named | None = None) -> Iterator[None]:
         assert isinstance(graph, self.graph_type)
+        if stream is None:
+            stream = self.default_capture_stream = self.default_capture_stream or self.stream_type()
         self.asked.append(("capture", capture_error_mode))
-        yield
+        with self.switched(stream.name):
+            yield
         self.asked.append("captured")
 
 
@@ -207,14 +223,30 @@ def test_two_streams_run_at_once_between_what_comes_before_and_after(gpu: Gpu, d
     )
     gpu.asked.clear()
     both()
+    beside = gpu.asked[1][1]  # type: ignore[index] # what is asked of streams is pairs
+    assert beside != "main of 0"
     assert gpu.asked == [
         ("put on", "main of 0"),
-        ("waits", "beside 0"),
-        ("other", "beside 0"),
-        ("put on", "beside 0"),
+        ("waits", beside),
+        ("other", beside),
+        ("put on", beside),
         ("one", "main of 0"),
         ("waits", "main of 0"),
     ]
+
+
+def test_two_streams_are_two_in_a_capture_too_however_many_torch_has_handed_out(gpu: Gpu, device: CudaDevice) -> None:
+    for taken in range(33):
+        ran_on: list[str] = []
+        both = device.together(lambda: ran_on.append(gpu.current), lambda: ran_on.append(gpu.current))  # noqa: B023
+        device.capture([both])
+        assert len(set(ran_on)) == 2, taken
+
+
+def test_one_stream_under_two_names_is_refused(gpu: Gpu) -> None:
+    gpu.handed_out = itertools.repeat(7)
+    with pytest.raises(BackendError, match="one stream of cuda:0 twice"):
+        CudaDevice(0)
 
 
 def test_work_of_another_gpu_waits_for_this_one_and_this_one_for_it(gpu: Gpu, device: CudaDevice) -> None:
