@@ -33,6 +33,67 @@ def test_a_message_that_is_explained_is_one_that_busbw_gives(fragment: str) -> N
     assert fragment in SOURCE
 
 
+PROVOKED = {
+    "integration/test_torchrun.py": ("leave --ranks out or make them agree", "did not answer during", "is there twice"),
+    "integration/test_mpi.py": (
+        "cannot start ranks of backend",
+        "it runs below:",
+        "mpi4py cannot load an MPI library:",
+        "world is one launch; the plan's",
+        "did not answer during",
+    ),
+    "integration/test_resume.py": (
+        "launch(es) of run",
+        "are still missing",
+        "nothing is missing in run",
+        "is still going on, or is being resumed by somebody else",
+    ),
+    "integration/test_faults.py": (
+        "hangs: it does not answer",
+        "was killed by",
+        "exited with status",
+        "without a word",
+        "cannot start rank",
+        "case(s) failed",
+        "cannot make the run folder",
+        "cannot open the rendezvous on",
+        "give another port with --port",
+        "the rows before are kept",
+    ),
+    "integration/test_storage.py": ("no files can be made:", "does not exist", "is on a file system that is mounted"),
+    "unit/test_slurm_follow.py": (
+        "can be seen in",
+        "it reached its time limit",
+        "a node went down",
+        "it was cancelled",
+        "its script ended with an error",
+    ),
+    "unit/test_joined.py": ("ranks have not come", "has heard nothing from rank 0", "reach rank 0 at", "came twice to"),
+    "unit/test_mpi.py": (
+        "a launcher that busbw does not know",
+        "mpi4py has not loaded an MPI library within",
+        "ended before it said which rank it was",
+        "does not understand",
+    ),
+    "cluster/test_slurm.py": (
+        "the partition has fewer nodes than were asked for",
+        "start the ranks with",
+        "no run came of it: the step ended with exit status",
+        "did not answer during",
+        "ended at the end of a block by",
+        "requeued; going on with run",
+    ),
+    "cluster/test_launchers.py": ("the mpirun of Open MPI started the ranks, and mpi4py has loaded", "reach rank 0 at"),
+}
+"""File of tests → what it brings busbw to say of something that went wrong: the guide says what to do then."""
+
+
+@pytest.mark.parametrize(("file", "text"), [(file, text) for file, texts in PROVOKED.items() for text in texts])
+def test_a_message_that_tests_provoke_is_explained(file: str, text: str) -> None:
+    assert text in (ROOT / "tests" / file).read_text(encoding="utf-8"), "it is not provoked there any more"
+    assert any(text in fragment for fragment in FRAGMENTS)
+
+
 def test_the_table_of_messages_is_not_empty() -> None:
     assert len(FRAGMENTS) > 20
 
