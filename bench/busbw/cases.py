@@ -12,7 +12,7 @@ from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
-from busbw.ops.groups import Round, in_turn, pair_rounds, split_world
+from busbw.ops.groups import Round, in_turn, number_of_rounds, split_world
 from busbw.ops.nodes import on_node, takes_nodes
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
@@ -213,9 +213,9 @@ def _rounds(case: Case) -> int:
     """How many times a block of ``case`` warms up and samples: once, but for every round of pairs of the matrix."""
     if OPS[case.op].members != "pairs":
         return 1
-    groups = split_world(case.group, case.ranks)
-    by_group = [len(pair_rounds(group, together=case.variant != "alone")) for group in groups]
-    return sum(by_group) if case.variant == "alone" else max(by_group)
+    together = case.variant != "alone"
+    by_group = [number_of_rounds(len(group), together=together) for group in split_world(case.group, case.ranks)]
+    return max(by_group) if together else sum(by_group)
 
 
 def shares(case: Case, weights: Mapping[tuple[str, str], traffic.Weights]) -> Matrix:

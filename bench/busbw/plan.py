@@ -22,7 +22,7 @@ from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
-_MOST_RANKS = 1 << 20
+MOST_RANKS = 1 << 20
 _MANY_CORES = 1 << 10
 _LONGEST_TIMEOUT_SECONDS = 10**6
 _LARGEST_SEED = 10**18
@@ -137,7 +137,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "memory_nodes": lambda: _known(
                 "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(MOST_NODES)
             ),
-            "root": lambda: _known("root", (self.root,), range(_MOST_RANKS)),
+            "root": lambda: _known("root", (self.root,), range(MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
             "skew": lambda: traffic.skewed(2, self.skew),

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.errors import UsageError
-from busbw.ops.groups import pair_rounds, split_world
+from busbw.ops.groups import number_of_rounds, pair_rounds, split_world
 
 COLOUR = {
     # NCCL_TESTS_SPLIT, src/common.cu: ranks of one colour are one communicator
@@ -81,3 +81,9 @@ def test_alone_a_round_is_one_pair(members: list[int]) -> None:
     rounds = pair_rounds(tuple(members), together=False)
     assert all(len(one) == 1 for one in rounds)
     assert sorted(one[0] for one in rounds) == sorted(itertools.permutations(members, 2))
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_rounds_are_counted_as_they_are_made(together: bool) -> None:  # noqa: FBT001 - it is what differs
+    for size in range(1, 40):
+        assert number_of_rounds(size, together=together) == len(pair_rounds(tuple(range(size)), together=together))

@@ -150,6 +150,22 @@ def test_an_estimate_counts_what_is_done_with_files_besides_the_samples() -> Non
     assert of("checkpoint_save", "8MiB", mode="overlap") > of("checkpoint_save", "8MiB") + 1, "computing is balanced"
 
 
+def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 2^20 ranks there are 10^12."""
+
+    def make(*_: object, **__: object) -> None:
+        pytest.fail("pairs were made")
+
+    monkeypatch.setattr("busbw.ops.groups.pair_rounds", make)
+    monkeypatch.setattr("busbw.cases.pair_rounds", make, raising=False)
+
+    def of(pairs: plan.PairsChoice) -> float:
+        one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", pairs=pairs),))
+        return planned.estimated_seconds(one, planned.expand(one, 64, 8).cases)
+
+    assert of("alone") > 10 * of("together"), "4032 rounds, and 126"
+
+
 @given(
     op=st.sampled_from(sorted(name for name, op in OPS.items() if op.sized)),
     ranks=st.integers(1, 17),

@@ -184,6 +184,10 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("nosuch", *WORLD), f"plan 'nosuch' is neither a file nor a shipped suite ({', '.join(suites())})"),
         (("quick", "--nodes", "2-4", "--ranks-per-node", "1"), "--nodes '2-4': want a number (4), or several"),
         (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
+        (
+            ("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"),
+            "--nodes 1,99999999 with 8 rank(s) on each: 799999992 ranks; allowed: up to 1048576",
+        ),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
         (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': a batch script cannot hold line breaks"),
         (("quick", *WORLD, "--resume", "latest"), "a run that is resumed keeps its plan"),

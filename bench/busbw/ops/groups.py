@@ -84,3 +84,8 @@ def pair_rounds(members: Ranks, *, together: bool) -> tuple[Round, ...]:
     if together:
         return tuple(rounds)
     return tuple((pair,) for pairs in rounds for pair in pairs)
+
+
+def number_of_rounds(members: int, *, together: bool) -> int:
+    """How many ``pair_rounds`` there are of so many members, without making any."""
+    return 2 * (members - 1 + members % 2) if together else members * (members - 1)

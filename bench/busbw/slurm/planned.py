@@ -45,12 +45,20 @@ class Order:
 
 
 def shape_of(nodes: str, ranks_per_node: int) -> Shape:
-    """``4``, or ``1,2,4`` for an array of runs on so many. Raises UsageError for anything else."""
+    """``4``, or ``1,2,4`` for an array of runs on so many. Raises UsageError for anything else, and for more ranks than
+    a plan can have.
+    """
     words = [word.strip() for word in nodes.split(",")]
     if not all(word.isdecimal() and int(word) > 0 for word in words):
         message = f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)"
         raise UsageError(message)
     counts = tuple(dict.fromkeys(int(word) for word in words))
+    ranks = max(counts) * ranks_per_node
+    if ranks > plan.MOST_RANKS:
+        message = (
+            f"--nodes {nodes} with {ranks_per_node} rank(s) on each: {ranks} ranks; allowed: up to {plan.MOST_RANKS}"
+        )
+        raise UsageError(message)
     return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
 
 
