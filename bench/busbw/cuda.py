@@ -77,6 +77,7 @@ class CudaDevice:
         self.cache_bytes = int(getattr(properties, "L2_cache_size", 0)) or _LEAST_CACHE_BYTES
         if torch.version.hip is not None:
             self.cache_bytes = max(self.cache_bytes, _INFINITY_CACHE_BYTES)
+        self.uncapturable: str | None = None
         self._nvml = nvml_of(self.uuid, index)
         self._spin: Callable[[int], object] | None = getattr(torch.cuda, "_sleep", None)
         self._cycles_per_ns = 0.0
@@ -134,11 +135,27 @@ class CudaDevice:
         Only what this thread does may spoil the capture: NCCL's watchdog asks events in a thread of its own
         (https://github.com/pytorch/pytorch/pull/104555).
         """
+        if self.uncapturable is not None:
+            raise BackendError(self.uncapturable)
         self.synchronise()
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=self._captured_on, capture_error_mode="thread_local"):
-            for call in calls:
-                call()
+        before, refused = torch.cuda.current_stream(self.index), None
+        try:
+            with torch.cuda.graph(graph, stream=self._captured_on, capture_error_mode="thread_local"):
+                try:
+                    for call in calls:
+                        call()
+                except (RuntimeError, BackendError) as error:
+                    refused = error
+        except RuntimeError as error:
+            # torch skips what comes after its capture_end then: the stream stays the captured one, and the allocator
+            # takes a capture to be under way for ever.
+            torch.cuda.set_stream(before)
+            told = str(refused or error).strip().partition("\n")[0]
+            self.uncapturable = f"torch captures nothing more in this process, since a capture broke off ({told})"
+            raise refused or error from None
+        if refused is not None:
+            raise refused
         self.synchronise()
         return graph.replay
 

@@ -71,6 +71,9 @@ class Device(Protocol):
     address: str | None
     """Its place on PCI as the kernel writes it (``0000:1b:00.0``); None where nobody tells."""
 
+    uncapturable: str | None
+    """Why ``capture``, and with it ``compute``, would fail from now on; None while nothing is known to prevent it."""
+
     def mark(self) -> Mark:
         """A new mark, prepared so far that putting it costs nothing that could be done before."""
 

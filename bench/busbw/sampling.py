@@ -48,6 +48,10 @@ if TYPE_CHECKING:
     import torch
 
 
+_CAPTURED = {"graph", "overlap"}
+"""Modes that need what a device captures: the calls, or the computation beside them."""
+
+
 @dataclass(frozen=True, slots=True)
 class Bench:
     """What a rank measures with: its backend and clock, the timing rules, and the clock that all ranks share.
@@ -166,9 +170,13 @@ class _Sampler:
         return samples
 
     def settle(self, calls: int) -> str:
-        """From now on a sample has ``calls`` calls, captured where the mode is to replay them: what went wrong then."""
+        """From now on a sample has ``calls`` calls, captured where the mode is to replay them: what went wrong then, or
+        is known to go wrong with the computation that mode overlap captures.
+        """
         self.calls = calls
         device = self.bench.backend.device
+        if self.case.mode == "overlap" and device is not None:
+            return device.uncapturable or ""
         if self.case.mode == "graph" and device is not None and self.part is not None:
             try:
                 self.replays = device_loops.captured(device, [one.operation.call for one in self.part.sets], calls)
@@ -260,7 +268,7 @@ def sample(
     # A second call in a sample would find nothing prepared.
     calls = 1 if op.stores or op.fresh else calls_per_sample(case.mode, estimate, bench.timer_ns, budget, case.cache)
     error = sampler.settle(terms.calls or calls)
-    if case.mode == "graph" and (told := first_error(bench, error)) is not None:
+    if device is not None and case.mode in _CAPTURED and (told := first_error(bench, error)) is not None:
         raise Uncapturable(told)
     if device is not None and case.mode in ROWED:
         # The first row has everything that comes once, and a call within a row is not as long as one on its own.

@@ -1,6 +1,7 @@
 """What is asked of torch.cuda, and in which order, by a stand-in for it. No GPU is needed, and none is proved right."""
 
 import itertools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,6 +92,7 @@ class Gpu:
         self.event, self.graph_type, self.stream_type = Event, CUDAGraph, Stream
         self.current = "main of 0"
         self.default_capture_stream: Named | None = None
+        self.spoilt = self.underway = False
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         properties = SimpleNamespace(L2_cache_size=1 << 20, uuid=UUID)
@@ -106,6 +108,7 @@ class Gpu:
             "stream": lambda stream: self.switched(stream.name),
             "device": lambda name: self.switched(f"main of {name}"),
             "current_stream": self.current_stream,
+            "set_stream": lambda stream: setattr(self, "current", stream.name),
         }
         for name, stand_in in replaced.items():
             monkeypatch.setattr(torch.cuda, name, stand_in)
@@ -127,12 +130,22 @@ class Gpu:
 
     @contextmanager
     def capture(self, graph: object, *, capture_error_mode: str, stream: Named | None = None) -> Iterator[None]:
+        """In torch's own order: what is ``spoilt`` raises where the capture ends, and the rest is left undone."""
         assert isinstance(graph, self.graph_type)
+        if self.underway:
+            message = "captures_underway.empty() INTERNAL ASSERT FAILED"
+            raise RuntimeError(message)
         if stream is None:
             stream = self.default_capture_stream = self.default_capture_stream or self.stream_type()
         self.asked.append(("capture", capture_error_mode))
-        with self.switched(stream.name):
+        before, self.current, self.underway = self.current, stream.name, True
+        try:
             yield
+        finally:
+            if self.spoilt:
+                message = "operation failed due to a previous error during capture"
+                raise RuntimeError(message)
+            self.current, self.underway = before, False
         self.asked.append("captured")
 
 
@@ -214,6 +227,45 @@ def test_only_this_thread_may_spoil_a_capture_and_nothing_else_is_under_way(gpu:
     done = ("synchronize", 0)
     assert gpu.asked == [done, ("capture", "thread_local"), "a", "b", "captured", done]
     replay()
+    assert gpu.asked[-1] == "replay"
+
+
+def test_after_a_capture_that_broke_off_work_goes_on_and_no_other_is_tried(gpu: Gpu, device: CudaDevice) -> None:
+    def synchronises() -> None:
+        gpu.spoilt = True
+        message = "operation not permitted when stream is capturing\nfor debugging consider"
+        raise RuntimeError(message)
+
+    with pytest.raises(RuntimeError, match="not permitted when stream is capturing"):
+        device.capture([synchronises])
+    assert gpu.current == "main of 0", "as before it"
+    gpu.spoilt = False
+    said = (
+        "torch captures nothing more in this process, since a capture broke off (operation not permitted when stream is"
+    )
+    with pytest.raises(BackendError, match=re.escape(said)):
+        device.capture([lambda: None])
+    assert device.uncapturable == f"{said} capturing)"
+
+
+def test_a_capture_that_breaks_off_without_a_call_that_raises_says_why_too(gpu: Gpu, device: CudaDevice) -> None:
+    with pytest.raises(RuntimeError, match="failed due to a previous error"):
+        device.capture([lambda: setattr(gpu, "spoilt", True)])
+    assert gpu.current == "main of 0"
+    assert device.uncapturable is not None
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, BackendError])
+def test_a_call_that_raises_and_spoils_no_capture_leaves_room_for_the_next(
+    gpu: Gpu, device: CudaDevice, kind: type[Exception]
+) -> None:
+    def raises() -> None:
+        message = "a tensor of another size"
+        raise kind(message)
+
+    with pytest.raises(kind, match="a tensor of another size"):
+        device.capture([raises])
+    device.capture([lambda: gpu.asked.append("a")])()
     assert gpu.asked[-1] == "replay"
 
 

@@ -332,6 +332,17 @@ def test_calls_that_cannot_be_captured_fail_the_case_and_not_the_run(monkeypatch
         assert outcome.error == "cannot be captured: rank 0 says: operation not permitted when stream is capturing"
 
 
+@pytest.mark.parametrize("mode", ["graph", "overlap"])
+def test_what_needs_a_capture_where_one_broke_off_before_fails_and_the_run_does_not(mode: Mode) -> None:
+    over = world(3)
+    stream = over.backends[1].stream
+    assert stream is not None
+    stream.uncapturable = "a capture broke off"
+    for outcome in measure_everywhere(over, one_case(mode, ranks=3)):
+        assert isinstance(outcome, Failed)
+        assert outcome.error == "cannot be captured: rank 1 says: a capture broke off"
+
+
 def test_an_error_of_the_device_is_one_of_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
     backend, device, operation = bound(world(1))
 

@@ -90,6 +90,7 @@ class FakeDevice:
         self.now = now
         self.cache_bytes = script.cache_bytes
         self.address = script.address
+        self.uncapturable: str | None = None
         self.waits = 1
         self.log: list[str] = []
         self._set_now = set_now
@@ -130,7 +131,11 @@ class FakeDevice:
         self.hand_over("flush", lambda begins: begins + self.script.flush_ns)
 
     def capture(self, calls: Sequence[Callable[[], object]]) -> Callable[[], object]:
-        """What ``calls`` hand over, noted instead of done; replaying it costs the host once."""
+        """What ``calls`` hand over, noted instead of done; replaying it costs the host once. Raises BackendError where
+        the device is ``uncapturable``.
+        """
+        if self.uncapturable is not None:
+            raise BackendError(self.uncapturable)
         noted = self._noted(calls)
 
         def replay() -> None:
