@@ -201,7 +201,7 @@ class Peak:
 
     @property
     def in_words(self) -> str:
-        """``nominal (source: …), 371 GB/s in practice (source: …)``: what follows the nominal rate."""
+        """``nominal (source: …), 392 GB/s in practice (source: …)``: what follows the nominal rate."""
         by = f"source: {self.source}" if _URL.fullmatch(self.source) else f"as {self.source}"
         if self.practical is None:
             return f"nominal ({by})"

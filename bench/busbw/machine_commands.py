@@ -79,7 +79,9 @@ def _print_catalogue(rows: Catalogue) -> None:
         for rate in rows.rates
     ]
     pages = "\n".join(f"[{number}] {page}" for page, number in sources.items())
-    click.echo(f"{listing.as_table(gpus)}\n\n{listing.as_table(rates)}\n\n{pages}")
+    told: list[Gpu | Rate] = [*rows.gpus, *rows.rates]
+    notes = "\n".join(f"{row.name}: {row.note}" for row in told if row.note)
+    click.echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
 
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:

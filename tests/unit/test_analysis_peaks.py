@@ -397,7 +397,7 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
     assert not found.measured
     for said in (
         "18 × NVLink 4 (25 GB/s a link) of GPU 0, 450 GB/s in one direction, nominal",
-        f"nominal (source: {link.source}), 371 GB/s in practice (source: {link.practical_source}), ",
+        f"nominal (source: {link.source}), 392 GB/s in practice (source: {link.practical_source}), ",
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
         "unless a switch does the sums (NVLS)",

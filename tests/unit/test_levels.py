@@ -130,7 +130,10 @@ def test_an_h200_with_its_card(facts_of: Facts, rows: Catalogue) -> None:
     assert seen.findings == ()
     peak = at(seen, "NVLink").peak
     assert peak is not None
-    assert peak.practical == pytest.approx(18 * 20.6e9)
+    assert peak.practical == pytest.approx(783e9 / 2, rel=1e-3)
+    link = at(seen, "PCIe").peak
+    assert link is not None
+    assert link.practical == pytest.approx(55.43e9, rel=1e-3), "by a copy engine: kernels are slower"
 
 
 def test_links_that_are_down_are_found(facts_of: Facts, rows: Catalogue) -> None:
@@ -608,7 +611,7 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     examined = listing.examine(rows)
     page = listing.in_words(examined)
     assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
-    assert "NVLink  GPU 0: 425 GB/s nominal, 350 GB/s in practice, one direction; 17 × NVLink 4" in page
+    assert "NVLink  GPU 0: 425 GB/s nominal, 370 GB/s in practice, one direction; 17 × NVLink 4" in page
     assert "DRAM    host: not known: not told of its modules" in page
     assert "- GPU 0 has 17 of its 18 NVLinks up" in page
     assert json.loads(json.dumps(examined)) == examined

@@ -20,6 +20,7 @@ memory = "HBM9, 1 TB"
 memory_bytes_per_second = 20e12
 source = "https://example.org/fast"
 looked_up = "2026-11"
+note = "air-cooled"
 """
 GPU: dict[str, JSON] = {"index": 0, "name": "NVIDIA Fast 9000", "id": None, "address": "0000:01:00.0", "link": None}
 
@@ -47,7 +48,9 @@ def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
     table = busbw("peaks", "--peaks", mine).stdout
     assert "H200 SXM" in table
     assert "NVLink 4    " in table
-    (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000")]
+    assert "\nFast 9000: air-cooled\n" in table
+    assert "\nNVLink 5: practical: what NCCL plans with, which is no measurement\n" in table
+    (own,) = [line for line in table.splitlines() if line.startswith("Fast 9000 ")]
     assert own.endswith(f" 2026-11 {mine}")
     number = own.partition("[")[2].partition("]")[0]
     assert f"\n[{number}] https://example.org/fast\n" in table
