@@ -69,6 +69,14 @@ def test_a_dry_run_prints_the_very_text_and_submits_nothing() -> None:
     assert shown.stderr.startswith("2 node(s) × 4 rank(s), backend gloo, 3 launch(es): about ")
 
 
+def test_a_dry_run_in_json_holds_the_very_text(slurm: Path) -> None:
+    shown = busbw("submit", "quick", *WORLD, "--dry-run")
+    as_json = busbw("submit", "quick", *WORLD, "--dry-run", "--json")
+    assert json.loads(as_json.stdout) == {"script": shown.stdout, "results": f"{slurm}/results"}
+    assert as_json.stderr == shown.stderr
+    assert not Path("script").exists()
+
+
 def test_the_number_of_the_job_is_data_and_where_its_results_will_be_is_talk(slurm: Path) -> None:
     result = busbw("submit", "quick", *WORLD, "--results-dir", "my results")
     assert result.stdout == "77\n"

@@ -118,7 +118,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     )
     text = render(job)
     if dry_run:
-        click.echo(text, nl=False)
+        shown = {"script": text, "results": str(results_dir.absolute())}
+        click.echo(json.dumps(shown, indent=2) if as_json else text, nl=as_json)
         click.echo(_about(order), err=True)
         return
     if order.resumed:
