@@ -14,6 +14,16 @@ from busbw_analysis.drawings import draw as drawing
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""
 
+_MORE_RANKS = (
+    ("all_reduce", "recursive-doubling", 5),
+    ("all_reduce", "rabenseifner-in-halves", 5),
+    ("broadcast", "binomial-tree-at-once", 8),
+    ("broadcast", "4-nomial-tree-at-once", 8),
+    ("reduce", "rabenseifner-in-halves", 5),
+    ("reduce_scatter", "butterfly", 5),
+)
+"""What shows itself on more ranks alone: what is done with ranks beyond a power of two, or a second level of a tree."""
+
 
 @click.command()
 @click.argument("algorithm", metavar="OP/ALGORITHM")
@@ -43,7 +53,8 @@ def documented() -> Iterator[tuple[str, str]]:
     for op, named in DRAWABLE.items():
         for name, row in named.items():
             yield f"{op}-{name}.svg", drawing(op, name, _RANKS, _HOSTS if row.levels else 1)
-    yield "all_reduce-recursive-doubling-5.svg", drawing("all_reduce", "recursive-doubling", 5)
+    for op, name, ranks in _MORE_RANKS:
+        yield f"{op}-{name}-{ranks}.svg", drawing(op, name, ranks)
 
 
 def main(folder: Path) -> None:

@@ -1,12 +1,12 @@
 """What can be drawn: algorithms that can be measured by hand, those of a switch that adds, and those of libraries."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from busbw.schedules import ALGORITHMS, Algorithm
-from busbw.schedules.base import NOTHING, Round, Schedule, is_power_of_two, joined, own_blocks, same, vectors
-from busbw.schedules.exchanges import gathering_recursive_doubling
-from busbw.schedules.rooted import broadcast_chain, scatter_binomial
+from busbw.schedules.base import NOTHING, Round, Schedule, is_power_of_two, joined, same, vectors
 from busbw.schedules.switched import SWITCHED
+from busbw_analysis.library_schedules import LIBRARY_SCHEDULES
 
 _SEGMENTS = 2
 """Of each block in Gloo's rings, as long as S is at most 2n MiB; two are under way at once."""
@@ -45,64 +45,61 @@ def _around(ranks: int, first: int, *, adds: bool) -> Iterator[Round]:
         )
 
 
-def scatter_and_double(ranks: int) -> Schedule:
-    """A broadcast by a scatter, then recursive doubling; a power of two of ranks (Thakur et al. 2005)."""
-    scattering, gathering = scatter_binomial(ranks), gathering_recursive_doubling(ranks)
-    return Schedule(ranks, ranks, scattering.begins, (*scattering.rounds, *gathering.rounds), gathering.ends)
-
-
-def broadcast_at_once(ranks: int) -> Schedule:
-    """Rank 0 sends everything to everybody."""
-    begins = ((0,), *[(NOTHING,)] * (ranks - 1))
-    return Schedule(ranks, 1, begins, (tuple(same(0, rank, (0,)) for rank in range(1, ranks)),), vectors(ranks, 1))
-
-
-def broadcast_down_a_tree(ranks: int) -> Schedule:
-    """Everything to two children; all first ones of a level come before the second ones (Open MPI)."""
-
-    def level(width: int) -> Round:
-        parents = range(width - 1, min(2 * width - 1, ranks))
-        below = [(rank, rank + width * child) for child in (1, 2) for rank in parents]
-        return tuple(same(rank, to, (0,)) for rank, to in below if to < ranks)
-
-    begins = ((0,), *[(NOTHING,)] * (ranks - 1))
-    rounds = joined(level(1 << depth) for depth in range(ranks.bit_length()))
-    return Schedule(ranks, 1, begins, rounds, vectors(ranks, 1))
-
-
-def gather_in_turns(ranks: int) -> Schedule:
-    """Rank 0 asks one rank after the other for its block (Open MPI)."""
-    rounds = [one for rank in range(1, ranks) for one in ((same(0, rank, ()),), (same(rank, 0, (rank,)),))]
-    return Schedule(ranks, ranks, own_blocks(ranks), tuple(rounds), (tuple(range(ranks)), *[()] * (ranks - 1)))
-
-
-def barrier_at_once(ranks: int) -> Schedule:
-    """Every rank to rank 0, and back (Open MPI)."""
-    nothing = ((),) * ranks
-    others = range(1, ranks)
-    rounds = (tuple(same(rank, 0, ()) for rank in others), tuple(same(0, rank, ()) for rank in others))
-    return Schedule(ranks, 1, nothing, rounds, nothing)
+def gloo_all_gather(ranks: int) -> Schedule:
+    """gloo/allgather.cc: a ring, every block in two halves."""
+    own = tuple(
+        tuple(slot % _SEGMENTS if slot // _SEGMENTS == rank else NOTHING for slot in range(ranks * _SEGMENTS))
+        for rank in range(ranks)
+    )
+    rounds = tuple(
+        tuple(
+            same(rank, (rank + 1) % ranks, ((rank - step) % ranks * _SEGMENTS + half,))
+            for half in range(_SEGMENTS)
+            for rank in range(ranks)
+        )
+        for step in range(ranks - 1)
+    )
+    return Schedule(ranks, ranks * _SEGMENTS, own, rounds, vectors(ranks, ranks * _SEGMENTS))
 
 
 def _power_of_two(ranks: int) -> str | None:
     return None if is_power_of_two(ranks) else f"it takes a power of two of ranks; the group has {ranks}"
 
 
-OF_LIBRARIES: dict[str, dict[str, Algorithm]] = {
+_GLOO: dict[str, dict[str, Algorithm]] = {
     "all_reduce": {"gloo": Algorithm("Gloo's ring, two segments of each block under way", gloo_all_reduce)},
+    "all_gather": {"gloo": Algorithm("Gloo's ring, both halves of each block under way", gloo_all_gather)},
     "reduce": {"gloo": Algorithm("Gloo's ring that adds up, then all to rank 0", gloo_reduce)},
-    "broadcast": {
-        "linear": Algorithm("everything from rank 0 to everybody at once", broadcast_at_once),
-        "unsegmented-chain": Algorithm("from rank to rank", lambda ranks: broadcast_chain(ranks, 1)),
-        "unsegmented-binary-tree": Algorithm("down a binary tree", broadcast_down_a_tree),
-        "scatter-recursive-doubling": Algorithm(
-            "a binomial scatter, then all that is there to a partner", scatter_and_double, _power_of_two
-        ),
-    },
-    "gather": {"linear-in-turns": Algorithm("rank 0 asks one rank after the other", gather_in_turns)},
-    "barrier": {"linear-at-once": Algorithm("all to rank 0 at once, and back", barrier_at_once)},
 }
-"""What libraries run, and nobody can measure by hand."""
+"""What else Gloo runs has the messages of an algorithm by hand, or of an MPI library."""
+
+_MPI = {
+    ("all_reduce", "rabenseifner-in-halves"): "Rabenseifner's way; of a pair beyond the power of two each adds a half",
+    ("broadcast", "linear"): "everything from rank 0 to everybody at once",
+    ("broadcast", "unsegmented-chain"): "from rank to rank",
+    ("broadcast", "unsegmented-binary-tree"): "down a binary tree",
+    ("broadcast", "binomial-tree-at-once"): "down a binomial tree, to all children at once",
+    ("broadcast", "4-nomial-tree-at-once"): "down a tree of radix 4, to all children at once",
+    ("broadcast", "scatter-recursive-doubling"): "a binomial scatter, then all that is there to a partner",
+    ("reduce", "linear"): "everything to rank 0 at once",
+    ("reduce", "unsegmented-chain"): "from rank to rank",
+    ("reduce", "unsegmented-binary-tree"): "up a binary tree",
+    ("reduce", "rabenseifner-in-halves"): "Rabenseifner's way; of a pair beyond the power of two each adds a half",
+    ("reduce_scatter", "recursive-doubling"): "all that is not at home yet to a partner twice as far",
+    ("reduce_scatter", "butterfly"): "halving in the order of mirrored bits, then blocks go home",
+    ("gather", "linear-in-turns"): "rank 0 asks one rank after the other",
+    ("barrier", "linear-at-once"): "all to rank 0 at once, and back",
+}
+_POWERS_OF_TWO = frozenset({("broadcast", "scatter-recursive-doubling"), ("reduce_scatter", "recursive-doubling")})
+
+
+def _of_mpi(op: str, name: str) -> Algorithm:
+    algorithm = Algorithm(_MPI[op, name], LIBRARY_SCHEDULES[op, name])
+    return replace(algorithm, refuse=_power_of_two) if (op, name) in _POWERS_OF_TWO else algorithm
+
+
+def _of_libraries(op: str) -> dict[str, Algorithm]:
+    return {**_GLOO.get(op, {}), **{name: _of_mpi(of, name) for of, name in LIBRARY_SCHEDULES if of == op}}
 
 
 def _switched(op: str, name: str, schedule: Callable[[int, int], Schedule]) -> Algorithm:
@@ -116,7 +113,7 @@ DRAWABLE: dict[str, dict[str, Algorithm]] = {
     op: {
         **named,
         **{name: _switched(op, name, make) for name, make in SWITCHED.get(op, {}).items()},
-        **OF_LIBRARIES.get(op, {}),
+        **_of_libraries(op),
     }
     for op, named in ALGORITHMS.items()
 }

@@ -14,10 +14,9 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.schedules.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
-from busbw_analysis.drawable import DRAWABLE, OF_LIBRARIES, gloo_all_reduce, gloo_reduce
+from busbw_analysis.drawable import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
 from busbw_analysis.drawings import MOST_ARROWS, draw
 from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.library_rows import library_row
 from busbw_analysis.theory.models import CostModel
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
@@ -98,7 +97,9 @@ def test_a_switch_is_named_and_its_ways_are_halves_of_a_message() -> None:
     assert labels[-3:] == ["Σ0–2"] * 3
 
 
-@pytest.mark.parametrize(("op", "make"), [("all_reduce", gloo_all_reduce), ("reduce", gloo_reduce)])
+@pytest.mark.parametrize(
+    ("op", "make"), [("all_reduce", gloo_all_reduce), ("reduce", gloo_reduce), ("all_gather", gloo_all_gather)]
+)
 def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable[[int], Schedule]) -> None:
     """Each round of Gloo's takes two delays."""
     model = model_for(op, "gloo")
@@ -106,7 +107,9 @@ def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable
     for ranks in range(2, 17):
         schedule, size = make(ranks), float(ranks)
         sums = tuple(frozenset((rank, block) for rank in range(ranks)) for block in range(schedule.blocks))
-        assert execute(schedule) == ((sums,) * ranks if op == "all_reduce" else (sums, *[()] * (ranks - 1)))
+        gathered = tuple(frozenset({(rank, half)}) for rank in range(ranks) for half in range(2))
+        ends = {"all_reduce": (sums,) * ranks, "reduce": (sums, *[()] * (ranks - 1)), "all_gather": (gathered,) * ranks}
+        assert execute(schedule) == ends[op]
         counted = cost(schedule)
         assert model.messages(ranks, size) == 2 * counted.rounds
         assert model.rank_bytes(ranks, size) == pytest.approx(size * counted.sent)
@@ -114,26 +117,12 @@ def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable
         assert model.added_bytes(ranks, size) == pytest.approx(size * counted.added)
 
 
-DRAWN_OF_LIBRARIES = [(op, name) for op, named in OF_LIBRARIES.items() for name in named if name != "gloo"]
-
-
-@pytest.mark.parametrize(("op", "name"), DRAWN_OF_LIBRARIES)
-def test_what_is_drawn_for_mpi_libraries_is_what_its_row_counts(op: str, name: str) -> None:
-    row = library_row(op, name)
-    assert row is not None
-    for ranks in range(2, 17):
-        if OF_LIBRARIES[op][name].refuse(ranks) is None:
-            schedule = OF_LIBRARIES[op][name].on(ranks, 1)
-            blocks = tuple(range(schedule.blocks))
-            ends = {
-                "broadcast": (tuple(frozenset({(0, block)}) for block in blocks),) * ranks,
-                "gather": (tuple(frozenset({(rank, 0)}) for rank in range(ranks)), *[()] * (ranks - 1)),
-                "barrier": ((),) * ranks,
-            }
-            assert execute(schedule) == ends[op]
-            counted = cost(schedule)
-            said = [row.rounds(ranks, 1), row.sent(ranks, 1), row.moved(ranks, 1)]
-            assert said == pytest.approx([counted.rounds, float(counted.sent), float(counted.moved)])
+def test_what_a_library_does_with_ranks_beyond_a_power_of_two_is_drawn() -> None:
+    labels = words(parsed(draw("all_reduce", "rabenseifner-in-halves", 5)), "label")
+    assert labels[:3] == ["a2–3", "b0–1", "ab2–3"]
+    assert labels[-1] == "Σ0–3"
+    tree = parsed(draw("broadcast", "4-nomial-tree-at-once", 8))
+    assert words(tree, "muted")[0].endswith("2 rounds, 7 S through the busiest link")
 
 
 def test_it_can_be_read_on_a_dark_page_too() -> None:
