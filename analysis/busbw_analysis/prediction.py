@@ -106,12 +106,15 @@ def _hosts(evidence: Evidence, ranks: int, hosts: int | None, ranks_per_host: in
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one algorithm takes over numbers of ranks: (ranks, time). ``chosen`` and ``tied`` as of its law."""
+    """What one algorithm takes over numbers of ranks: (ranks, time). ``chosen`` and ``tied`` as of its law;
+    ``at_once`` is the most messages that a rank has in a round on any of them.
+    """
 
     algorithm: str
     chosen: bool
     tied: bool
     points: tuple[tuple[int, Value], ...]
+    at_once: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,11 +148,8 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
     counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
     laws, notes = laws_for(evidence, asked)
-    lines = [
-        Line(law.term.algorithm, law.chosen, law.tied, _along(law, [(count, hosts(count)) for count in counts], size))
-        for law in laws
-    ]
-    lines = [line for line in lines if len(line.points) > 1]
+    shapes = [(count, hosts(count)) for count in counts]
+    lines = [line for law in laws if len((line := _along(law, shapes, size)).points) > 1]
     if not lines:
         message = f"there is no model to draw {asked.op} over ranks by: {'; '.join(notes) or 'no algorithm is known'}"
         raise AnalysisError(message)
@@ -172,16 +172,19 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     return Scaling(asked, size, tuple(sorted(lines, key=taken)), tuple(measured), tuple(fitted))
 
 
-def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> tuple[tuple[int, Value], ...]:
+def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> Line:
     """The times of ``law`` on every shape that it exists for and that its parameters tell of."""
+    term = law.term
     points: list[tuple[int, Value]] = []
+    at_once = 1.0
     for ranks, hosts in shapes:
-        if law.term.possible(ranks, hosts, size_bytes):
+        if term.possible(ranks, hosts, size_bytes):
             try:
                 points.append((ranks, law.at(ranks, hosts, size_bytes)))
             except AnalysisError:
                 continue
-    return tuple(points)
+            at_once = max(at_once, term.at_once(ranks, hosts, size_bytes))
+    return Line(term.algorithm, law.chosen, law.tied, tuple(points), at_once)
 
 
 def predict(evidence: Evidence, asked: Question) -> Prediction:

@@ -19,7 +19,6 @@ from busbw_analysis.plots import decade_ticks, widen
 from busbw_analysis.prediction import Line, Question, Scaling, scaling
 from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.laws import Value
-from busbw_analysis.theory.textbook import textbook
 
 FORMATS: Final = (".svg", ".png")
 _INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"
@@ -83,13 +82,13 @@ def _busbw(shown: Scaling, ranks: int, seconds: float) -> float | None:
 
 def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str]) -> None:
     drawn: list[float] = []
-    kept = [line for line in shown.lines if line.chosen or not _all_at_once(shown, line)]
+    kept = [line for line in shown.lines if line.chosen or not _all_at_once(line)]
     for slot, line in enumerate(kept[:_MOST_LINES]):
         found = [(ranks, scale(ranks, time.value)) for ranks, time in line.points]
         points = [(ranks, value) for ranks, value in found if value is not None]
         drawn += [value for _, value in points]
         said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
-        said += f", {_AS_IF_FREE}" if _all_at_once(shown, line) else ""
+        said += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
         axes.plot(
             *zip(*points, strict=True),
             color=SERIES[slot],
@@ -137,12 +136,9 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
 _AS_IF_FREE: Final = "as if messages sent at once cost one α together"
 
 
-def _all_at_once(shown: Scaling, line: Line) -> bool:
-    """Whether a rank sends so many messages in a round, at the right end of ``line``, that its formula is not true."""
-    row = textbook(shown.question.op, line.algorithm)
-    ranks, asked = line.points[-1][0], shown.question
-    hosts = 1 if asked.hosts == 1 else -(-ranks // -(-asked.ranks // asked.hosts))
-    return row is not None and row.at_once(ranks, hosts) > _MOST_AT_ONCE
+def _all_at_once(line: Line) -> bool:
+    """Whether a rank sends so many messages in a round somewhere along ``line`` that its formula is not true."""
+    return line.at_once > _MOST_AT_ONCE
 
 
 def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:

@@ -54,7 +54,8 @@ class Term:
     which no cost is known. ``levels(n, k, S)`` is there for an algorithm that knows hosts; of a flat one all rounds
     and bytes are taken as between hosts, where there are several, and ``in_a_ring(n, k, S)`` says whether they are.
     Where they are not and hosts have several ranks each, some may stay inside, and what the ranks of a host send to
-    others together is not known.
+    others together is not known. ``at_once(n, k, S)`` is how many messages the busiest rank has in a round, as of
+    ``Textbook.at_once``.
     """
 
     op: str
@@ -70,6 +71,7 @@ class Term:
     of_call: Callable[[int, int, float], tuple[str, str]] | None = None
     levels: Callable[[int, int, float], Levels] | None = None
     in_a_ring: Callable[[int, int, float], bool] = lambda _ranks, _hosts, _size: False
+    at_once: Amount = lambda _ranks, _hosts, _size: 1.0
 
     def of_hosts_known(self, ranks: int, hosts: int, size_bytes: float) -> bool:
         """Whether it is known of a call what stays on each host and what its ranks send to others together."""
@@ -147,6 +149,7 @@ def _counted(row: Textbook) -> Term:
         source=row.source,
         levels=None if row.inner_sent is none else lambda n, k, s: _levels(row, n, k, s),
         in_a_ring=lambda _n, _k, _s: (row.op, row.algorithm) in RINGS,
+        at_once=lambda n, k, _s: row.at_once(n, k),
     )
 
 
@@ -174,6 +177,7 @@ def _modelled(row: CostModel, algorithm: str) -> Term:
         formula=row.formula,
         source=row.source,
         in_a_ring=lambda _n, _k, _s: row.op in MESSAGES or (row.op, row.algorithm) in RINGS,
+        at_once=lambda n, _k, _s: row.at_once(n),
     )
 
 
@@ -203,4 +207,5 @@ def _chosen(op: str, backend: str, calls: Calls, library: Library) -> Term:
         source=library.source,
         of_call=named,
         in_a_ring=lambda n, k, s: (op, choice(n, k, s).row.algorithm) in RINGS,
+        at_once=lambda n, k, s: choice(n, k, s).row.at_once(n, k),
     )
