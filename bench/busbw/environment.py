@@ -7,7 +7,7 @@ import platform
 import re
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
@@ -33,6 +33,8 @@ LIBRARIES = ("torch", "numpy", "mpi4py", "msgspec", "psutil", "nvidia-ml-py", *N
 _LEAST_CACHE_BYTES = 32 << 20
 _SUFFIX_BYTES = {"K": 1 << 10, "M": 1 << 20}
 _CPUS = Path("/sys/devices/system/cpu")
+_MEMORY_GROUPS_2 = ("/sys/fs/cgroup", "memory.max", "memory.current", "inactive_file")
+_MEMORY_GROUPS_1 = ("/sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
 
 
 def host_facts() -> dict[str, JSON]:
@@ -48,7 +50,7 @@ def host_facts() -> dict[str, JSON]:
             "allowed_cores": allowed_cores(),
             "last_level_cache_bytes": host_caches_bytes(),
         },
-        "memory": {"total_bytes": psutil.virtual_memory().total},
+        "memory": {"total_bytes": psutil.virtual_memory().total, "available_bytes": available_memory_bytes()},
         "kernel": platform.release(),
         "system": platform.platform(),
         "virtualization": _virtualization(),
@@ -104,6 +106,32 @@ def cores_of_launcher() -> int:
 def _within_quota(cores: int) -> int:
     quota = _quota_cores()
     return max(1, min(cores, math.floor(quota))) if quota else cores
+
+
+def available_memory_bytes() -> int:
+    """Memory that this process may still take: what the system has available, cut down by the limits of its control
+    group and of those above it.
+    """
+    return min([psutil.virtual_memory().available, *_left_in_control_groups()])
+
+
+def _left_in_control_groups() -> Iterator[int]:
+    """What each control group of this process that has a limit may still take (cgroup v2 and v1): files in its page
+    cache that nobody uses make room.
+    """
+    for line in (_text("/proc/self/cgroup") or "").splitlines():
+        controllers, _, path = line.partition(":")[2].partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        root, *names = _MEMORY_GROUPS_1 if controllers else _MEMORY_GROUPS_2
+        own = Path(root) / path.strip("/")
+        for folder in (own, *own.parents):
+            limit, used, told = (_text(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
+            if limit.isdigit() and used.isdigit():
+                unused = re.search(rf"^{names[2]} (\d+)$", told, re.MULTILINE)
+                yield max(0, int(limit) - int(used) + (int(unused[1]) if unused else 0))
+            if folder == Path(root):
+                break
 
 
 def last_level_cache_bytes() -> int:

@@ -1,23 +1,32 @@
 """Why a case cannot run on this world: said once for the case, and the same on every rank."""
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
 from busbw.ops import OPS
-from busbw.ops.base import Op
-from busbw.ops.groups import split_world
+from busbw.ops.base import Op, Share
+from busbw.ops.groups import Round, split_world
 from busbw.ops.nodes import node_of
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
-from busbw.records import Case
+from busbw.records import DTYPE_BYTES, Case
 from busbw.schedules import ALGORITHMS, BY_HAND
+from busbw.units import about_size
+
+_MEMORY_MARGIN = 0.1
+_LEAST_MEMORY_MARGIN_BYTES = 64 << 20
+_SETS_IN_TURNS = 2
+"""As many sets of buffers as take turns at least."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
     """What decides whether a case can run, besides the backend: whether a host has more ranks than cores, whether
     clocks can be compared, how many cores every rank has at least, whether the ranks of every host follow one
-    another, as many on each, and the NUMA nodes that every host has.
+    another, as many on each, the NUMA nodes that every host has, the host of every rank, and the bytes of memory that
+    a host has to give (a host that is not named: not known).
     """
 
     crowded: bool
@@ -25,6 +34,8 @@ class Place:
     cores: int = 1
     in_blocks: bool = True
     memory_nodes: frozenset[int] = field(default=frozenset())
+    hosts: tuple[str, ...] = ()
+    memory: Mapping[str, int] = field(default_factory=dict)
 
 
 def refusal(case: Case, backend: Backend, place: Place) -> str | None:
@@ -43,7 +54,8 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    return _misplaced(case, place) or _homeless(case, place) or _untimeable(case, place) or backend.refuse(op, case)
+    here = _misplaced(case, place) or _homeless(case, place) or _cramped(case, op, groups, place)
+    return here or _untimeable(case, place) or backend.refuse(op, case)
 
 
 def _misplaced(case: Case, place: Place) -> str | None:
@@ -65,6 +77,29 @@ def _homeless(case: Case, place: Place) -> str | None:
         return (
             f"there is no NUMA node {node} on every host; there are {', '.join(map(str, sorted(place.memory_nodes)))}"
         )
+    return None
+
+
+def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
+    """Why the arrays of ``case`` do not fit into the memory of a host, those of all of its ranks that work at once
+    together; a margin is left for everybody else. Only of ops without other ranks, which are asked for sizes up to what
+    a host has: what a library takes for its messages is not known, and what an op makes for itself is not counted.
+    """
+    if not (op.local and op.sized and case.device == "cpu" and place.memory):
+        return None
+    layout = op.layout(Share(0, 1, case.count))
+    arrays = (layout.send_count + layout.receive_count) * DTYPE_BYTES[case.dtype or "uint8"]
+    own = max(arrays, case.size_bytes) * (_SETS_IN_TURNS if case.cache == "rotating" else 1)
+    working = Counter(place.hosts[rank] for group in groups for rank in group)
+    for host, ranks in working.items():
+        bare = ranks * own
+        needed = bare + max(round(_MEMORY_MARGIN * bare), _LEAST_MEMORY_MARGIN_BYTES)
+        if needed > place.memory.get(host, needed):
+            return (
+                f"too little memory: {host} had {about_size(place.memory[host])} available when the run began and "
+                f"{about_size(needed)} are needed, which is {ranks} rank{'s' if ranks > 1 else ''} × "
+                f"{about_size(own)} of arrays and a margin; ask for smaller --sizes or fewer --ranks"
+            )
     return None
 
 

@@ -145,6 +145,8 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         cores,
         in_blocks=environment.in_blocks(hosts),
         memory_nodes=environment.memory_nodes(of_hosts),
+        hosts=hosts,
+        memory=_memory_of_hosts(job, backend, there),
     )
     refused = refusals(cases.cases, backend, place_here)
     seed = job.plan.seed + job.launch
@@ -179,6 +181,17 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     outcome = _measure_all(bench, job, cases, hindered, order, listener, place, record)
     listener.launch_ended()
     return outcome
+
+
+def _memory_of_hosts(job: Job, backend: Backend, there: Mapping[str, Mapping[str, JSON]]) -> dict[str, int]:
+    """The memory that every host had to give when the run began, in bytes, as far as it is known: what does not fit is
+    skipped in all launches or in none. Later ones know it on rank 0 alone, whose refusals are everybody's.
+    """
+    known: Mapping[str, Mapping[str, JSON]] = there
+    if job.launch > 0 or job.remaining is not None:
+        known = store.read_run(job.folder).environments if backend.rank == 0 else {}
+    told = {host: (facts.get("memory") or {}).get("available_bytes") for host, facts in known.items()}
+    return {host: free for host, free in told.items() if isinstance(free, int)}
 
 
 def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case, str]:

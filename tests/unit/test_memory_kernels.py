@@ -184,6 +184,17 @@ def test_a_call_that_was_not_made_or_left_elements_out_is_seen(op: str, threads:
             assert bed.wrong() == 1, "a sum that was found before does not count again"
 
 
+def test_a_wrong_element_is_caught_wherever_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "_CHECKED_AT_ONCE", 64)
+    for op in ("stream_scale", "stream_add", "stream_triad", "memory_write"):
+        with Bed(op, 200) as bed:
+            bed.call()
+            assert bed.wrong() == 0
+            for place in (0, 63, 64, 199):
+                bed.receive[place] += 1
+            assert bed.wrong() == 4
+
+
 @pytest.mark.parametrize(
     ("op", "other"),
     [

@@ -1,5 +1,6 @@
 """Plans: what is refused and how it is said, what a plan means on a world, and what options do to it."""
 
+import itertools
 import math
 import re
 from pathlib import Path
@@ -119,6 +120,18 @@ def test_an_unknown_suite_lists_the_known_ones() -> None:
 
 
 # --- what a plan means -----------------------------------------------------------------------------------------
+
+
+def test_the_suite_of_memory_goes_from_4_kib_to_several_times_the_caches_of_large_servers() -> None:
+    cases = planned.expand(plan.read_suite("memory"), 1, 1, cores=64).cases
+    for op, largest in (("stream_triad", 3 << 30), ("memory_copy", 2 << 30)):
+        factor = int(OPS[op].memory_traffic or 0)
+        sets = sorted({factor * case.size_bytes for case in cases if case.op == op})
+        assert (round(sets[0] / 4096, 2), sets[-1]) == (1.0, largest)
+        assert all(after / before <= 2 for before, after in itertools.pairwise(sets))
+        assert {case.variant for case in cases if case.op == op and factor * case.size_bytes == largest} == {
+            "threads:64"
+        }
 
 
 @pytest.mark.parametrize("name", sorted(plan.suites()))
