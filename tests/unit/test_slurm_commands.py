@@ -197,6 +197,8 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
             "--nodes 1,99999999 with 8 rank(s) on each: 799999992 ranks; allowed: up to 1048576",
         ),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
+        (("quick", *WORLD, "--partition", ""), "partition '': want a word; leave it out"),
+        (("quick", *WORLD, "--busbw", ""), "variable BUSBW '': want a word; leave it out"),
         (("quick", *WORLD, "--partition", "a\nb"), "partition 'a\\nb': a batch script cannot hold line breaks"),
         (("quick", *WORLD, "--resume", "latest"), "a run that is resumed keeps its plan"),
     ],
@@ -280,6 +282,11 @@ def test_a_run_that_is_resumed_goes_to_the_nodes_it_began_on(slurm: Path) -> Non
 
 def _quoted(text: str) -> str:
     return f'"{text}"'
+
+
+def test_an_empty_list_of_nodes_does_not_stand_for_those_of_the_run(slurm: Path) -> None:
+    broken_off(slurm / "results")
+    assert "nodelist '': want a word; leave it out" in refused("submit", "--resume", "latest", "--nodelist=")
 
 
 def test_nodes_that_were_not_recorded_are_taken_from_the_names_of_the_hosts(slurm: Path) -> None:

@@ -142,6 +142,24 @@ def test_line_breaks_and_their_like_are_refused(field: str, value: str) -> None:
         replace(PLAIN, **{field: value})  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("field", ["name", "partition", "nodelist", "comment", "mpi", "time"])
+@pytest.mark.parametrize("value", ["", " "])
+def test_a_word_that_is_empty_is_refused(field: str, value: str) -> None:
+    with pytest.raises(UsageError, match=f"^{field} {value!r}: want a word; leave it out where"):
+        replace(PLAIN, **{field: value})  # type: ignore[arg-type]
+
+
+def test_words_that_are_empty_are_refused_wherever_they_hide_and_lines_are_not() -> None:
+    for fields, what in (
+        ({"run": ("--suite", "")}, "run"),
+        ({"srun": (Shell(""),)}, "srun"),
+        ({"settings": (Setting("BUSBW", ""),)}, "variable BUSBW"),
+    ):
+        with pytest.raises(UsageError, match=f"^{what} '': want a word"):
+            replace(PLAIN, **fields)  # type: ignore[arg-type]
+    replace(PLAIN, about=("",), before=("",), after=("",))
+
+
 def test_line_breaks_are_refused_wherever_they_hide() -> None:
     for fields in (
         {"run": ("--suite", "a\nb")},

@@ -110,7 +110,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         mpi=planned.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         srun=srun,
-        nodelist=nodelist or order.nodelist,
+        nodelist=order.nodelist if nodelist is None else nodelist,
         comment=overview.resumption_of(order.resumed) if order.resumed else None,
         about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
         before=before,

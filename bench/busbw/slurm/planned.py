@@ -195,7 +195,7 @@ def mpi_for(wanted: Plan, given: str | None) -> str | None:
 def settings_of(results_dir: Path, busbw: str | None) -> tuple[Setting, ...]:
     """The variables of a submitted job: this busbw, or the one that is named, and where runs are kept."""
     return (
-        Setting("BUSBW", busbw or this_busbw(), ours=True),
+        Setting("BUSBW", this_busbw() if busbw is None else busbw, ours=True),
         Setting("BUSBW_RESULTS_DIR", str(results_dir.absolute()), ours=True, exported=True),
     )
 

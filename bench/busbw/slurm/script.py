@@ -21,6 +21,10 @@ _WORDS_SECONDS = 60
 """What the ranks that are left have to say who is lost, and to write it down, once their patience is at its end."""
 
 
+_MAY_BE_EMPTY = {"about", "before", "after"}
+"""What of a job is lines. An empty word is mostly a variable that was not set, and never what Slurm is to be told."""
+
+
 @dataclass(frozen=True, slots=True)
 class Shell:
     """An argument that the shell of the job expands: ``$SUITE``. It is one word, whatever it becomes."""
@@ -101,6 +105,9 @@ class Job:
             message = f"the signal before the time limit: want 0 (none) or more seconds; given {self.signal_seconds}"
             raise UsageError(message)
         for what, text in _texts(self):
+            if not text.strip() and what not in _MAY_BE_EMPTY:
+                message = f"{what} {text!r}: want a word; leave it out where there is nothing to say"
+                raise UsageError(message)
             if any(not character.isprintable() for character in text):
                 message = f"{what} {text!r}: a batch script cannot hold line breaks or other control characters there"
                 raise UsageError(message)
