@@ -47,7 +47,11 @@ class _Checkpoint:
         # They take half a second to load, and nobody else needs them.
         import torch.distributed.checkpoint as library  # noqa: PLC0415
         from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415
-        from torch.distributed.tensor import DTensor, Shard  # noqa: PLC0415
+
+        try:
+            from torch.distributed.tensor import DTensor, Shard  # noqa: PLC0415
+        except ImportError:  # public from torch 2.5 on
+            from torch.distributed._tensor import DTensor, Shard  # noqa: PLC0415
 
         self._library: Any = library  # it exports by import, not by name
         self._bound = bound
