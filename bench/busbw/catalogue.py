@@ -206,14 +206,8 @@ class Peak:
         if self.practical is None:
             return f"nominal ({by})"
         source = "" if self.practical_source is None else f" (source: {self.practical_source})"
-        return f"nominal ({by}), {self.practical_in_words} in practice{source}"
-
-    @property
-    def practical_in_words(self) -> str | None:
-        """``6.5 GB/s of reads``; None where it is not known."""
-        if self.practical is None:
-            return None
-        return format_rate(self.practical) + (f" of {self.practical_of}" if self.practical_of else "")
+        of = f" of {self.practical_of}" if self.practical_of else ""
+        return f"nominal ({by}), {format_rate(self.practical)}{of} in practice{source}"
 
 
 @dataclass(frozen=True, slots=True)

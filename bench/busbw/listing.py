@@ -179,12 +179,20 @@ def level_rows(seen: Picture) -> list[Row]:
             "of": _holders(holders),
             "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
             "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
+            "practical_of": None if level.peak is None else level.peak.practical_of,
+            "practical_source": None if level.peak is None else level.peak.practical_source,
             "direction": None if level.peak is None else level.peak.direction,
             "why": level.why,
             "source": None if level.peak is None else level.peak.source,
         }
         for level, holders in alike.items()
     ]
+
+
+def practical_in_words(level: Row) -> str | None:
+    """What is reached of a level in practice, as ``6.5 GB/s of reads``; None where it is not known."""
+    rate, of = level["practical_bytes_per_second"], level["practical_of"]
+    return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
 
 
 def _holders(names: list[str]) -> str:
@@ -263,8 +271,8 @@ def _level_in_words(level: Row) -> str:
     head = f"  {level['level']:8}{level['of']}: "
     if level["nominal_bytes_per_second"] is None:
         return f"{head}not known: {level['why']}"
-    practical = level["practical_bytes_per_second"]
-    reached = "" if practical is None else f", {format_rate(practical)} in practice"
+    practical = practical_in_words(level)
+    reached = "" if practical is None else f", {practical} in practice"
     return (
         f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"
     )

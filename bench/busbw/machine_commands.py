@@ -96,10 +96,11 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
             "level": row["level"],
             "of": row["of"],
             "nominal": _rate(row["nominal_bytes_per_second"]),
-            "in practice": _rate(row["practical_bytes_per_second"]),
+            "in practice": listing.practical_in_words(row),
             "direction": row["direction"],
             "because": row["why"],
             "source": row["source"],
+            "source of practice": row["practical_source"],
         }
         for row in levels
     ]

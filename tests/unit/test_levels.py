@@ -617,6 +617,18 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     assert json.loads(json.dumps(examined)) == examined
 
 
+def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> None:
+    link = {"gigatransfers": 16.0, "lanes": 4}
+    drive = {"address": "0000:81:00.0", "names": ["nvme0"], "model": "Fast", "link": {"trained": link, "card": link}}
+    (level,) = [
+        one for one in listing.level_rows(picture({"pci": {"drives": [drive]}}, rows)) if one["level"] == "NVMe"
+    ]
+    assert listing.practical_in_words(level) == "6.5 GB/s of reads"
+    row = rows.rate("nvme", "NVMe on PCIe 4 x4")
+    assert row is not None
+    assert level["practical_source"] == row.practical_source
+
+
 def test_this_machine_has_a_picture(rows: Catalogue) -> None:
     seen = picture(environment.host_facts(), rows)
     assert [level.name for level in seen.levels].count("DRAM") == 1

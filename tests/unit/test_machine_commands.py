@@ -18,6 +18,8 @@ name = "Fast 9000"
 names = ["NVIDIA Fast 9000"]
 memory = "HBM9, 1 TB"
 memory_bytes_per_second = 20e12
+practical_memory_bytes_per_second = 18e12
+practical_source = "https://example.org/stream"
 source = "https://example.org/fast"
 looked_up = "2026-11"
 note = "air-cooled"
@@ -74,6 +76,10 @@ def test_what_applies_here_is_said_with_its_reason(monkeypatch: pytest.MonkeyPat
     assert (memory["of"], memory["nominal_bytes_per_second"]) == ("GPU 0", 20e12)
     assert memory["why"] == "memory of Fast 9000 (HBM9, 1 TB)"
     assert memory["source"] == "https://example.org/fast"
+    assert memory["practical_source"] == "https://example.org/stream"
+    (line,) = [line for line in busbw("peaks", "--here", "--peaks", mine).stdout.splitlines() if line.startswith("HBM")]
+    assert " 18 TB/s " in line
+    assert "https://example.org/fast  https://example.org/stream" in line
     assert "20 TB/s nominal" in busbw("doctor", "--peaks", mine).stdout
 
 
@@ -84,7 +90,7 @@ def test_a_wrong_file_of_peaks_is_refused_with_its_line(tmp_path: Path, argument
     result = busbw(*arguments, "--peaks", str(path))
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert f"{path}, line 6: [[gpu]] 'Fast 9000': key 'source': 'the datasheet' is not allowed" in result.stderr
+    assert f"{path}, line 8: [[gpu]] 'Fast 9000': key 'source': 'the datasheet' is not allowed" in result.stderr
 
 
 def test_own_peaks_give_runs_their_percentages(tmp_path: Path, mine: str) -> None:
@@ -97,3 +103,4 @@ def test_own_peaks_give_runs_their_percentages(tmp_path: Path, mine: str) -> Non
     (row,) = json.loads(busbw("show", folder, "--json", "--peaks", mine).stdout)["cases"]
     assert row["roof_share"] == pytest.approx(row["algbw"] / 10e12)
     assert "20 TB/s of reads and writes together, nominal (source: https://example.org/fast)" in row["denominator"]
+    assert "18 TB/s in practice (source: https://example.org/stream)" in row["denominator"]
