@@ -208,6 +208,50 @@ def test_a_shipped_file_is_a_script_that_names_nothing_of_this_machine(name: str
     assert len(text.splitlines()) < 60, "thin"
 
 
+def night(folder: Path) -> subprocess.CompletedProcess[str]:
+    """The job of a night, with a busbw that leaves a run and says what it is asked for besides."""
+    run = folder / "runs/tonight"
+    run.mkdir(parents=True, exist_ok=True)
+    command = folder / "busbw"
+    command.write_text(
+        f'#!/bin/sh\n[ "$1" = launches ] && echo {shlex.quote(str(run))} || echo "asked: $1 $2"\n', encoding="utf-8"
+    )
+    command.chmod(0o755)
+    return subprocess.run(
+        ["/bin/bash"],
+        input=render(SHIPPED["nightly"]),
+        env={"PATH": "/usr/bin:/bin", "BUSBW": str(command), "BUSBW_RESULTS_DIR": str(folder / "runs")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_first_night_becomes_the_baseline_and_the_next_one_is_held_against_it(tmp_path: Path) -> None:
+    baseline = tmp_path / "runs/baseline"
+    first = night(tmp_path)
+    assert (first.returncode, first.stderr) == (0, "")
+    assert baseline.resolve() == tmp_path / "runs/tonight"
+    assert f"the first run: {baseline} is now {tmp_path}/runs/tonight\n" in first.stdout
+    second = night(tmp_path)
+    assert (second.returncode, second.stderr) == (0, "")
+    assert second.stdout.endswith(f"asked: compare {baseline}\n")
+
+
+def test_a_baseline_that_is_gone_is_said(tmp_path: Path) -> None:
+    baseline = tmp_path / "runs/baseline"
+    baseline.parent.mkdir()
+    baseline.symlink_to(tmp_path / "runs/deleted")
+    ended = night(tmp_path)
+    assert ended.returncode == 1
+    assert ended.stderr == (
+        f"{baseline} points to {tmp_path}/runs/deleted, which is gone; point it to a good run, or\n"
+        "remove it: the next run becomes the baseline then\n"
+    )
+    assert f"asked: report {tmp_path}/runs/tonight\n" in ended.stdout, "the night has its report all the same"
+    assert baseline.is_symlink()
+
+
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_file_uses_every_variable_that_it_sets(name: str) -> None:
     job = SHIPPED[name]

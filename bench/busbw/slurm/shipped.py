@@ -154,6 +154,11 @@ SHIPPED: dict[str, Job] = {
         ),
         after=(
             '"$BUSBW" report "$run" || exit',
+            'if [ -L "$BASELINE" ] && [ ! -e "$BASELINE" ]; then',
+            '    echo "$BASELINE points to $(readlink "$BASELINE"), which is gone; point it to a good run, or" >&2',
+            '    echo "remove it: the next run becomes the baseline then" >&2',
+            "    exit 1",
+            "fi",
             'if [ ! -e "$BASELINE" ]; then',
             '    ln -s "$(realpath "$run")" "$BASELINE" || exit',
             '    echo "the first run: $BASELINE is now $run"',
