@@ -62,7 +62,7 @@ def _print_catalogue(rows: Catalogue) -> None:
             "in practice": _rate(gpu.practical_memory_bytes_per_second),
             "bfloat16": f"{gpu.flops['bfloat16'] / 1e12:g} TFLOP/s" if "bfloat16" in gpu.flops else None,
             "links": None if gpu.link is None else f"{gpu.links} × {gpu.link}",
-            "host": gpu.pcie and f"{gpu.pcie} x{gpu.lanes}",
+            "host": gpu.host_link or (gpu.pcie and f"{gpu.pcie} x{gpu.lanes}"),
             "source": source(gpu),
         }
         for gpu in rows.gpus
