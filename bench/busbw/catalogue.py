@@ -332,6 +332,7 @@ _WHERE = re.compile(
     r"^(?P<what>.*?)(?: - at `\$(?:\.(?P<table>rate|gpu)(?:\[(?P<number>\d+)\])?(?P<rest>.*))?`)?$", re.DOTALL
 )
 _MENTIONED = re.compile(r"(?:field `|key ')(?P<key>\w+)")
+_WORDS: dict[str, object] = {"kind": Kind, "direction": Direction, "over": Over}
 _TABLES: dict[str, type[Record]] = {"rate": Rate, "gpu": Gpu, "": _File}
 
 
@@ -356,7 +357,7 @@ def _explain(error: str, text: str, origin: str, document: Mapping[str, object])
         allowed = ", ".join(_TABLES[table].__struct_fields__)
         return f"{where}: unknown key '{key}'; allowed keys: {allowed}"
     if what.startswith("Invalid enum value"):
-        allowed = ", ".join(get_args(Kind if key == "kind" else Direction))
+        allowed = ", ".join(get_args(_WORDS[key]))
         return f"{where}: key '{key}': {what[:1].lower()}{what[1:]}; allowed: {allowed}"
     return f"{where}: {what}" if mentioned or not key else f"{where}: key '{key}': {what[:1].lower()}{what[1:]}"
 

@@ -193,6 +193,14 @@ def without(text: str, key: str) -> str:
             "line 2: [[rate]] 'PCIe 9': key 'kind': invalid enum value 'pci'; allowed: nvlink",
         ),
         (
+            RATE + 'over = "udp"\n',
+            "line 8: [[rate]] 'PCIe 9': key 'over': invalid enum value 'udp'; allowed: rdma, tcp",
+        ),
+        (
+            RATE + 'direction = "up"\n',
+            "line 8: [[rate]] 'PCIe 9': key 'direction': invalid enum value 'up'; allowed: one direction, reads",
+        ),
+        (
             RATE.replace("15e9", "242e9"),
             "line 5: [[rate]] 'PCIe 9': key 'bytes_per_second': 242000000000.0 is not allowed",
         ),
