@@ -156,7 +156,7 @@ def test_words_that_are_empty_are_refused_wherever_they_hide_and_lines_are_not()
         ({"settings": (Setting("BUSBW", ""),)}, "variable BUSBW"),
     ):
         with pytest.raises(UsageError, match=f"^{what} '': want a word"):
-            replace(PLAIN, **fields)  # type: ignore[arg-type]
+            replace(PLAIN, **fields)
     replace(PLAIN, about=("",), before=("",), after=("",))
 
 
