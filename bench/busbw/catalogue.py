@@ -47,6 +47,8 @@ _PLAUSIBLE_MEMORY = (50e9, 100e12)
 _PLAUSIBLE_FLOPS = (1e12, 1e18)
 
 DTYPES = ("float64", "float32", "tfloat32", "float16", "bfloat16", "float8", "float4", "int8")
+LANES = (1, 2, 4, 8, 12, 16, 32)
+"""How many lanes a link of PCI Express can have (PCI Express Base Specification, Max Link Width)."""
 _MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 _URL = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
 
@@ -149,6 +151,10 @@ class Gpu(_Row, frozen=True, kw_only=True):
             _believe(f"flops.{dtype}", value, _PLAUSIBLE_FLOPS, "FLOP/s")
         if (self.link is None) != (self.links is None):
             _refuse("links", self.links, "link and links together, or neither")
+        if self.links is not None and self.links < 1:
+            _refuse("links", self.links, "1 or more links")
+        if self.lanes not in LANES:
+            _refuse("lanes", self.lanes, f"one of {', '.join(map(str, LANES))}")
 
 
 def _refuse(key: str, given: object, allowed: str) -> None:
@@ -284,8 +290,14 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
         seen.update(("/".join(_key(row)), origin) for row in (*parsed.rate, *parsed.gpu))
         rates.update((_key(row), row) for row in parsed.rate)
         gpus.update((_key(row), row) for row in parsed.gpu)
+    ways: tuple[tuple[str, tuple[Kind, ...]], ...] = (
+        ("link", ("nvlink", "xgmi")),
+        ("host_link", ("c2c",)),
+        ("pcie", ("pcie",)),
+    )
     for gpu in gpus.values():
-        for key, named, kinds in (("link", gpu.link, ("nvlink", "xgmi")), ("host_link", gpu.host_link, ("c2c",))):
+        for key, kinds in ways:
+            named = getattr(gpu, key)
             there = {row.name for row in rates.values() if row.kind in kinds}
             if named is not None and named not in there:
                 message = (

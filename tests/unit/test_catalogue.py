@@ -224,6 +224,15 @@ def without(text: str, key: str) -> str:
         (GPU + "flops = { bfloat16 = 2500.0 }\n", "key 'flops.bfloat16': 2500.0 is not allowed"),
         (GPU + 'pci = ["0x10de:0x2335"]\n', "line 8: [[gpu]] 'Fast 9000': key 'pci'"),
         (GPU + 'link = "NVLink 4"\n', "key 'links': None is not allowed; want link and links together"),
+        (
+            GPU + 'link = "NVLink 4"\nlinks = -3\n',
+            "line 9: [[gpu]] 'Fast 9000': key 'links': -3 is not allowed; want 1 or more links",
+        ),
+        (
+            GPU + "lanes = 0\n",
+            "line 8: [[gpu]] 'Fast 9000': key 'lanes': 0 is not allowed; want one of 1, 2, 4, 8, 12, 16, 32",
+        ),
+        (GPU + "lanes = 17\n", "key 'lanes': 17 is not allowed"),
         ("rates = 3\n", "line 1: unknown key 'rates'; allowed keys: rate, gpu"),
         ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every row is a table of its own, under a line [[gpu]]"),
         ("gpu = [3]\n", "line 1: [[gpu]] number 1: Expected `object`"),
@@ -241,6 +250,17 @@ def test_a_link_that_no_row_has_is_refused(tmp_path: Path) -> None:
     path = written(tmp_path, GPU + 'link = "NVLink 99"\nlinks = 4\n')
     with pytest.raises(UsageError, match=r"mine\.toml: gpu 'Fast 9000', key 'link': 'NVLink 99' is no row.*NVLink 1"):
         catalogue(path, {})
+
+
+def test_a_generation_of_pcie_that_no_row_has_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path, GPU + 'pcie = "PCIe 55"\n')
+    with pytest.raises(
+        UsageError, match=r"gpu 'Fast 9000', key 'pcie': 'PCIe 55' is no row of kind pcie; there.*PCIe 5"
+    ):
+        catalogue(path, {})
+    own = catalogue(written(tmp_path, RATE + GPU + 'pcie = "PCIe 9"\n'), {}).gpu("Fast 9000 PCIe")
+    assert own is not None
+    assert own.pcie == "PCIe 9"
 
 
 def test_a_way_to_the_host_that_no_row_has_is_refused(tmp_path: Path) -> None:
