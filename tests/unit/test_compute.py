@@ -11,7 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from busbw import cases as planned
 from busbw import plan
 from busbw.backends.base import Operation
-from busbw.backends.local import LOCAL
+from busbw.backends.local import LOCAL, compute
 from busbw.backends.local.base import Bound
 from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_rows
 from busbw.ops import OPS
@@ -162,6 +162,28 @@ def test_what_an_earlier_call_has_left_is_no_result_of_the_next_one(name: str, t
     assert wrong(operation) > 0
     operation.call()
     assert wrong(operation) == 0
+
+
+def test_what_a_replay_writes_where_the_captured_call_did_is_what_is_checked() -> None:
+    """A replay runs no Python: it leaves new numbers in the tensor that the captured call made."""
+    made: list[torch.Tensor] = []
+    operands: list[tuple[torch.Tensor, ...]] = []
+
+    def noted(*given: torch.Tensor) -> torch.Tensor:
+        operands.append(given)
+        made.append(sdpa(*given))
+        return made[-1]
+
+    operation = compute._attention(noted, bound(case("attention", 4 * 40 * TOKEN, 1)))
+    operation.call()
+    assert wrong(operation) == 0
+    operation.call()
+    made[-1].fill_(0)  # a capture computes nothing
+    assert wrong(operation) > 0
+    for _ in range(2):
+        made[-1].copy_(sdpa(*operands[-1]))
+        assert wrong(operation) == 0
+        assert wrong(operation) > 0
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -138,15 +138,17 @@ def _attention(how: Attention, bound: Bound) -> Operation:
         )
     except RuntimeError as error:
         raise BackendError(first_line(error)) from error
-    # A new tensor at each call, as torch has no way to name one; the last is kept to be looked at once.
-    made: list[torch.Tensor] = [query]
+    # A new tensor at each call, as torch has no way to name one; the last is kept. What a graph's replay computes is in
+    # the tensor that was the last one at the capture.
+    made = [torch.full((), math.nan, dtype=query.dtype, device=where).expand(shape)]
 
     def call() -> None:
         made[0] = how(query, key, value)
 
     def wrong() -> int:
-        result, made[0] = made[0], query
-        return wrong_attention(query, key, value, result)
+        found = wrong_attention(query, key, value, made[0])
+        made[0].fill_(math.nan)  # so that the next count is of what was computed since
+        return found
 
     return Operation(call, wrong=wrong)
 
