@@ -5,8 +5,9 @@ Every library is told this by variables of its own. What decides and was not rec
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from busbw.networks import rdma_ports
 from busbw.records import JSON
 from busbw_analysis.load import fact
 
@@ -17,6 +18,9 @@ _BTL_OVER_RDMA = frozenset({"openib", "uct", "ofi", "usnic", "ugni", "portals4"}
 """The modules below ``ob1`` in Open MPI, versions 2 to 5, that send by more than sockets and shared memory."""
 _SOCKET_PROVIDERS = frozenset({"tcp", "sockets", "udp", "net"})
 """The providers of libfabric that go by the kernel's sockets (fi_tcp, fi_sockets, fi_udp, fi_net)."""
+_MPICH_OVER_TCP = frozenset({"ch3:sock", "ch3:nemesis", "ch3:nemesis:tcp"})
+"""The devices of MPICH 3 and before that send over TCP where they are told nothing else."""
+_MPICH_INTERFACE = "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
 _NO_WIRE = frozenset({"shm", "ofi_rxm", "ofi_rxd", "lnx", "self"})
 """What stands beside them in a list of providers, and is no way out of a host."""
 
@@ -88,16 +92,21 @@ def _of_mpi(environment: Mapping[str, JSON], variables: Mapping[str, str]) -> Tr
     """MPI sends by UCX, by libfabric, or by Open MPI's own modules: which of them, the library told where it could."""
     said = fact(environment, "mpi.transport")
     told = {str(k): str(v) for k, v in said.items() if v != _NOT_TOLD} if isinstance(said, Mapping) else {}
+    if fact(environment, "mpi.device") in _MPICH_OVER_TCP and "MPIR_CVAR_NEMESIS_NETMOD" not in told:
+        told["netmod"] = "tcp"
     below = _below(told, variables)
     if below == "tcp":
-        unnamed = Choice("UCX_NET_DEVICES")
-        return Transport(rdma=False, ports=unnamed, interfaces=unnamed, together=True)
+        chosen = Choice(_MPICH_INTERFACE, variables.get(_MPICH_INTERFACE))
+        return Transport(rdma=False, ports=Choice(_MPICH_INTERFACE), interfaces=chosen, together=False)
     if below is not None:
         return _WAYS[below](told, variables)
     # Nobody says which of them it was: RDMA counts only where no variable of any of them keeps it off.
     ucx, ofi, ob1 = (way(told, variables) for way in _WAYS.values())
     off = {"OMPI_MCA_btl": ob1, "UCX_TLS": ucx, "I_MPI_OFI_PROVIDER": ofi, "FI_PROVIDER": ofi}
     doubts = [f"{name}={variables[name]}" for name, way in off.items() if name in variables and way.rdma is False]
+    if not any(ucx.ports.leaves(str(port.get("device")), port.get("port")) for port in rdma_ports(environment)):
+        doubts += [f"{ucx.ports.variable}={ucx.ports.value}"] if ucx.ports.named else []
+        ucx = replace(ucx, ports=Choice(ucx.ports.variable))
     doubt = f"does not tell by what MPI sent, and {', '.join(doubts)} may have kept it off RDMA" if doubts else True
     named = next((one.interfaces for one in (ob1, ucx, ofi) if one.interfaces.named), None)
     either = Choice(", ".join(one.interfaces.variable for one in (ob1, ucx, ofi)) + ", whichever your MPI goes by")

@@ -18,6 +18,7 @@ VARIABLES = (
     *_each("I_MPI_", "ASYNC_PROGRESS FABRICS OFI_PROVIDER OFFLOAD PIN PIN_DOMAIN PIN_PROCESSOR_LIST"),
     *_each("MPICH_", "ASYNC_PROGRESS GPU_SUPPORT_ENABLED OFI_NIC_POLICY"),
     *_each("MPIR_CVAR_", "ASYNC_PROGRESS CH4_NETMOD CH4_OFI_MAX_NICS ENABLE_GPU NOLOCAL"),
+    "MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE",
     *_each("OMPI_MCA_", "btl btl_tcp_if_include coll hwloc_base_binding_policy mpi_yield_when_idle mtl pml"),
     # MPI, by its libraries' own lists: which algorithms collectives are made of
     *_each("OMPI_MCA_coll_tuned_", "allgather allreduce alltoall barrier bcast gather", "_algorithm"),

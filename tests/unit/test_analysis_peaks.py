@@ -272,6 +272,7 @@ PORT: dict[str, JSON] = {
         ({"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}, 1e9),
         ({"I_MPI_OFI_PROVIDER": "tcp;ofi_rxm"}, {"fabrics": "shm:ofi", "provider": "tcp;ofi_rxm"}, 1e9),
         ({}, {"netmod": "tcp"}, 1e9),
+        ({}, {"netmod": "not told by the library", "MPIR_CVAR_NEMESIS_NETMOD": "tcp"}, 1e9),
     ],
 )
 def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
@@ -284,12 +285,27 @@ def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
     assert found.algbw == pytest.approx(rate)
 
 
+def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() -> None:
+    two: list[JSON] = [one for one in INTERFACES if one["name"] in {"eth0", "ens1"}]
+    told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not told by the library"}}
+    named = {"MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": "ens1"}
+    found = over_network("mpi", rdma=[PORT], nics=two, mpi=told, variables=named)
+    assert isinstance(found, Roof)
+    assert found.algbw == pytest.approx(5e9)
+    guessed = over_network("mpi", rdma=[PORT], nics=two, mpi=told)
+    assert isinstance(guessed, NoRoof)
+    assert guessed.reason.endswith(
+        "name the one that leads to the other hosts with MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE"
+    )
+
+
 @pytest.mark.parametrize(
     ("variables", "said"),
     [
         ({"UCX_TLS": "tcp"}, "node0 does not tell by what MPI sent, and UCX_TLS=tcp may have kept it off RDMA"),
         ({"FI_PROVIDER": "tcp"}, "FI_PROVIDER=tcp may have kept it off RDMA"),
         ({"OMPI_MCA_btl": "tcp,self"}, "OMPI_MCA_btl=tcp,self may have kept it off RDMA"),
+        ({"UCX_NET_DEVICES": "ens1"}, "UCX_NET_DEVICES=ens1 may have kept it off RDMA"),
         ({"OMPI_MCA_pml": "ob1"}, "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"),
     ],
 )
