@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -11,7 +13,8 @@ import torch.distributed as dist
 from busbw import backends, launch
 from busbw.backends import BACKENDS, torch_calls
 from busbw.backends.base import World
-from busbw.backends.nccl import NcclBackend, shared_gpu, why_not
+from busbw.backends.nccl import NcclBackend, place_of, shared_gpu, why_not
+from busbw.cuda import CudaDevice
 from busbw.environment import LIBRARIES
 from busbw.errors import LaunchError
 from busbw.ops import OPS
@@ -125,6 +128,16 @@ def test_two_ranks_on_one_gpu_are_named() -> None:
     assert said is not None
     assert said.startswith("ranks 0 and 2 have one GPU (GPU-1 on host a)")
     assert "see 2: start no more" in said
+
+
+def test_ranks_that_see_one_gpu_each_are_told_apart_by_what_torch_knows_of_it_and_never_by_its_number() -> None:
+    def seen(uuid: str | None, address: str | None) -> str:
+        return place_of("a", cast("CudaDevice", SimpleNamespace(name="cuda:0", uuid=uuid, address=address)))
+
+    assert seen("GPU-1", "0000:1b:00.0") == "a GPU-1"
+    assert shared_gpu([seen(None, "0000:1b:00.0"), seen(None, "0000:1c:00.0")]) is None
+    assert "(0000:1b:00.0 on host a)" in str(shared_gpu([seen(None, "0000:1b:00.0")] * 2))
+    assert shared_gpu([seen(None, None)] * 2) is None, "nobody knows"
 
 
 def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:

@@ -41,8 +41,7 @@ class NcclBackend(TorchBackend):
             raise LaunchError(message) from error
         super().__init__(world, "nccl", self._gpu)
         try:
-            mine = f"{socket.gethostname()} {self._gpu.uuid or self._gpu.name}"
-            problem = shared_gpu(self.share(mine))
+            problem = shared_gpu(self.share(place_of(socket.gethostname(), self._gpu)))
             if problem is not None:
                 raise LaunchError(problem)
             seen = peers.view(socket.gethostname(), self._gpu)
@@ -93,12 +92,19 @@ def why_not(op: Op, case: Case) -> str | None:
     return None
 
 
+def place_of(host: str, gpu: CudaDevice) -> str:
+    """``host`` and what no other ``gpu`` of it is called; that is not its number, for who sees one GPU calls it 0."""
+    return f"{host} {gpu.uuid or gpu.address or ''}"
+
+
 def shared_gpu(places: Sequence[str]) -> str | None:
-    """Why the ranks cannot run where they are, when two have one GPU; ``places[r]`` is the host and GPU of rank r."""
+    """Why the ranks cannot run where they are, when two have one GPU; ``places[r]`` is ``place_of`` rank r. GPUs that
+    torch does not tell apart are left to NCCL, which refuses one that comes twice.
+    """
     for rank, place in enumerate(places):
         first = places.index(place)
-        if first != rank:
-            host, _, gpu = place.partition(" ")
+        host, _, gpu = place.partition(" ")
+        if gpu and first != rank:
             gpus = len({one for one in places if one.partition(" ")[0] == host})
             return (
                 f"ranks {first} and {rank} have one GPU ({gpu} on host {host}); NCCL wants one for each rank, and the "
