@@ -250,7 +250,7 @@ def _resume(selector: str, changes: Mapping[str, Any], settings: Any, dry_run: b
         stored = store.read(folder)
         _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, **changes)), as_json=as_json)
         return None
-    return launch.resume(folder, settings=settings, **changes)
+    return launch.resume(folder, changes["launches"], settings, changes["timeout_seconds"])
 
 
 def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
