@@ -319,14 +319,18 @@ def _recorder(
 def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:
     """Small collectives for a time, not a count: connections, frequencies and caches settle by time.
 
-    They are those of the hosts; a device computes beside them, because its clock rises with its work.
+    They are those of the hosts; a device computes beside them, because its clock rises with its work. Raises
+    BackendError.
     """
     spent = 0
     began = clock.now_ns()
     while spent < seconds * 1e9:
         if backend.device is not None:
-            backend.device.compute(_WARMUP_UNITS)
-            backend.device.synchronise()
+            try:
+                backend.device.compute(_WARMUP_UNITS)
+                backend.device.synchronise()
+            except backend.raises as error:
+                raise BackendError(backend.explain(error)) from error
         for _ in range(10):
             backend.barrier()
         spent = int(backend.reduce(np.asarray([clock.now_ns() - began], dtype=np.int64), "max")[0])

@@ -1,4 +1,4 @@
-"""What a rank does with the word of a backend that it is lost."""
+"""What a rank does with the word of a backend that it is lost, and with an error of its device."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from busbw import worker
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.errors import BackendError, LaunchError
 from busbw.listeners import Silent
 from busbw.plan import Plan, Sweep
+from busbw.testing.devices import DeviceScript
+from busbw.testing.fakes import FakeWorld, Script
+from busbw.testing.faults import WrappingBackend
 from busbw.worker import Job, run
 
 
@@ -31,3 +35,28 @@ def test_a_backend_that_gives_up_before_there_is_a_world_is_heard_once(tmp_path:
     with pytest.raises(_Broken):
         run(job, World(1, 2, 1, "local", 5.0, lost=heard.append), Silent())
     assert [(type(error), str(error)) for error in heard] == [(LaunchError, "rank 1: nothing came back")]
+
+
+class Overheated(WrappingBackend):
+    """Its library raises errors of its own."""
+
+    def __init__(self, inner: Backend) -> None:
+        super().__init__(inner)
+        self.raises = (BackendError, RuntimeError)
+
+    def explain(self, error: Exception) -> str:
+        return f"in words: {error}"
+
+
+@pytest.mark.parametrize("step", ["compute", "synchronise"])
+def test_an_error_of_the_device_in_the_warm_up_is_one_of_the_backend_which_the_others_are_told(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_given: object) -> None:
+        message = "CUDA error: uncorrectable ECC error encountered"
+        raise RuntimeError(message)
+
+    (backend,) = FakeWorld(1, Script(device=DeviceScript())).backends
+    monkeypatch.setattr(backend.stream, step, fails)
+    with pytest.raises(BackendError, match="in words: CUDA error: uncorrectable ECC"):
+        worker._warm_up(Overheated(backend), backend.clock, 1.0)
