@@ -143,17 +143,16 @@ class Commands:
         """``busbw`` (or a program that stands in for it) with these arguments, in the background."""
         results = results or self.results
         command = [*(program or (sys.executable, "-m", "busbw")), *map(str, arguments)]
-        with _interruptible():
-            process = subprocess.Popen(
-                command,
-                env={**self.environment(), "BUSBW_RESULTS_DIR": str(results), **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                start_new_session=True,
-                cwd=self.folder,
-            )
+        process = subprocess.Popen(
+            command,
+            env={**self.environment(), "BUSBW_RESULTS_DIR": str(results), **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            cwd=self.folder,
+        )
         started = Started(results, process)
         self.started.append(started)
         return started
@@ -230,17 +229,6 @@ class Commands:
                 os.kill(pid, signal.SIGKILL)
         for started in self.started:
             started.process.communicate()
-
-
-@contextlib.contextmanager
-def _interruptible() -> Iterator[None]:
-    """Children inherit it when Ctrl-C is ignored, as it is below ``nohup`` and some CI; a handler is not inherited."""
-    before = signal.getsignal(signal.SIGINT)
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture
