@@ -7,6 +7,7 @@ import errno
 import json
 import os
 import re
+import resource
 import shutil
 import stat
 import subprocess
@@ -20,6 +21,7 @@ import torch
 from click.testing import CliRunner
 
 from busbw import cases, plan, storage_facts
+from busbw.backends import torch_checkpoint
 from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
 from busbw.backends.local.files import BlockFile
@@ -291,6 +293,43 @@ def raising(number: int) -> Callable[..., Any]:
         raise OSError(number, os.strerror(number))
 
     return fail
+
+
+class Gathered(Exception):
+    """What torch raises on every rank: the errors of those that failed, with their stacks."""
+
+    def __init__(self, failures: dict[int, tuple[BaseException, object]]) -> None:
+        super().__init__("a page of stacks")
+        self.failures = failures
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (OSError(errno.EACCES, "Permission denied"), "Permission denied"),
+        (OSError(errno.ENOSPC, "No space left on device"), f"No space left on device; {files.MAKE_ROOM}"),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), f"Disk quota exceeded; {files.MAKE_ROOM}"),
+        (RuntimeError("unexpected pos 704 vs 598"), "unexpected pos 704 vs 598"),
+    ],
+)
+def test_a_checkpoint_that_fails_advises_by_what_the_system_said(error: Exception, words: str, tmp_path: Path) -> None:
+    assert torch_checkpoint.in_words(error, tmp_path, MIB) == f"a checkpoint in {tmp_path}: {words}"
+    told = torch_checkpoint.in_words(Gathered({3: (error, None), 1: (error, None)}), tmp_path, MIB)
+    assert told == f"a checkpoint in {tmp_path}: rank 1 says: {words}"
+
+
+def test_a_checkpoint_whose_library_keeps_the_reason_to_itself_asks_for_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error, folder = RuntimeError("unexpected pos 704 vs 598"), tmp_path / "checkpoint" / "step-1"
+    begin = f"a checkpoint in {folder}: unexpected pos 704 vs 598"
+    more_than_any_disk = 1 << 62
+    assert torch_checkpoint.in_words(error, folder, more_than_any_disk) == (
+        f"{begin} (No space left on device); {files.MAKE_ROOM}"
+    )
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (4 * MIB, resource.RLIM_INFINITY))
+    assert torch_checkpoint.in_words(error, folder, 4 * MIB) == begin
+    assert torch_checkpoint.in_words(error, folder, 5 * MIB) == f"{begin} (File too large); {files.MAKE_ROOM}"
 
 
 def test_an_operation_without_a_folder_says_what_it_wants() -> None:

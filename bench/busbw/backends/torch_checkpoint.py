@@ -3,7 +3,9 @@
 Every save is a new checkpoint, as in training; the one before it is removed outside of the time.
 """
 
+import errno
 import os
+import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from busbw.backends.base import Operation, Wait
+from busbw.backends.local.files import FULL, MAKE_ROOM
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.records import Case
@@ -127,18 +130,44 @@ class _Checkpoint:
         try:
             what()
         except (OSError, RuntimeError, ValueError, self._library.CheckpointException) as error:
-            self._failed = self._failed or f"a checkpoint in {self._folder}: {_in_words(error)}"
+            if self._failed is None:
+                self._failed = in_words(error, self._folder, self._bound.case.size_bytes)
 
 
-def _in_words(error: BaseException) -> str:
-    """The first rank's reason, of those that torch gathers; it comes with the call stacks of all ranks."""
+def in_words(error: BaseException, folder: Path, size_bytes: int) -> str:
+    """Why a checkpoint in ``folder`` with shards of ``size_bytes`` failed, and what can be done about it."""
+    said, number = _reason(error)
+    if number is None and (number := _no_room(folder, size_bytes)) is not None:
+        said = f"{said} ({os.strerror(number)})"
+    return f"a checkpoint in {folder}: {said}{f'; {MAKE_ROOM}' if number in FULL else ''}"
+
+
+def _reason(error: BaseException) -> tuple[str, int | None]:
+    """The first rank's reason, of those that torch gathers (it comes with the call stacks of all ranks), and the number
+    that the system gave it; None where torch does not tell.
+    """
     failures: dict[int, tuple[BaseException, object]] = getattr(error, "failures", {})
     if failures:
         rank = min(failures)
-        return f"rank {rank} says: {_in_words(failures[rank][0])}"
+        said, number = _reason(failures[rank][0])
+        return f"rank {rank} says: {said}", number
     if isinstance(error, OSError):
-        return f"{error.strerror or error}; free some space there, or ask for smaller sizes or another path"
-    return first_line(error) if isinstance(error, Exception) else type(error).__name__
+        return error.strerror or str(error), error.errno
+    return first_line(error) if isinstance(error, Exception) else type(error).__name__, None
+
+
+def _no_room(folder: Path, size_bytes: int) -> int | None:
+    """What the system would say of one more file of so many bytes, which torch does not pass on: its writer tells only
+    that the file is shorter than it ought to be. None where there is room.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and limit < size_bytes:
+        return errno.EFBIG
+    try:
+        told = os.statvfs(next(path for path in (folder, *folder.parents) if path.exists()))
+    except OSError:
+        return None  # what the library said is all there is to say then
+    return errno.ENOSPC if told.f_bavail * told.f_frsize < size_bytes else None
 
 
 def bind(bound: "Bound") -> Operation:

@@ -25,7 +25,9 @@ O_DIRECT: int = getattr(os, "O_DIRECT", 0)
 
 _WITH_DIRECT = " with O_DIRECT"
 
-_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""What the system says where there is no room for more."""
+MAKE_ROOM = "free some space there, or ask for smaller sizes, fewer ranks or another path"
 
 
 class BlockFile:
@@ -130,8 +132,8 @@ def opened_nameless(folder: Path, *, direct: bool) -> int:
 def in_words(error: OSError, folder: Path, size_bytes: int) -> str:
     """What the system says of a file of so many bytes in ``folder``, and what can be done about it."""
     said = f"a file of {format_size(size_bytes)} in {folder}: {error.strerror or error}"
-    if error.errno in _FULL:
-        return f"{said}; free some space there, or ask for smaller sizes, fewer ranks or another path"
+    if error.errno in FULL:
+        return f"{said}; {MAKE_ROOM}"
     if error.errno == errno.EINVAL:
         return f"{said}; where O_DIRECT wants other blocks than these, direct = false in the plan does without it"
     if str(error.strerror).endswith(_WITH_DIRECT):
