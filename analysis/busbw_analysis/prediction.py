@@ -207,6 +207,7 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
         by_law(laws, asked.ranks, asked.hosts, size, _reaches(evidence, asked, size), measured)
         for size in asked.sizes_bytes
     ]
+    notes += dict.fromkeys(said for one in forecasts for said in one.notes)
     return Prediction(asked, evidence, tuple(forecasts), tuple(notes))
 
 
@@ -222,7 +223,6 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
     joint = _by_joint_fit(evidence, asked, notes)
     about_messages: list[str] = []
     laws = _better(joint, _by_messages(evidence, asked, about_messages), notes)
-    notes += [law.term.by_table for law in laws if law.chosen and law.term.by_table is not None]
     # Where the joint fit answers, it is no matter what messages could not.
     return laws, tuple(notes if joint and laws is joint else [*notes, *about_messages])
 

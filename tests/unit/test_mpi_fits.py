@@ -183,3 +183,11 @@ def test_where_the_table_names_what_has_no_formula_its_equal_answers_and_the_rea
         for said in found.extrapolated
     )
     assert not found.held_out.passed
+
+
+def test_notes_are_those_of_the_algorithm_that_answers() -> None:
+    world = Obeying(sample_noise=0.01, library=TUNED)
+    runs = [run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (2, 3, 4)]
+    table = "default choice of Open MPI 5.0.8"
+    assert not any(note.startswith(table) for note in answer(runs, "broadcast", 24, MIB).notes)
+    assert [note.startswith(table) for note in answer(runs, "broadcast", 6, 1024).notes].count(True) == 1

@@ -460,6 +460,19 @@ def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
     assert "send_recv" not in note
 
 
+def test_what_the_joint_fit_took_for_granted_stands_beside_its_answer() -> None:
+    runs = [run(ranks, OBEYING, hosts=ranks) for ranks in (2, 4)]
+    far = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes
+    assert any(note.startswith("which algorithm is behind all_reduce") for note in far)
+    near = answer(evidence(), 16, MIB)
+    assert any(note.startswith(("each rank has a path of its own", "whether ranks share one")) for note in near.notes)
+    assert len(near.notes) == len(set(near.notes))
+    assert json.loads(json.dumps(predict_tables.document(near)))["notes"] == list(near.notes)
+    # What is said of a joint fit is not said where a curve or messages answer.
+    said = (*answer(evidence(), 4, MIB).notes, *answer(evidence_of(read_groups([run(4)]), "all_reduce"), 16, MIB).notes)
+    assert not any("path of its own" in note or "share one path" in note for note in said)
+
+
 def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
     ops = ("all_reduce", "all_gather", "memory_copy")
     runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]

@@ -37,7 +37,7 @@ class Forecast:
 
     ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
     ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where
-    parameters do not tell.
+    parameters do not tell. ``notes`` are those of the law that answers.
     """
 
     op: str
@@ -54,6 +54,7 @@ class Forecast:
     held_out: HeldOut
     measured: Point | None
     ties: tuple[tuple[str, float | None], ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def algbw(self) -> float | None:
@@ -269,6 +270,7 @@ def by_law(
             for other in laws
             if other.tied and other.term is not term and other.term.possible(ranks, hosts, size_bytes)
         ),
+        notes=law.notes,
     )
 
 

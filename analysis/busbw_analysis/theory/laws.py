@@ -133,7 +133,8 @@ class Law:
     None where nothing of it was held out.
 
     ``chosen``: it is the one that answers, and no other candidate of the same data. ``tied``: the data cannot tell it
-    from the chosen one.
+    from the chosen one. ``notes`` say what its parameters take for granted or could not tell, and by which table a
+    library chooses.
     """
 
     term: Term
@@ -145,6 +146,7 @@ class Law:
     tested: Tested | None
     chosen: bool = True
     tied: bool = False
+    notes: tuple[str, ...] = ()
 
     def told(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
         """The time in seconds; None where the parameters do not tell."""
@@ -246,6 +248,7 @@ def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], 
         held_out=held_out,
         tested=tested,
         chosen=chosen,
+        notes=() if term.by_table is None else (term.by_table,),
     )
 
 
@@ -282,6 +285,7 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
             tested=tested,
             chosen=term.algorithm == chosen,
             tied=equal,
+            notes=found.notes,
         )
 
     order = {name: place for place, name in enumerate((chosen, *tied))}
