@@ -16,6 +16,11 @@ from busbw.records import JSON
 
 _UUID_PREFIX = "GPU-"
 
+_REASONS = ("nvmlDeviceGetCurrentClocksEventReasons", "nvmlDeviceGetCurrentClocksThrottleReasons")
+"""Of one thing: the name changed with driver 535 and nvidia-ml-py 12.535, whose new one an older driver does not know;
+the old one is to be removed.
+"""
+
 
 def uuid_of(given: object) -> str | None:
     """A GPU's UUID as NVML writes it, from torch's device property or an entry of CUDA_VISIBLE_DEVICES."""
@@ -43,10 +48,7 @@ class Nvml:
         self._library = library
         self._handle = handle
         self._index = int(library.nvmlDeviceGetIndex(handle))
-        # The name changed with version 12.535 of nvidia-ml-py; the old one is to be removed.
-        self._reasons: Any = getattr(library, "nvmlDeviceGetCurrentClocksEventReasons", None) or getattr(
-            library, "nvmlDeviceGetCurrentClocksThrottleReasons", None
-        )
+        self._reasons: list[Any] = [getattr(library, name) for name in _REASONS if hasattr(library, name)]
 
     def conditions(self) -> DeviceConditions:
         """The GPU now; what the driver does not tell of it is None or 0."""
@@ -55,10 +57,11 @@ class Nvml:
             mhz: float | None = float(library.nvmlDeviceGetClockInfo(self._handle, library.NVML_CLOCK_SM))
         except library.NVMLError:
             mhz = None
-        try:
-            reasons = int(self._reasons(self._handle)) if self._reasons is not None else 0
-        except library.NVMLError:
-            reasons = 0
+        reasons = 0
+        for asked in self._reasons:
+            with suppress(library.NVMLError):
+                reasons = int(asked(self._handle))
+                break
         return DeviceConditions(index=self._index, mhz=mhz, reasons=reasons)
 
 

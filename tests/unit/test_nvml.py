@@ -72,11 +72,19 @@ class NewLibrary(Library):
         raise AssertionError(message)
 
 
+class NewLibraryOldDriver(Library):
+    """As from version 12.535 on, over a driver that is older."""
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: str) -> int:  # noqa: N802
+        message = f"Function Not Found for {handle}"
+        raise NVMLError(message)
+
+
 def installed(monkeypatch: pytest.MonkeyPatch, library: ModuleType | None) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", library)  # None: the import fails
 
 
-@pytest.mark.parametrize("kind", [Library, NewLibrary])
+@pytest.mark.parametrize("kind", [Library, NewLibrary, NewLibraryOldDriver])
 def test_clock_and_reasons_are_told_in_words(monkeypatch: pytest.MonkeyPatch, kind: type[Library]) -> None:
     library = kind(reasons=0x1 | 0x4 | 0x40)
     installed(monkeypatch, library)
