@@ -324,7 +324,7 @@ def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_repo
     against = "not validated: each launch in turn is off by"
     assert [against in line for line in text.splitlines() if " · 4 ranks  " in line] == [False, True]
 
-    section = fits(judge(pool((store.read(folder),))))
+    section = fits(judge(pool((store.read(folder),))), ())
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     place = [column.name for column in table.columns].index("Held-out launches")
     for row, known in zip(table.rows, (reduced, gathered), strict=True):
