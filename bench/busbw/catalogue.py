@@ -99,6 +99,11 @@ class Rate(_Row, frozen=True, kw_only=True):
         )
 
     @property
+    def practical_of(self) -> str | None:
+        """Of what the practical rate is, where not of both directions: what drives write is less, and differs."""
+        return "reads" if self.kind == "nvme" and self.practical_bytes_per_second is not None else None
+
+    @property
     def peak(self) -> "Peak":
         """One unit."""
         return Peak(
@@ -109,6 +114,7 @@ class Rate(_Row, frozen=True, kw_only=True):
             source=self.source,
             practical_source=self.practical_source,
             kind=self.kind,
+            practical_of=self.practical_of,
         )
 
 

@@ -239,9 +239,14 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     row = rows.rate("nvme", f"NVMe on {bus}")
     what = f"{drive.get('model') or 'model not told'} on {link.what}"
     # What drives reach over such a link is less than the link itself does.
-    practical, source = (None, None) if row is None else (row.practical_bytes_per_second, row.practical_source)
-    of = None if practical is None else "reads"  # rows have what drives read: they write less, and by how much differs
-    return replace(link, practical=practical, practical_source=source, practical_of=of, what=what)
+    reached = replace(link, practical=None, practical_source=None) if row is None else row.peak
+    return replace(
+        link,
+        practical=reached.practical,
+        practical_source=reached.practical_source,
+        practical_of=reached.practical_of,
+        what=what,
+    )
 
 
 def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | str:

@@ -189,9 +189,8 @@ def level_rows(seen: Picture) -> list[Row]:
     ]
 
 
-def practical_in_words(level: Row) -> str | None:
-    """What is reached of a level in practice, as ``6.5 GB/s of reads``; None where it is not known."""
-    rate, of = level["practical_bytes_per_second"], level["practical_of"]
+def in_practice(rate: float | None, of: str | None) -> str | None:
+    """What is reached in practice, as ``6.5 GB/s of reads``; None where it is not known."""
     return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
 
 
@@ -271,7 +270,7 @@ def _level_in_words(level: Row) -> str:
     head = f"  {level['level']:8}{level['of']}: "
     if level["nominal_bytes_per_second"] is None:
         return f"{head}not known: {level['why']}"
-    practical = practical_in_words(level)
+    practical = in_practice(level["practical_bytes_per_second"], level["practical_of"])
     reached = "" if practical is None else f", {practical} in practice"
     return (
         f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"

@@ -72,7 +72,7 @@ def _print_catalogue(rows: Catalogue) -> None:
             "kind": rate.kind,
             "name": rate.name,
             "nominal": f"{format_rate(rate.bytes_per_second)} per {rate.per}",
-            "in practice": _rate(rate.practical_bytes_per_second),
+            "in practice": listing.in_practice(rate.practical_bytes_per_second, rate.practical_of),
             "direction": rate.direction,
             "source": source(rate),
         }
@@ -96,7 +96,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
             "level": row["level"],
             "of": row["of"],
             "nominal": _rate(row["nominal_bytes_per_second"]),
-            "in practice": listing.practical_in_words(row),
+            "in practice": listing.in_practice(row["practical_bytes_per_second"], row["practical_of"]),
             "direction": row["direction"],
             "because": row["why"],
             "source": row["source"],

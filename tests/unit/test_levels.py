@@ -624,7 +624,7 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     (level,) = [
         one for one in listing.level_rows(picture({"pci": {"drives": [drive]}}, rows)) if one["level"] == "NVMe"
     ]
-    assert listing.practical_in_words(level) == "6.5 GB/s of reads"
+    assert listing.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
     row = rows.rate("nvme", "NVMe on PCIe 4 x4")
     assert row is not None
     assert level["practical_source"] == row.practical_source

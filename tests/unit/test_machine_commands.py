@@ -51,6 +51,7 @@ def test_the_catalogue_is_listed_with_sources(mine: str) -> None:
     assert "H200 SXM" in table
     assert "NVLink 4    " in table
     assert "\nFast 9000: air-cooled\n" in table
+    assert "  6.5 GB/s of reads  " in table
     for gpu, host in (("GH200 96 GB", "NVLink-C2C of Grace Hopper"), ("H200 SXM", "PCIe 5 x16")):
         assert any(line.startswith(f"{gpu} ") and f"  {host}  " in line for line in table.splitlines())
     assert "\nNVLink 5: practical: what NCCL plans with, which is no measurement\n" in table
