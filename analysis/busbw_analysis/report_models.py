@@ -254,11 +254,12 @@ def _at_once(one: Modelled) -> str:
     names = [other.algorithm for other in one.explanation.others if other.at_once > 1]
     if not names:
         return ""
-    first, last = ", ".join(names[:-1]), names[-1]
-    return (
-        f" Not compared: {f'{first} and {last}' if first else last}, which send several messages at once; their "
-        "formulas take those to cost one α together."
-    )
+    *first, last = names
+    if not first:
+        who = f"{last}, which sends several messages at once; its formula takes"
+    else:
+        who = f"{', '.join(first)} and {last}, which send several messages at once; their formulas take"
+    return f" Not compared: {who} those to cost one α together."
 
 
 def _tied(found: Fastest) -> str:

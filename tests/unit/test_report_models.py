@@ -153,6 +153,20 @@ def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     assert [one.heading for one in part.parts] == ["plain", "by hand: ring"]
 
 
+@pytest.mark.parametrize(
+    ("op", "words"),
+    [
+        ("reduce_scatter", "direct, which sends several messages at once; its formula takes those"),
+        ("all_reduce", "and direct, which send several messages at once; their formulas take those"),
+    ],
+)
+def test_what_is_not_compared_is_said_of_one_and_of_several(op: str, words: str) -> None:
+    blocks = [block for part in section_of(judged(*sweep(op))).parts for block in part.blocks]
+    said = [block.text.partition("Not compared: ")[2] for block in blocks if isinstance(block, Paragraph)]
+    (text,) = [one for one in said if one]
+    assert (text.startswith if op == "reduce_scatter" else text.__contains__)(words)
+
+
 def test_algorithms_that_send_several_messages_for_one_delay_come_last_and_are_marked() -> None:
     figure = figures(section_of(judged(*sweep("reduce_scatter"))))[0]
     (label,) = [entry.label for entry in figure.legend if entry.label.startswith("other algorithms: ")]

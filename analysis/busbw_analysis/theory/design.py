@@ -160,7 +160,7 @@ def middle(launches: Floats) -> Floats:
     """The mean of the middle half along the last axis, which up to four launches is their median; NaN is no launch.
 
     As little moved by a bad launch as the median, and smooth where the median of a resample jumps from one launch to
-    another: intervals of that covered the truth in 97 to 99 % of trials, of this in 92 to 96 % (`make bench-fit`).
+    another: intervals of that covered the truth in 97 to 99 % of trials, of this in 92 to 97 % (`make bench-fit`).
     """
     ordered = np.sort(launches, axis=-1)
     count = np.count_nonzero(~np.isnan(ordered), axis=-1)[..., None]

@@ -301,7 +301,7 @@ def _left_out_errors(sizes: Floats, times: Floats, pieces: int) -> Floats:
 def _intervals(sizes: Floats, launches: Floats, pieces: int, seed: int) -> tuple[FitIntervals | None, str]:
     """Percentiles over resamples of whole launches; the cuts are searched anew in every resample.
 
-    Plain percentiles held the truth in 91 to 96 % of simulated curves of 5 to 20 launches, these in 92 to 98 %
+    Plain percentiles held the truth in 91 to 96 % of simulated curves of 5 to 20 launches, these in 92 to 99 %
     (`make bench-fit`).
     """
     count = len(launches)
