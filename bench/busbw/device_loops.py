@@ -22,6 +22,11 @@ from busbw.work import Work
 
 _FIRST_HOLD_NS = 1_000_000
 _LEAST_HOLD_NS = 50_000
+_MOST_HOLD_NS = 50_000_000
+"""More than handing over all that a stream takes ahead needs, about 1024 launches. A longer row waits for the hold to end,
+and however long that is, the stream begins before it has all calls.
+"""
+
 _SHORTEST_NS = 1
 """What a sample lasts that was too short for the device's clock, whose steps are about 0.5 µs on CUDA."""
 
@@ -41,10 +46,10 @@ class Hold:
         self._handed_over_ns = 0.0
 
     def wanted_ns(self, calls: int) -> int:
-        """For samples of ``calls`` calls; a guess until something was handed over."""
+        """For samples of ``calls`` calls, at most 50 ms; a guess until something was handed over."""
         if not self._handed_over_ns:
             return _FIRST_HOLD_NS
-        return _LEAST_HOLD_NS + round(_SLACK * calls * self._handed_over_ns)
+        return min(_LEAST_HOLD_NS + round(_SLACK * calls * self._handed_over_ns), _MOST_HOLD_NS)
 
     def learn(self, handed_over_ns: int, calls: int) -> None:
         """The last batch handed ``calls`` calls over in at most ``handed_over_ns``."""

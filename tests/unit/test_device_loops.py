@@ -145,6 +145,17 @@ def test_a_hold_that_ended_too_soon_is_noted_and_the_next_one_is_longer() -> Non
     assert second.device_ns.tolist() == [10 * CALL] * 3
 
 
+def test_calls_that_wait_for_the_end_of_the_hold_do_not_make_it_longer_without_end() -> None:
+    """A stream takes some 1000 launches ahead: from then on the host waits, and each hold would double the next one."""
+    hold, calls, ahead, launch_ns = Hold(), 2_000, 1_000, 4_000
+    for _ in range(12):
+        hold.ns = hold.wanted_ns(calls)
+        assert hold.ns <= 50_000_000
+        waited_for = max(ahead * launch_ns, hold.ns)
+        hold.learn(waited_for + (calls - ahead) * launch_ns, calls)
+    assert hold.ns > 2 * ahead * launch_ns, "what can be held is"
+
+
 def test_samples_that_were_not_held_are_among_those_that_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_loops, "_LEAST_HOLD_NS", 1)
     monkeypatch.setattr(device_loops, "_SLACK", 0.0)
