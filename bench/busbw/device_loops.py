@@ -23,8 +23,8 @@ from busbw.work import Work
 _FIRST_HOLD_NS = 1_000_000
 _LEAST_HOLD_NS = 50_000
 _MOST_HOLD_NS = 50_000_000
-"""More than handing over all that a stream takes ahead needs, about 1024 launches. A longer row waits for the hold to end,
-and however long that is, the stream begins before it has all calls.
+"""More than handing over all that a stream takes ahead needs, about 1024 launches. A longer row waits for the hold to
+end, and however long that is, the stream begins before it has all calls.
 """
 
 _SHORTEST_NS = 1
