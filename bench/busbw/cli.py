@@ -329,11 +329,14 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
     from busbw import cases, environment, launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
+    from busbw.launch.opening import way_here  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
-    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, cores=cores)
+    # Of a world of several hosts, which of its ranks make files here is not known before they are there.
+    way = way_here(wanted, ranks) if launch.launcher_here(os.environ).name == "local" else "direct"
+    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
     seconds = cases.estimated_seconds(wanted, planned.cases)
     if as_json:
         document = {

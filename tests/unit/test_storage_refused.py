@@ -10,10 +10,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from click.testing import CliRunner
 
 from busbw import storage_facts, store
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
+from busbw.cli import main
 from busbw.errors import UsageError
 from busbw.launch.base import Result, Settings
 from busbw.launch.joined import lead
@@ -64,6 +66,29 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     assert str(caught.value).startswith(f"--path: no files can be made: {'' if path == 'full' else tmp_path}")
     assert said in str(caught.value)
     assert not (tmp_path / "results").exists()
+
+
+@pytest.mark.parametrize(("path", "said"), [("nowhere", "does not exist; make it there"), ("file", "is a file")])
+def test_a_dry_run_refuses_a_path_as_the_run_would(path: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    result = CliRunner().invoke(main, ["run", "--suite", "storage", "--dry-run", "--path", str(tmp_path / path)])
+    assert result.exit_code == 2
+    assert f"--path: no files can be made: {tmp_path / path} on " in result.stderr
+    assert said in result.stderr
+    assert not result.stdout
+
+
+def test_a_dry_run_lists_the_cases_that_the_path_makes_of_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage_facts, "_way", lambda _folder, _kind: ("memory", "it is memory itself"))
+    result = CliRunner().invoke(
+        main, ["run", "--op", "storage_write", "--sizes", "64KiB", "--ranks", "1", "--dry-run", "--path", str(tmp_path)]
+    )
+    assert result.exit_code == 0, result.stderr
+    assert " memory" in result.stdout
+    assert "direct" not in result.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,11 +11,12 @@ from busbw.claim import Claim
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.ops import OPS
+from busbw.ops.storage import Way
 from busbw.packing import pack, unpack
 from busbw.plan import Plan
 from busbw.records import EndStatus, Failed
 from busbw.resume import Lack, Remaining, lack_of
-from busbw.storage_facts import files_folder, refuse_path, remove_files
+from busbw.storage_facts import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import parse_sizes
 
 
@@ -63,8 +64,7 @@ def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Open
     with its folder: Interrupted for a KeyboardInterrupt, a BusbwError as it is.
     """
     if settings.resume is None:
-        storing = [sweep for sweep in plan.sweep if any(OPS[name].stores for name in sweep.ops)]
-        _refuse_path(plan, ranks_here, [size for sweep in storing for size in parse_sizes(sweep.sizes)])
+        _refuse_path(plan, ranks_here, _file_sizes(plan))
         with (
             _claimed(store.create(settings.results_dir, environment.machine_name())) as folder,
             _named(folder),
@@ -88,6 +88,19 @@ def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Open
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
         with _named(settings.resume), _without_files(plan, settings.resume):
             yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+
+
+def way_here(plan: Plan, ranks_here: int) -> Way:
+    """How the page cache can be kept out of the files of ``plan`` on this host, before any of its ranks is there.
+    Raises UsageError when they cannot be made, as the run does.
+    """
+    _refuse_path(plan, ranks_here, _file_sizes(plan))
+    return way_of_all([storage_facts(plan.files_below)])
+
+
+def _file_sizes(plan: Plan) -> list[int]:
+    storing = [sweep for sweep in plan.sweep if any(OPS[name].stores for name in sweep.ops)]
+    return [size for sweep in storing for size in parse_sizes(sweep.sizes)]
 
 
 def _refuse_path(plan: Plan, ranks_here: int, sizes: Sequence[int]) -> None:
