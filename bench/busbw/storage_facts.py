@@ -20,7 +20,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.storage import GRAIN_BYTES, Way
 from busbw.records import JSON, Case
-from busbw.units import format_size
+from busbw.units import about_size, format_size
 
 PREFIX = "busbw-files-"
 """How the folders begin that runs make below their paths: what a killed run leaves behind is known by it."""
@@ -187,8 +187,8 @@ def _no_room(told: _Facts, host: JSON, ranks: int, size_bytes: int) -> str | Non
     if needed <= free:
         return None
     return (
-        f"too little space: {told['path']} on {host} ({told['device']}) has {_size(free)} free "
-        f"and {_size(needed)} are needed, which is {ranks} ranks × {format_size(size_bytes)} and a "
+        f"too little space: {told['path']} on {host} ({told['device']}) has {about_size(free)} free "
+        f"and {about_size(needed)} are needed, which is {ranks} ranks × {format_size(size_bytes)} and a "
         "margin; free some, or ask for smaller --sizes, fewer --ranks or another --path"
     )
 
@@ -217,11 +217,3 @@ def _system(fact: _Facts) -> tuple[object, ...]:
     if told.get("type") in _OF_ALL_HOSTS or ":" in str(told.get("device")):
         return (told.get("type"), told.get("device"))
     return (fact.get("boot_id"), fact.get("host"), told.get("number"))
-
-
-def _size(size_bytes: int) -> str:
-    """With three digits: free space is no round number."""
-    for unit, factor in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.3g} {unit}"
-    return f"{size_bytes} B"

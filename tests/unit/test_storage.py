@@ -654,6 +654,9 @@ def test_ranks_of_one_file_system_need_their_room_together() -> None:
 def test_a_small_file_has_a_margin_too() -> None:
     assert obstacle([rank_of("a", 17 << 20)], size=1 << 20) is None
     assert obstacle([rank_of("a", 16 << 20)], size=1 << 20) is not None
+    assert "has 1 TiB free and 2150 TiB are needed, which is 2 ranks" in str(
+        obstacle([rank_of("a", 1 << 40), rank_of("a", 1 << 40)], size=1 << 50)
+    )
 
 
 def test_hosts_without_the_path_are_named() -> None:
