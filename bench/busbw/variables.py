@@ -34,6 +34,7 @@ VARIABLES = (
     "MALLOC_CONF",
     "MKL_NUM_THREADS",
     *_each("OMP_", "NUM_THREADS PLACES PROC_BIND"),
+    *_each("PYTORCH_", "ALLOC_CONF CUDA_ALLOC_CONF"),  # also how GPUs without peer access are copied between
     *_each("TORCH_NCCL_", "ASYNC_ERROR_HANDLING AVOID_RECORD_STREAMS BLOCKING_WAIT HIGH_PRIORITY USE_COMM_NONBLOCKING"),
     # NCCL, by its documentation: which network and how
     *_each("NCCL_", "CONF_FILE CROSS_NIC NET NET_PLUGIN TUNER_PLUGIN OOB_NET_ENABLE OOB_NET_IFNAME"),

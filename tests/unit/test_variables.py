@@ -17,6 +17,11 @@ def test_only_what_is_set_and_listed_is_recorded() -> None:
     assert recorded(environ) == {"SLURM_JOB_ID": "7", "NCCL_ALGO": ""}
 
 
+@pytest.mark.parametrize("name", ["PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"])
+def test_how_torch_allocates_is_recorded_for_it_decides_how_gpus_copy_to_each_other(name: str) -> None:
+    assert recorded({name: "expandable_segments:True"}) == {name: "expandable_segments:True"}
+
+
 def test_another_process_gets_no_place_and_all_that_the_user_has_set() -> None:
     places = {"PMI_RANK": "0", "PMI2_FD": "7", "PMIX_NAMESPACE": "slurm.pmix.1.0", "OMPI_COMM_WORLD_SIZE": "2"}
     rest = {"PMIX_MCA_gds": "hash", "OMPI_MCA_pml": "ob1", "MPIR_CVAR_CH4_NETMOD": "ofi", "SLURM_JOB_ID": "1"}

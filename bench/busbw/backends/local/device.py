@@ -191,6 +191,6 @@ OPERATIONS: dict[str, Local] = {
     "host_and_device": Local(_host_and_device, _refuse),
     "peer_copy": Local(_peer_copy, _refuse_peer),
     "peer_copy_both": Local(_peer_copy, _refuse_peer),
-    "peer_copy_driver": Local(_peer_copy, _refuse_peer),  # torch calls cudaMemcpyPeerAsync where there is no access
+    "peer_copy_driver": Local(_peer_copy, _refuse_peer),  # the same call; without access the driver finds a way
     "peer_copy_staged": Local(_peer_copy_staged, _refuse_peer),
 }
