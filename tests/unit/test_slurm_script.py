@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from busbw.errors import UsageError
+from busbw.ops.groups import split_world
 from busbw.slurm.script import Job, Setting, Shell, render
 from busbw.slurm.shipped import SHIPPED, write
 
@@ -278,3 +279,11 @@ def test_every_shipped_file_that_needs_no_gpu_is_submitted_by_a_test() -> None:
 
 def test_the_words_of_a_command_are_quoted_as_the_shell_wants_them() -> None:
     assert shlex.split(render(PLAIN).splitlines()[-1]) == ["$BUSBW", "run", "--suite", "quick"]
+
+
+def test_the_example_of_copies_between_gpus_of_several_hosts_has_no_pair_over_two_of_them() -> None:
+    job = SHIPPED["gpu-memory"]
+    (example,) = (line for line in job.about if "peer_copy" in line)
+    (nodes,), (groups,) = re.findall(r"--nodes=(\d+)", example), re.findall(r"--groups (\S+)", example)
+    for group in split_world(groups, int(nodes) * job.ranks_per_node):
+        assert len({rank // job.ranks_per_node for rank in group}) == 1, "a GPU copies to those of its own host"

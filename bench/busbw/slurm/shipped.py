@@ -63,7 +63,7 @@ SHIPPED: dict[str, Job] = {
         1,
         "What feeds the GPUs of one node: their memory, their links to the host, every pair. Each must see all others.",
         suite=Setting("SUITE", "memory-gpu", "or quick, standard, full"),
-        more="--op host_to_device,peer_copy",
+        more=f"--op host_to_device,peer_copy --groups div:{_GPUS}",
     ),
     "cpu": Job(
         name="busbw-cpu",
