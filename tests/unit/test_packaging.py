@@ -4,6 +4,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -119,3 +120,14 @@ def test_the_source_archive_can_be_built_and_tested(archives: tuple[set[str], se
         name.replace("busbw_analysis/", "analysis/busbw_analysis/", 1) for name in wanted_files() if "analysis" in name
     } <= in_sdist
     assert {f"bench/{name}" for name in wanted_files() if name.startswith("busbw/")} <= in_sdist
+
+
+def test_what_the_extras_need_is_there_when_tests_run_and_pinned() -> None:
+    """Else what needs it is skipped on the very machines that have the hardware."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert {*extras["mpi"], *extras["gpu"]} <= set(extras["dev"])
+    pinned = {
+        line.partition("==")[0].lower() for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    }
+    assert {wanted.partition(">=")[0] for wanted in extras["dev"]} <= pinned
