@@ -52,7 +52,8 @@ def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode
     for on_device, on_host in zip(by_device, by_host, strict=True):
         assert 0 < on_device <= on_host + TICK_NS, "the host's time has the device's in it"
     assert group.bus_factor is None, "there is no wire"
-    assert (made.calls > 1) == (mode in {"pipelined", "graph"})
+    if mode != "isolated":  # there a call that is short for the clock is made several times in a sample
+        assert (made.calls > 1) == (mode in {"pipelined", "graph"})
 
 
 def test_the_parts_of_an_overlap_are_those_of_its_samples(measured: Measure) -> None:
