@@ -183,6 +183,8 @@ def test_the_largest_shape_is_predicted_from_the_others_where_these_tell_enough(
 
 def test_one_shape_keeps_inside_and_between_together_and_names_what_would_part_them() -> None:
     machines = Machines()
+    rows = (Path(__file__).parents[2] / "docs" / "fits.md").read_text().splitlines()
+    (documented,) = (row for row in rows if row.startswith("| an all_reduce in two levels on one shape"))
     fitted = fit_jointly(seen(machines, "all_reduce", "hierarchical", [(2, 4)]))
     assert fitted.parameters == {}
     rounds, bytes_ = fitted.together
@@ -203,6 +205,10 @@ def test_one_shape_keeps_inside_and_between_together_and_names_what_would_part_t
     assert rounds.needs == (
         "add all_reduce by a ring by hand and another number of hosts, such as 4 with 4 ranks on each"
     )
+    assert bytes_.needs == "add all_reduce by a ring by hand and all_gather"
+    for mixed in (rounds, bytes_):
+        assert mixed.sum in documented
+        assert mixed.needs.removeprefix("add ").partition(",")[0] in documented
     more = [*fitted.observations, *seen(machines, "all_reduce", "ring", [(2, 4)])]
     more += seen(machines, "all_reduce", "hierarchical", [(4, 4)])
     assert set(rounds.parameters) <= set(fit_jointly(more).parameters)
