@@ -36,6 +36,7 @@ def document(prediction: Prediction) -> Row:
         "measured_ranks": sorted({len(one.key.ranks) for one in evidence.curves}),
         "notes": list(prediction.notes),
         "predictions": [_row(one) for one in prediction.forecasts],
+        "unanswered": [{"size_bytes": size, "reason": why} for size, why in prediction.unanswered.items()],
     }
 
 
@@ -84,7 +85,14 @@ def text(prediction: Prediction) -> str:
     for seen in {one.basis != BY_MESSAGES for one in forecasts if one.measured is not None}:
         among = "it was among the data that the prediction is from, so its error is that of a fit"
         notes.append(f"measured: {among if seen else 'the prediction has not seen it'}")
-    return "\n".join([head, aligned(_COLUMNS, [_line(one) for one in forecasts], notes)])
+    reasons: dict[str, list[int]] = {}
+    for size, why in prediction.unanswered.items():
+        reasons.setdefault(why, []).append(size)
+    notes += [f"no answer ({_sizes(of)}): {why}" for why, of in reasons.items()]
+    lines = {one.size_bytes: _line(one) for one in forecasts}
+    nothing = [MISSING] * (len(_COLUMNS) - 2)
+    lines |= {size: [format_size(size), *nothing, "no answer"] for size in prediction.unanswered}
+    return "\n".join([head, aligned(_COLUMNS, [lines[size] for size in sorted(lines)], notes)])
 
 
 def _elsewhere(evidence: Evidence) -> str:

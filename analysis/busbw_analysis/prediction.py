@@ -1,7 +1,7 @@
 """From what was measured to what was not: which curve or law answers a question, and what has to be said with it."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, PAIRS, SINGLE_MESSAGES, Evidence, shape_of
@@ -30,12 +30,15 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answers, one for each size, with the evidence that they are from and what has to be known of all of them."""
+    """The answers, one for each size, with the evidence that they are from and what has to be known of all of them.
+    ``unanswered`` are the sizes that have none, each with the reason.
+    """
 
     question: Question
     evidence: Evidence
     forecasts: tuple[Forecast, ...]
     notes: tuple[str, ...]
+    unanswered: Mapping[int, str] = field(default_factory=dict)
 
 
 def question(
@@ -203,12 +206,27 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
     if not any(law.chosen for law in laws):
         message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {'; '.join(notes)}"
         raise AnalysisError(message)
+    unanswered = _unanswered(laws, asked)
+    if len(unanswered) == len(asked.sizes_bytes):
+        raise AnalysisError(next(iter(unanswered.values())))
     forecasts = [
         by_law(laws, asked.ranks, asked.hosts, size, _reaches(evidence, asked, size), measured)
         for size in asked.sizes_bytes
+        if size not in unanswered
     ]
     notes += dict.fromkeys(said for one in forecasts for said in one.notes)
-    return Prediction(asked, evidence, tuple(forecasts), tuple(notes))
+    return Prediction(asked, evidence, tuple(forecasts), tuple(notes), unanswered)
+
+
+def _unanswered(laws: Sequence[Law], asked: Question) -> dict[int, str]:
+    """The sizes of which ``laws`` say nothing, and why."""
+    found: dict[int, str] = {}
+    for size in asked.sizes_bytes:
+        try:
+            answering(laws, asked.ranks, asked.hosts, size)
+        except AnalysisError as error:
+            found[size] = str(error)
+    return found
 
 
 def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tuple[str, ...]]:
@@ -228,7 +246,30 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tupl
 
 
 def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
-    """From the op's own curves and messages; where those do not tell all parameters apart, from all ops."""
+    """The first that answers every size, else the one that answers the most."""
+    best: tuple[Law, ...] = ()
+    fewest = len(asked.sizes_bytes)
+    left_out: tuple[str, ...] = ()
+    why = ""
+    for tried in _joint_fits(evidence, asked):
+        if isinstance(tried, NoModel):
+            why = tried.reason
+            continue
+        laws, out = tried
+        unanswered = _unanswered(laws, asked)
+        if len(unanswered) < fewest:
+            best, fewest, left_out = laws, len(unanswered), out
+        if not unanswered:
+            break
+        why = next(reversed(unanswered.values()))
+    notes += [f"left out of the joint fit: {reason}" for reason in left_out] if best else [f"no joint fit: {why}"]
+    return best
+
+
+def _joint_fits(evidence: Evidence, asked: Question) -> Iterator[tuple[tuple[Law, ...], tuple[str, ...]] | NoModel]:
+    """From the op's own curves and messages, then from all ops, for where those do not tell all parameters apart: laws
+    and what was left out, or why there are none. Regimes are in the order in which they are like the one asked for.
+    """
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
     crowded, alone = evidence.crowded(asked.ranks, asked.hosts), asked.hosts == asked.ranks
@@ -244,6 +285,7 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
     has = {regime: sorted({one.ranks for one in members if own(one)}) for regime, members in apart.items()}
     there = "; ".join(f"{regime}: {', '.join(map(str, counts))}" for regime, counts in has.items() if counts)
     why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
+    yield NoModel(why)
     for regime in sorted(apart, key=unlike):
         members = [one for one in apart[regime] if one.op not in UNMODELLED]
         with_messages = [one for one in members if own(one) or (one.op in SINGLE_MESSAGES and one.op != evidence.op)]
@@ -252,20 +294,18 @@ def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tupl
             if len({one.ranks for one in kept if own(one)}) < 2:
                 _, short = usable([one for one in chosen if own(one)])
                 why = "; ".join((why, *(reason for reason in short if reason not in why)))
+                yield NoModel(why)
                 continue
             try:
                 laws = from_joint(fit_jointly(kept), evidence.op, by_hand)
-                answering(laws, asked.ranks, asked.hosts, asked.sizes_bytes[-1])
             except AnalysisError as error:
                 why = str(error)
+                yield NoModel(why)
                 continue
-            notes += [f"left out of the joint fit: {reason}" for reason in left_out]
-            if regime.oversubscribed == crowded:
-                return laws
-            cores = "ranks that share cores" if crowded else "ranks with a core each"
-            return tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
-    notes.append(f"no joint fit: {why}")
-    return ()
+            if regime.oversubscribed != crowded:
+                cores = "ranks that share cores" if crowded else "ranks with a core each"
+                laws = tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
+            yield laws, left_out
 
 
 def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
@@ -277,7 +317,9 @@ def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     calls = evidence.calls(asked.ranks, asked.hosts)
     choices = [calls.choice(evidence.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
-    why = next((f": {one.reason}" for one in choices if isinstance(one, Unknown)), "")
+    unknown = [one.reason for one in choices if isinstance(one, Unknown)]
+    # A table that names something for some of the sizes answers those, and of the others it is said why not.
+    why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
     terms = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
     own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or terms[0].backend == evidence.backend
     known = by_hand is not None or own

@@ -10,6 +10,7 @@ from busbw.ops import OPS
 from busbw.records import JSON
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
+from busbw_analysis import predict_tables
 from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.load import pool
@@ -183,6 +184,26 @@ def test_where_the_table_names_what_has_no_formula_its_equal_answers_and_the_rea
         for said in found.extrapolated
     )
     assert not found.held_out.passed
+
+
+@pytest.mark.parametrize("shapes", [(2,), (4, 8, 16, 32)])
+def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequence[int]) -> None:
+    """By messages, and by a joint fit that is sure of the table."""
+    world = Obeying(sample_noise=0.01, library=TUNED)
+    runs = [run(ranks, world, ("broadcast", "ping_pong"), library=OPEN_MPI) for ranks in shapes]
+    found = answer(runs, "broadcast", 20, 1024, MIB, 4 * MIB)
+    assert [one.size_bytes for one in found.forecasts] == [1024]
+    assert list(found.unanswered) == [MIB, 4 * MIB]
+    assert all("chooses scatter_allgather for broadcast of" in why for why in found.unanswered.values())
+    rows = predict_tables.text(found).splitlines()
+    assert [row.split()[0] for row in rows if row.endswith("no answer")] == ["1", "4"]
+    assert any(
+        row.startswith("# no answer (1 MiB): broadcast by choice of Open MPI 5.0.8 is not known") for row in rows
+    )
+    unanswered = predict_tables.document(found)["unanswered"]
+    assert [one["size_bytes"] for one in unanswered] == [MIB, 4 * MIB]
+    with pytest.raises(AnalysisError, match="chooses scatter_allgather for broadcast of"):
+        answer(runs, "broadcast", 20, MIB, 4 * MIB)
 
 
 def test_notes_are_those_of_the_algorithm_that_answers() -> None:
