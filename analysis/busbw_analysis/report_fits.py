@@ -48,16 +48,18 @@ def fits(judgement: Judgement, regimes: Sequence[OneRegime]) -> Section:
         rows = tuple(_fit_row(label, fit) for label, fit in fitted)
         columns = (
             Column("Curve", numeric=False),
+            Column("Validated", numeric=False),  # in sight: the table is wide
             Column("α0", "µs"),
             Column("B∞ (algbw)", numeric=True),
             Column("busbw at B∞"),
             Column("S½"),
             Column("Pieces, breaks at", numeric=False),
-            Column("Mean residual", "%"),
-            Column("Worst residual", "%"),
-            Column("Held-out sizes", numeric=False),
-            Column("Held-out launches", numeric=False),
-            Column("Validated", numeric=False),
+            Column("mean", "%", group="Residual"),
+            Column("worst", "%", group="Residual"),
+            Column("median", "%", group="Held-out sizes"),
+            Column("worst", "%", group="Held-out sizes"),
+            Column("median", "%", group="Held-out launches"),
+            Column("worst", "%", group="Held-out launches"),
         )
         notes = [_HELD_OUT]
         notes += dict.fromkeys(fit.interval_note for _, fit in fitted if fit.interval_note)
@@ -86,6 +88,7 @@ def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:
         pieces += ": " + ", ".join(_near_size(size) for size in fit.breaks_bytes)
     return (
         Cell(label),
+        Cell("validated" if fit.validated else fit.validation_note, tone=_TONES[fit.validated]),
         Cell(alpha),
         Cell(rate),
         Cell(format_rate(fit.busbw)),
@@ -93,16 +96,15 @@ def _fit_row(label: str, fit: Fit) -> tuple[Cell, ...]:
         Cell(pieces),
         Cell(percent(fit.mean_residual)),
         Cell(percent(fit.max_residual)),
-        _off(fit.held_out_sizes),
-        _off(fit.held_out_launches),
-        Cell("validated" if fit.validated else fit.validation_note, tone=_TONES[fit.validated]),
+        *_off(fit.held_out_sizes),
+        *_off(fit.held_out_launches),
     )
 
 
-def _off(checked: Validation) -> Cell:
+def _off(checked: Validation) -> tuple[Cell, Cell]:
     if checked.median_error is None or checked.worst_error is None:
-        return Cell(MISSING, tone="quiet")
-    return Cell(f"{percent(checked.median_error)} % median, {percent(checked.worst_error)} % worst")
+        return Cell(MISSING, tone="quiet"), Cell(MISSING, tone="quiet")
+    return Cell(percent(checked.median_error)), Cell(percent(checked.worst_error))
 
 
 def _between(rate: str, bounds: Bounds) -> str:

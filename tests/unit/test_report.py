@@ -138,7 +138,7 @@ def test_every_figure_has_alt_text_and_its_numbers() -> None:
 def test_every_table_has_a_caption_and_scoped_headers() -> None:
     outline = Outline(report.compose(judged(usual())).html)
     assert len(outline.every("table")) == len(outline.every("caption"))
-    assert all(attributes.get("scope") in {"col", "row"} for attributes in outline.every("th"))
+    assert all(attributes.get("scope") in {"col", "colgroup", "row"} for attributes in outline.every("th"))
 
 
 def tables_of(section: Section) -> Iterator[tuple[str, Table]]:
