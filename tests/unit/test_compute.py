@@ -167,11 +167,11 @@ def test_what_an_earlier_call_has_left_is_no_result_of_the_next_one(name: str, t
 def test_what_a_replay_writes_where_the_captured_call_did_is_what_is_checked() -> None:
     """A replay runs no Python: it leaves new numbers in the tensor that the captured call made."""
     made: list[torch.Tensor] = []
-    operands: list[tuple[torch.Tensor, ...]] = []
+    operands: list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]] = []
 
-    def noted(*given: torch.Tensor) -> torch.Tensor:
-        operands.append(given)
-        made.append(sdpa(*given))
+    def noted(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        operands.append((query, key, value))
+        made.append(sdpa(query, key, value))
         return made[-1]
 
     operation = compute._attention(noted, bound(case("attention", 4 * 40 * TOKEN, 1)))

@@ -54,7 +54,7 @@ class _Checkpoint:
         try:
             from torch.distributed.tensor import DTensor, Shard  # noqa: PLC0415
         except ImportError:  # public from torch 2.5 on
-            from torch.distributed._tensor import DTensor, Shard  # noqa: PLC0415
+            from torch.distributed._tensor import DTensor, Shard  # type: ignore[attr-defined] # noqa: PLC0415
 
         self._library: Any = library  # it exports by import, not by name
         self._bound = bound

@@ -171,7 +171,7 @@ def count_wrong(buffer: torch.Tensor, spans: Sequence[Span], made_of: Pattern) -
         part = buffer[start : start + span.length]
         row = made_of.row(span).to(buffer.device)
         whole = span.length // PERIOD * PERIOD
-        for periods in part[:whole].view(-1, PERIOD).split(_PERIODS_AT_ONCE):
+        for periods in torch.split(part[:whole].view(-1, PERIOD), _PERIODS_AT_ONCE):
             wrong += int(torch.count_nonzero(periods != row))
         wrong += int(torch.count_nonzero(part[whole:] != row[: span.length - whole]))
         start += span.length
