@@ -236,7 +236,10 @@ def test_plain_loops_are_vectorised_and_no_call_of_the_library_is_made_of_them()
 
 @pytest.mark.parametrize("threads", [None, 1, 2])
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_pages_are_fresh_in_every_call_and_only_when_they_were_given_back(threads: int | None, dtype: str) -> None:
+def test_pages_are_fresh_in_every_call_and_only_when_they_were_given_back(
+    threads: int | None, dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "_CHECKED_AT_ONCE", 1 << 14)
     with Bed("memory_touch", 50_001, dtype=dtype, threads=threads) as bed:
         assert bed.wrong() > 0, "nothing was touched yet"
         for _ in range(3):
