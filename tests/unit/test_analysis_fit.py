@@ -135,7 +135,7 @@ def test_the_search_finds_the_best_of_all_divisions(times: list[float]) -> None:
         ([8], [1.0], "the curve has 1 size; a fit needs at least 5 different ones above 0"),
         ([8, 16, 32], [1.0, 2.0, 3.0], "has 3 sizes; a fit needs at least 5"),
         ([8, 16, 32, 64], [1.0, 2.0, 3.0, 5.0], "has 4 sizes; a fit needs at least 5"),
-        ([0, 16, 32, 64, 128], [1.0, 2.0, 3.0, 4.0, 5.0], "at least 5 different ones above 0"),
+        ([0, 16, 32, 64, 128], [1.0, 2.0, 3.0, 4.0, 5.0], "has 0 B among its sizes; a fit needs sizes above 0"),
         ([8, 16, 16, 32, 64], [1.0, 2.0, 2.0, 3.0, 4.0], "has 16 B twice; a fit needs each size once"),
         ([8, 32, 16, 64, 128], [1.0, 2.0, 2.0, 3.0, 4.0], "not in order; a fit needs them ascending"),
         ([8, 16, 32, 64, 128], [1.0, 0.0, 2.0, 3.0, 4.0], "at 16 B has a time of 0 s.*measure it again"),
