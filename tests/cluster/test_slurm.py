@@ -72,10 +72,10 @@ class Site:
         )
 
     @contextmanager
-    def submitted(self, *arguments: str | Path) -> Iterator[tuple[int, subprocess.Popen[str]]]:
+    def submitted(self, *arguments: str | Path, **variables: str) -> Iterator[tuple[int, subprocess.Popen[str]]]:
         """``busbw submit … --wait`` under way, and the number of its job."""
         argv = ["busbw", "submit", *arguments, "--wait"]
-        with self.bed.running_on(HEAD, argv, environment=self.environment(), folder=self.folder) as process:
+        with self.bed.running_on(HEAD, argv, environment=self.environment(variables), folder=self.folder) as process:
             assert process.stdout is not None
             number = process.stdout.readline().strip()
             assert number.isdigit(), process.communicate()
@@ -359,9 +359,10 @@ class TestWrongMpi:
 
 
 class TestBrokenOff:
-    def test_a_rank_that_dies_is_named(self, site: Site) -> None:
-        plan = site.plan("dies", blocks=400)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1")
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_a_rank_that_dies_is_named(self, site: Site, backend: str) -> None:
+        plan = site.plan("dies", blocks=400, timeout=5 if backend == "mpi" else 60)
+        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--backend", backend)
         with site.submitted(plan, *where) as (number, process):
             site.measuring(number)
             os.kill(site.rank_on("n2"), signal.SIGKILL)
@@ -374,6 +375,39 @@ class TestBrokenOff:
         assert run.end.status == "failed"
         assert "rank 1 (host n2)" in str(run.end.reason)
         assert run.measurements
+
+    def test_a_rank_of_open_mpi_that_dies_takes_all_along_and_loses_nothing_that_was_finished(
+        self, site: Site, openmpi: dict[str, str]
+    ) -> None:
+        """Slurm's part of PMIx kills the whole step when it loses one of its ranks: nobody is left to name it."""
+        plan = site.plan("dies", blocks=400)
+        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--backend", "mpi", "--mpi", "pmix")
+        with site.submitted(plan, *where, **openmpi) as (number, process):
+            before = len(site.measuring(number).measurements)
+            os.kill(site.rank_on("n2"), signal.SIGKILL)
+            code, err = told(process)
+        assert code == 1
+        assert f"job {number} ended FAILED: its script ended with an error" in err
+        assert len(site.run(number).measurements) >= before
+        assert re.search(r"error: .*n2.* task 1: Killed", site.log(number)), site.log(number)
+
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_a_rank_that_hangs_is_named(self, site: Site, backend: str) -> None:
+        plan = site.plan("hangs", blocks=400, timeout=5)
+        where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1", "--backend", backend)
+        with site.submitted(plan, *where) as (number, process):
+            before = len(site.measuring(number).measurements)
+            hangs = site.rank_on("n4")
+            os.kill(hangs, signal.SIGSTOP)
+            run = until(lambda: run if (run := site.run(number)).end is not None else None, lambda: site.log(number))
+            os.kill(hangs, signal.SIGKILL)  # srun would do so about a minute later
+            code, err = told(process)
+        assert code == 1, err
+        assert "rank 1 (host n4) did not answer during" in err
+        assert run.end is not None
+        assert run.end.status == "failed"
+        assert "rank 1 (host n4)" in str(run.end.reason)
+        assert len(run.measurements) >= before
 
     def test_what_was_interrupted_is_resumed_on_its_nodes_and_measured_once(self, site: Site) -> None:
         plan = site.plan("interrupted", blocks=20, launches=2)
@@ -417,9 +451,25 @@ class TestBrokenOff:
         assert run.run.id == before.run.id
         assert len(set(blocks_of(run))) == len(blocks_of(run)) == 80
 
-    def test_a_node_that_goes_down_ends_the_job_and_loses_nothing_that_was_finished(self, site: Site) -> None:
+    def test_ranks_over_mpi_that_are_cancelled_end_at_the_end_of_a_block(self, site: Site) -> None:
+        plan = site.plan("cancelled", blocks=400)
+        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--backend", "mpi")
+        with site.submitted(plan, *where) as (number, process):
+            site.measuring(number)
+            site.bed.ask("scancel", str(number))
+            code, err = told(process)
+        assert code == 1, err
+        assert f"job {number} ended CANCELLED: it was cancelled" in err
+        run = site.run(number)
+        assert run.end is not None
+        assert (run.end.status, run.end.reason) == ("interrupted", "ended at the end of a block by SIGTERM")
+
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_a_node_that_goes_down_ends_the_job_and_loses_nothing_that_was_finished(
+        self, site: Site, backend: str
+    ) -> None:
         plan = site.plan("down", blocks=400)
-        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue")
+        where = ("--nodelist=n1,n2", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue", "--backend", backend)
         with site.submitted(plan, *where) as (number, process):
             before = len(site.measuring(number).measurements)
             site.bed.ask("scontrol", "update", "nodename=n2", "state=down", "reason=test")
@@ -445,9 +495,10 @@ class TestBrokenOff:
         assert code == 0, err
         assert len(site.run(number).measurements) == 60
 
-    def test_a_cable_that_stays_cut_is_a_rank_that_does_not_answer(self, site: Site) -> None:
+    @pytest.mark.parametrize("backend", ["gloo", "mpi"])
+    def test_a_cable_that_stays_cut_is_a_rank_that_does_not_answer(self, site: Site, backend: str) -> None:
         plan = site.plan("cut-for-ever", blocks=400, timeout=5)
-        where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue")
+        where = ("--nodelist=n3,n4", "--nodes", "2", "--ranks-per-node", "1", "--no-requeue", "--backend", backend)
         with site.submitted(plan, *where) as (number, process):
             site.measuring(number)
             site.bed.cut("n4")
