@@ -25,7 +25,7 @@ _SHOWN_VALUE = 120
 """Characters of a value that fit into an error message."""
 
 _VARIABLES_THAT_MATTER = (
-    *("GLOO_", "NCCL_", "TORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
+    *("GLOO_", "NCCL_", "TORCH_", "PYTORCH_", "OMP_", "MKL_", "KMP_", "MALLOC_", "GLIBC_"),
     *("OMPI_", "MPICH_", "MPIR_", "I_MPI_", "FI_", "UCX_"),
 )
 _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "warmup_calls_cap")

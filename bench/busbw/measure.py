@@ -287,9 +287,11 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     for number in range(sets):
         error, call_ns, unchecked, here = "", 0, "", 0
         one = None if part is None else part.sets[number]
-        unready = "" if part is None or one is None else _made_ready(bench, case, part, one)
-        if (told := first_error(bench, unready)) is not None:
-            return f"cannot be prepared: {told}", first_ns
+        # All ranks agree after each of the two: the second may be a barrier, which who failed in the first must not miss.
+        for make in (_filled, _made_ready):
+            unready = "" if part is None or one is None else make(bench, case, part, one)
+            if (told := first_error(bench, unready)) is not None:
+                return f"cannot be prepared: {told}", first_ns
         if bench.backend.device is not None:
             with _in_words(bench):
                 bench.backend.device.synchronise()
@@ -308,12 +310,20 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     return (Check(state="wrong", wrong_elements=wrong) if wrong else Check(state="verified")), first_ns
 
 
-def _made_ready(bench: Bench, case: Case, part: Part, one: BufferSet) -> str:
-    """Fresh data in the buffers, and what has to be done before a call: what went wrong in it, or nothing."""
+def _filled(bench: Bench, case: Case, part: Part, one: BufferSet) -> str:
+    """Fresh data in the buffers: what went wrong in it, or nothing."""
     try:
         poison(one.receive, case.redop)
         if part.made_of is not None:
             fill(one.send, part.layout.send, part.made_of)
+    except bench.backend.raises as raised:
+        return bench.backend.explain(raised)
+    return ""
+
+
+def _made_ready(bench: Bench, _case: Case, _part: Part, one: BufferSet) -> str:
+    """What has to be done before a call: what went wrong in it, or nothing."""
+    try:
         if one.operation.prepare is not None:
             one.operation.prepare()
     except bench.backend.raises as raised:

@@ -67,9 +67,10 @@ class Timing(Record, frozen=True, kw_only=True):
             if not math.isfinite(getattr(self, name)):
                 message = f"key {name!r}: {getattr(self, name)} is not allowed; allowed is a finite number"
                 raise UsageError(message)
-        if self.timeout_seconds > _LONGEST_TIMEOUT_SECONDS:
+        if not 0 < self.timeout_seconds <= _LONGEST_TIMEOUT_SECONDS:
             message = (
-                f"timeout_seconds {self.timeout_seconds:g} is too long; allowed is up to {_LONGEST_TIMEOUT_SECONDS}"
+                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; allowed is above 0 and up to "
+                f"{_LONGEST_TIMEOUT_SECONDS}"
             )
             raise UsageError(message)
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
@@ -80,10 +81,10 @@ class Timing(Record, frozen=True, kw_only=True):
         if not self.least_samples <= self.min_samples <= self.max_samples:
             message = "want least_samples ≤ min_samples ≤ max_samples"
             raise UsageError(message)
-        if not 0 <= self.min_seconds <= self.max_seconds or self.timeout_seconds <= 0 or not 0 < self.precision < 1:
+        if not 0 <= self.min_seconds <= self.max_seconds or not 0 < self.precision < 1:
             message = (
-                f"want 0 ≤ min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g}), "
-                f"timeout_seconds ({self.timeout_seconds:g}) > 0 and 0 < precision ({self.precision:g}) < 1"
+                f"want 0 ≤ min_seconds ({self.min_seconds:g}) ≤ max_seconds ({self.max_seconds:g}) "
+                f"and 0 < precision ({self.precision:g}) < 1"
             )
             raise UsageError(message)
 
@@ -372,6 +373,7 @@ _OPTIONS = {
     "modes": "--mode",
     "algorithms": "--algorithm",
     "memory_nodes": "--memory-node",
+    "timeout_seconds": "--timeout",
 }
 """Keys of a plan → the options that have another name."""
 

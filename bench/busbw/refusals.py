@@ -89,7 +89,9 @@ def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
         return None
     layout = op.layout(Share(0, 1, case.count))
     arrays = (layout.send_count + layout.receive_count) * DTYPE_BYTES[case.dtype or "uint8"]
+    # Blocks of a file go through memory of their own on their way between an array and the system.
     own = max(arrays, case.size_bytes) * (_SETS_IN_TURNS if case.cache == "rotating" else 1)
+    own += case.size_bytes if op.stores else 0
     working = Counter(place.hosts[rank] for group in groups for rank in group)
     for host, ranks in working.items():
         bare = ranks * own

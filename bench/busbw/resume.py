@@ -9,7 +9,7 @@ import msgspec
 from busbw import __version__, store
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.placement import binding, seats_of, variables_of
-from busbw.plan import Plan
+from busbw.plan import Plan, told_as_options
 from busbw.progress import CaseBlock, progress_of
 from busbw.records import JSON, SCHEMA, Case, Run
 from busbw.store import StoredRun
@@ -57,6 +57,7 @@ _SAME_VARIABLES = (
     "KMP_",
     "MALLOC_",
     "UCX_",
+    "PYTORCH_",
 )
 
 
@@ -159,7 +160,8 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
         message = f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
         raise StoreError(message) from error
     if timeout_seconds is not None:
-        timing = msgspec.structs.replace(plan.timing, timeout_seconds=timeout_seconds)
+        with told_as_options():
+            timing = msgspec.structs.replace(plan.timing, timeout_seconds=timeout_seconds)
         plan = msgspec.structs.replace(plan, timing=timing)
     if launches is None:
         return plan

@@ -149,9 +149,13 @@ def about_size(size_bytes: float) -> str:
     """A size that was computed or need not be exact, with three digits: ``34752`` → ``33.9 KiB``."""
     for unit in ("TiB", "GiB", "MiB", "KiB"):
         if size_bytes >= _BINARY[unit]:
-            whole = size_bytes >= 1000 * _BINARY[unit]
-            return f"{size_bytes / _BINARY[unit]:{'.0f' if whole else '.3g'}} {unit}"
-    return f"{size_bytes:.3g} B"
+            return f"{_three_or_four_digits(size_bytes / _BINARY[unit])} {unit}"
+    return f"{_three_or_four_digits(size_bytes)} B"
+
+
+def _three_or_four_digits(value: float) -> str:
+    """Binary units go up to 1024, of which three digits would be wrong by some."""
+    return f"{value:.0f}" if value >= 999.5 else f"{value:.3g}"
 
 
 def format_rate(bytes_per_second: float | None) -> str:

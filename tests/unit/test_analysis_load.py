@@ -122,6 +122,12 @@ def test_variables_that_name_a_job_do_not_matter() -> None:
     assert dataset.notices == ()
 
 
+def test_variables_that_choose_another_call_do() -> None:
+    other = Machine(facts={"variables": {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}})
+    with pytest.raises(UnlikeRuns, match="PYTORCH_CUDA_ALLOC_CONF"):
+        pool((small(1), small(2, other)))
+
+
 def test_memory_that_differs_by_what_a_kernel_keeps_is_the_same_memory() -> None:
     """Two boots of one machine were seen to differ by 8 KiB."""
     less = Machine(facts={"memory": {"total_bytes": (1 << 36) - 8192}})

@@ -158,7 +158,13 @@ def test_data_that_one_rank_has_no_room_to_check_are_a_failed_case_for_all(
         return there(buffer, *given)
 
     class Known(OutOfMemory):
-        """Its buffers tell whose they are."""
+        """Its buffers tell whose they are; and before a call its ranks wait for each other, as for a checkpoint."""
+
+        def bind(
+            self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
+        ) -> Operation:
+            operation = self.inner.bind(op, case, group, send, receive, traffic)
+            return dataclasses.replace(operation, prepare=self.inner.barrier)
 
         def allocate(self, count: int, dtype: str) -> torch.Tensor:
             made = self.inner.allocate(count, dtype)

@@ -211,7 +211,15 @@ def test_a_list_of_numbers_comes_back_as_it_was(numbers: set[int]) -> None:
 
 @pytest.mark.parametrize(
     ("size_bytes", "text"),
-    [(34752, "33.9 KiB"), (1 << 20, "1 MiB"), (1023 << 10, "1023 KiB"), (800, "800 B"), (3.5 * (1 << 40), "3.5 TiB")],
+    [
+        (34752, "33.9 KiB"),
+        (1 << 20, "1 MiB"),
+        (1023 << 10, "1023 KiB"),
+        (800, "800 B"),
+        (1023, "1023 B"),
+        (999.6 * (1 << 30), "1000 GiB"),
+        (3.5 * (1 << 40), "3.5 TiB"),
+    ],
 )
 def test_a_size_that_need_not_be_exact_has_three_digits(size_bytes: float, text: str) -> None:
     assert units.about_size(size_bytes) == text

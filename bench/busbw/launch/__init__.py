@@ -13,7 +13,7 @@ from busbw.errors import LaunchError, UsageError
 from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.launch.endings import ending_below
-from busbw.plan import Plan, Timing
+from busbw.plan import Plan, Timing, told_as_options
 from busbw.resume import plan_of, refuse_another_world
 
 
@@ -86,7 +86,8 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
     row = launcher_here(os.environ)
     if row.meets is None:
         return begin(settings)
-    Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the meeting
+    with told_as_options():
+        Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the meeting
     seat = _seat(row)
     ending = ending_below(seat)
     ending.note_from_now()
