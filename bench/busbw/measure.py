@@ -287,7 +287,7 @@ def _check(bench: Bench, op: Op, case: Case, part: Part | None, sets: int) -> tu
     for number in range(sets):
         error, call_ns, unchecked, here = "", 0, "", 0
         one = None if part is None else part.sets[number]
-        # All ranks agree after each of the two: the second may be a barrier, which who failed in the first must not miss.
+        # All ranks agree after each of the two: the second may be a barrier, and nobody may miss it.
         for make in (_filled, _made_ready):
             unready = "" if part is None or one is None else make(bench, case, part, one)
             if (told := first_error(bench, unready)) is not None:

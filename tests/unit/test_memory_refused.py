@@ -39,7 +39,8 @@ def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "arrays"), [("memory_copy", 2), ("stream_add", 3), ("memory_read", 1), ("memory_touch", 1), ("storage_read", 3)]
+    ("op", "arrays"),
+    [("memory_copy", 2), ("stream_add", 3), ("memory_read", 1), ("memory_touch", 1), ("storage_read", 3)],
 )
 def test_every_array_of_a_call_counts(op: str, arrays: int) -> None:
     one = case(op, GIB, 1)
