@@ -157,6 +157,7 @@ def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Cata
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
     chosen = transport.interfaces
+    named = chosen.named and not chosen.by_subnet
     known: dict[str, Peak] = {}
     untold: list[str] = []
     for interface in interfaces:
@@ -166,11 +167,11 @@ def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Cata
         peak = interface_of(interface, rows, "tcp")
         if isinstance(peak, Peak):
             known[name] = peak
-        elif chosen.named or fact(interface, "kind") != _VIRTUAL:  # bridges and the like have no speed of their own
+        elif named or fact(interface, "kind") != _VIRTUAL:  # bridges and the like have no speed of their own
             untold.append(name)
-    if untold and (known or chosen.named):
+    if untold and (known or named):
         return f"does not know the speed of {', '.join(untold)}{_or_name_one(chosen)}"
-    if not known and chosen.named:
+    if not known and named:
         return f"has no interface that is up and that {chosen.variable}={chosen.value} leaves"
     return _alike(known, transport) if known else "does not know the speed of any interface that is up"
 
@@ -182,11 +183,14 @@ def _alike(known: Mapping[str, Peak], transport: Transport) -> tuple[str, Peak] 
     name, first = next(iter(known.items()))
     if len(known) == 1:
         return f"network interface {name}", replace(first, what=name)
+    chosen = transport.interfaces
     alike = len({peak.nominal for peak in known.values()}) == 1
-    if not alike or (transport.together and not transport.interfaces.named):
+    if not alike or (transport.together and (chosen.by_subnet or not chosen.named)):
         listed = ", ".join(f"{name} {format_rate(peak.nominal)}" for name, peak in known.items())
-        which = f"does not tell which of them carried{_or_name_one(transport.interfaces)}"
-        return f"has several interfaces that are up ({listed}) and {which}"
+        which = "does not tell which of them carried"
+        if chosen.by_subnet:
+            which = f"recorded no addresses, so which of them {chosen.variable}={chosen.value} leaves cannot be told"
+        return f"has several interfaces that are up ({listed}) and {which}{_or_name_one(chosen)}"
     if not transport.together:
         return f"network interface {name}", replace(first, what=name)
     together = replace(_together(list(known.values())), what=" + ".join(known))

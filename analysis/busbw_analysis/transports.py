@@ -30,20 +30,27 @@ class Choice:
     """Which devices a ``variable`` leaves, by its value (None: all). The rules of NCCL (``prefixes``) are a list of
     prefixes, of whole names after ``=``, of what not after ``^``; elsewhere it is a list of whole names. Either may
     name a port of a device (``mlx5_0:1``). Format: NCCL user guide, NCCL_IB_HCA and NCCL_SOCKET_IFNAME.
+    Open MPI (``subnets``) takes subnets among the names (``eth0,10.0.0.0/8``). Format: www.open-mpi.org/faq, "TCP".
     """
 
     variable: str
     value: str | None = None
     prefixes: bool = False
+    subnets: bool = False
 
     @property
     def named(self) -> bool:
         """Whether the variable says anything at all."""
         return bool(self.value and self.value.lstrip("^="))
 
+    @property
+    def by_subnet(self) -> bool:
+        """Whether a subnet decides: runs record no addresses, so any device may be one of those that it leaves."""
+        return self.subnets and self.value is not None and "/" in self.value
+
     def leaves(self, device: str, port: JSON = None) -> bool:
-        """Whether this device, or this port of it, is one of those."""
-        if not self.named or self.value is None:
+        """Whether this device, or this port of it, is one of those, or may be."""
+        if not self.named or self.value is None or self.by_subnet:
             return True
         unwanted, rest = self.value.startswith("^"), self.value.removeprefix("^")
         whole, rest = rest.startswith("=") or not self.prefixes, rest.removeprefix("=")
@@ -154,7 +161,7 @@ def _by_open_mpi(told: Mapping[str, str], variables: Mapping[str, str]) -> Trans
     """By ``ob1`` over the modules of a list, which sends parts of a message over each interface that it may use."""
     by = told.get("btl") or variables.get("OMPI_MCA_btl") or ""
     include = "OMPI_MCA_btl_tcp_if_include"
-    interfaces = Choice(include, variables.get(include))
+    interfaces = Choice(include, variables.get(include), subnets=True)
     rdma: bool | str = bool(_BTL_OVER_RDMA & {name.strip() for name in by.split(",")})
     if not by or by.startswith("^"):
         rdma = "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"

@@ -220,9 +220,9 @@ def test_sockets_are_under_the_interface_that_was_named(
         ),
         (
             "mpi",
-            {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8"},
+            {"UCX_TLS": "tcp", "UCX_NET_DEVICES": "10.0.0.0/8"},
             ["ens1"],
-            "has no interface that is up and that OMPI_MCA_btl_tcp_if_include=10.0.0.0/8 leaves",
+            "has no interface that is up and that UCX_NET_DEVICES=10.0.0.0/8 leaves",
         ),
     ],
 )
@@ -232,6 +232,28 @@ def test_a_guess_among_interfaces_is_no_roof(
     found = over_network(backend, nics=[one for one in INTERFACES if one["name"] in names], variables=variables)
     assert isinstance(found, NoRoof), found
     assert said in found.reason
+
+
+@pytest.mark.parametrize("value", ["10.0.0.0/8", "ens1,10.0.0.0/8"])
+@pytest.mark.parametrize("names", [["eth0", "ens1"], ["ens1", "ens2"]])
+def test_which_interfaces_are_of_a_subnet_is_not_told(value: str, names: list[str]) -> None:
+    variables = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": value}
+    found = over_network("mpi", nics=[one for one in INTERFACES if one["name"] in names], variables=variables)
+    assert isinstance(found, NoRoof), found
+    assert f"has several interfaces that are up ({names[0]} " in found.reason
+    assert found.reason.endswith(
+        f"recorded no addresses, so which of them OMPI_MCA_btl_tcp_if_include={value} leaves cannot be told; "
+        "name the one that leads to the other hosts with OMPI_MCA_btl_tcp_if_include"
+    )
+
+
+def test_the_only_interface_that_is_up_is_that_of_the_subnet() -> None:
+    variables = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8"}
+    nics = [one for one in INTERFACES if one["name"] in {"lo", "ens1", "ens3", "docker0"}]
+    found = over_network("mpi", nics=nics, variables=variables)
+    assert isinstance(found, Roof), found
+    assert found.algbw == pytest.approx(5e9)
+    assert "network interface ens1 of node0" in found.denominator
 
 
 def test_interfaces_that_are_alike_are_no_guess_and_the_loopback_never_counts() -> None:
