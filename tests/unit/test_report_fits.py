@@ -84,10 +84,29 @@ def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
 def test_verdicts_are_told_in_words() -> None:
     one_message, together = fits_of(usual()).parts
     assert "Hockney is taken, off by 0." in prose(one_message)
-    assert "left-out sizes: validated." in prose(one_message)
+    assert "% (median, within 10%) and " in prose(one_message)
     told = prose(together)
     assert "One set of parameters for all_reduce and ping_pong on 2 and 8 ranks over gloo: α" in told
     assert "not validated on" in told
+
+
+def test_only_what_launches_predict_too_is_called_validated() -> None:
+    worlds = [World((Piece(slower * 20e-6, slower * 1e-10),)) for slower in (1.0, 1.5)]
+    runs = [synthetic_run(sweep("ping_pong", 2), world, seed=seed, launches=1) for seed, world in enumerate(worlds)]
+    section = fits_of(judge(pool(tuple(runs))))
+    (curve,) = next(texts(block) for block in section.blocks if isinstance(block, Table))
+    assert curve[1].startswith("not validated: each launch in turn is off by")
+    one_message = section.parts[0]
+    assert "(median, within 10%)" in prose(one_message)
+    assert "validated" not in prose(one_message)
+
+
+def test_a_model_of_messages_that_is_far_off_is_above_the_bound() -> None:
+    world = World(tuple(Piece(1e-6 * (1 if index % 2 else 9), 0.0, size) for index, size in enumerate(SIZES)))
+    one_message = fits_of(judge(pool((synthetic_run(sweep("ping_pong", 2), world, launches=2),)))).parts[0]
+    assert "(median, above 10%)" in prose(one_message)
+    assert any("(above 10%)" in line[-1] for line in texts(tables_of(one_message)["Models of one message"]))
+    assert "validated" not in prose(one_message)
 
 
 def test_the_json_has_what_the_command_has() -> None:

@@ -30,7 +30,7 @@ either: the straight line wins there over a jump that is plain to see.
 """
 
 VALID_MEDIAN_ERROR = 0.10
-"""Above it a winner is still not validated."""
+"""Above it even the winner does not hold, and that is said."""
 
 _MARGIN = 1e-3
 _REACHED = 1.05
@@ -250,7 +250,7 @@ def _no_worse(error: Floats, best: Floats) -> bool:
 
 def _verdict(entrants: Sequence[Entrant], winner: str, best: str, errors: dict[str, Floats]) -> str:
     off = {one.name: one.median_error for one in entrants if one.median_error is not None}
-    verdict = "" if off[winner] <= VALID_MEDIAN_ERROR else " (not validated)"
+    verdict = "" if off[winner] <= VALID_MEDIAN_ERROR else f" (above {VALID_MEDIAN_ERROR:.0%})"
     told = f"{winner}, {off[winner]:.1%} off{verdict}"
     if len(off) == 1:
         return f"{told}: nothing to compare it with"
