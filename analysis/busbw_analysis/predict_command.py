@@ -12,7 +12,7 @@ from busbw_analysis import predict_tables as tables
 from busbw_analysis.commands import as_json_option, results_dir_option
 from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.prediction import predict as prediction_for
-from busbw_analysis.prediction import question
+from busbw_analysis.questions import question
 
 
 @click.command("predict")

@@ -16,7 +16,8 @@ from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.evidence import Evidence
 from busbw_analysis.inline_svg import SERIES
 from busbw_analysis.plots import decade_ticks, widen
-from busbw_analysis.prediction import Line, Question, Scaling, scaling
+from busbw_analysis.prediction import Line, Scaling, scaling
+from busbw_analysis.questions import Question
 from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.laws import Value
 

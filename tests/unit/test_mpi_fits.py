@@ -14,7 +14,8 @@ from busbw_analysis import predict_tables
 from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.load import pool
-from busbw_analysis.prediction import Prediction, predict, question
+from busbw_analysis.prediction import Prediction, predict
+from busbw_analysis.questions import question
 from busbw_analysis.theory.choices import Calls, Library
 from busbw_analysis.theory.design import PARAMETERS, Parameter, amounts
 from busbw_analysis.theory.joint import Joint

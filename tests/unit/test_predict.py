@@ -23,7 +23,8 @@ from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups
-from busbw_analysis.prediction import Prediction, laws_for, predict, question, scaling
+from busbw_analysis.prediction import Prediction, laws_for, predict, scaling
+from busbw_analysis.questions import question
 from busbw_analysis.theory import laws as theory_laws
 from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.design import amounts
