@@ -58,7 +58,7 @@ class Roof:
     ``level`` is which part of the machine allows no more, ``holder`` whose it is. ``denominator`` is the sentence
     behind every percentage: what, which direction, measured or nominal, from where. ``measured`` tells a rate of this
     run from one that the system states. ``practical`` is the algbw that others reach on such hardware (None: not
-    known).
+    known); ``practical_left_out`` says why one that the catalogue has is not of this op.
     """
 
     algbw: float
@@ -68,6 +68,7 @@ class Roof:
     denominator: str
     measured: bool
     practical: float | None = None
+    practical_left_out: str | None = None
 
     @property
     def practical_busbw(self) -> float | None:
@@ -187,15 +188,26 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
         drive = drive_of(dataset.environment(host), str(device), rows)
         if isinstance(drive, str):
             return NoRoof(f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}")
-        if drive.practical_of == "reads" and series.key.op != "storage_read":
-            drive = replace(drive, practical=None, practical_source=None, practical_of=None)
         words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
         found.append((drive, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
+    left_out = None
+    if peak.practical_of == "reads" and series.key.op != "storage_read":
+        peak = replace(peak, practical=None, practical_source=None, practical_of=None)
+        left_out = "the catalogue knows what drives read in practice, no more"
     shared = "" if ranks == 1 else f", shared by {ranks} ranks"
     denominator = f"{words}, {peak.in_words}{shared}"
     practical = None if peak.practical is None else peak.practical / ranks
-    return Roof(peak.nominal / ranks, None, "storage", host, denominator, measured=False, practical=practical)
+    return Roof(
+        peak.nominal / ranks,
+        None,
+        "storage",
+        host,
+        denominator,
+        measured=False,
+        practical=practical,
+        practical_left_out=left_out,
+    )
 
 
 def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:

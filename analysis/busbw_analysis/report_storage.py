@@ -193,8 +193,9 @@ def _slowest(files: Sequence[Stored]) -> Iterator[str]:
 
 
 def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
-    if any(one.op != "storage_read" and one.nominal is not None and one.practical is None for one in files):
-        yield "No share of practical for what is written: the catalogue knows what drives read in practice, no more."
+    for reason in dict.fromkeys(one.roof.practical_left_out for one in files if isinstance(one.roof, Roof)):
+        if reason is not None:
+            yield f"No share of practical for what is written: {reason}."
 
 
 def _giga(rate: float | None) -> Cell:

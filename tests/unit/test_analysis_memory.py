@@ -467,6 +467,19 @@ def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
     assert why not in every_text(storage_section(unknown)), "there is no percentage at all"
 
 
+@pytest.mark.parametrize(("gigatransfers", "lanes"), [(8.0, 4), (16.0, 2)])
+@pytest.mark.parametrize("op", ["storage_write", "checkpoint_save"])
+def test_a_drive_of_which_no_practical_rate_is_known_needs_no_reason(op: str, gigatransfers: float, lanes: int) -> None:
+    """The row of PCIe 3 x4 has none, and PCIe 4 x2 has no row."""
+    drive = {**DRIVE, "link": {"trained": {"gigatransfers": gigatransfers, "lanes": lanes}}}
+    facts: dict[str, JSON] = {**ON_DRIVE, "pci": {"gpus": [], "nics": [], "drives": [drive]}}
+    judgement = judged([case(op, 64 * MIB, 2, variant=VARIANT if op == "storage_write" else None)], STORING, facts)
+    (one,) = judgement.files
+    assert one.nominal == pytest.approx(7.87692e9 / 2)
+    assert one.practical is None
+    assert "No share of practical" not in every_text(storage_section(judgement))
+
+
 # --- the hierarchy ---------------------------------------------------------------------------------------------------
 
 
