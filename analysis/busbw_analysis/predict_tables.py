@@ -3,10 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from busbw.units import about_size, format_rate, format_size, format_time
+from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.evidence import Evidence
 from busbw_analysis.prediction import Prediction
+from busbw_analysis.questions import sized
 from busbw_analysis.theory.forecast import Forecast
 from busbw_analysis.theory.laws import BY_MESSAGES
 
@@ -82,13 +83,8 @@ def text(prediction: Prediction) -> str:
         *_each("held out", forecasts, lambda one: [one.held_out.words]),
         *_each("tied", forecasts, _ties),
     ]
-    for seen in {one.basis != BY_MESSAGES for one in forecasts if one.measured is not None}:
-        among = "it was among the data that the prediction is from, so its error is that of a fit"
-        notes.append(f"measured: {among if seen else 'the prediction has not seen it'}")
-    reasons: dict[str, list[int]] = {}
-    for size, why in prediction.unanswered.items():
-        reasons.setdefault(why, []).append(size)
-    notes += [f"no answer ({_sizes(of)}): {why}" for why, of in reasons.items()]
+    notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
+    notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
     lines = {one.size_bytes: _line(one) for one in forecasts}
     nothing = [MISSING] * (len(_COLUMNS) - 2)
     lines |= {size: [format_size(size), *nothing, "no answer"] for size in prediction.unanswered}
@@ -145,18 +141,12 @@ def _ties(one: Forecast) -> list[str]:
     return [f"{said} {others} {' to '.join(named)}{rest}"]
 
 
+def _seen(one: Forecast) -> list[str]:
+    if one.basis == BY_MESSAGES:
+        return ["the prediction has not seen it"]
+    return ["it was among the data that the prediction is from, so its error is that of a fit"]
+
+
 def _each(label: str, forecasts: Sequence[Forecast], said: Callable[[Forecast], Sequence[str]]) -> list[str]:
-    """Everything that is said, once, with the sizes it is said of where it is not said of all."""
-    sizes: dict[str, list[int]] = {}
-    for one in forecasts:
-        for words in said(one):
-            sizes.setdefault(words, []).append(one.size_bytes)
-    lines: list[str] = []
-    for words, of in sizes.items():
-        where = "" if len(of) == len(forecasts) else f" ({_sizes(of)})"
-        lines.append(f"{label}{where}: {words}")
-    return lines
-
-
-def _sizes(of: Sequence[int]) -> str:
-    return about_size(of[0]) if len(of) == 1 else f"{about_size(of[0])} to {about_size(of[-1])}"
+    sizes = [one.size_bytes for one in forecasts]
+    return sized(label, [(one.size_bytes, words) for one in forecasts for words in said(one)], sizes)

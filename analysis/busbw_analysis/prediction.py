@@ -5,11 +5,11 @@ from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.evidence import LIBRARY, SINGLE_MESSAGES, Evidence
-from busbw_analysis.questions import Question, reaches
+from busbw_analysis.questions import Question, reaches, sized
 from busbw_analysis.series import Point
 from busbw_analysis.theory.choices import Unknown
 from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.forecast import Forecast, by_curve, by_law, curve_of
+from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
 from busbw_analysis.theory.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.theory.laws import Law, Value, answering, from_joint, from_messages
 from busbw_analysis.theory.models import UNMODELLED, CostModel, NoModel
@@ -73,11 +73,13 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     far = asked.hosts > 1
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
     counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
-    laws, notes = laws_for(evidence, asked)
+    found, notes = laws_for(evidence, asked)
+    laws, refused = found[size].laws, found[size].refused
     shapes = [(count, hosts(count)) for count in counts]
     lines = [line for law in laws if len((line := _along(law, shapes, size)).points) > 1]
     if not lines:
-        message = f"there is no model to draw {asked.op} over ranks by: {'; '.join(notes) or 'no algorithm is known'}"
+        why = "; ".join([*notes, *([refused] if refused else [])]) or "no algorithm is known"
+        message = f"there is no model to draw {asked.op} over ranks by: {why}"
         raise AnalysisError(message)
     measured, fitted = [], []
     for one in curves:
@@ -124,119 +126,202 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
         except AnalysisError as error:
             refused = str(error)
             notes.append(refused)
-    laws, why = laws_for(evidence, asked)
-    notes += why
-    if not any(law.chosen for law in laws):
-        message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {'; '.join(notes)}"
+    found, about = laws_for(evidence, asked)
+    notes += about
+    unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
+    if len(unanswered) == len(found):
+        why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
+        message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {why}"
         raise AnalysisError(message)
-    unanswered = _unanswered(laws, asked)
-    if len(unanswered) == len(asked.sizes_bytes):
-        raise AnalysisError(next(iter(unanswered.values())))
     forecasts = [
-        by_law(laws, asked.ranks, asked.hosts, size, reaches(evidence, asked, size), measured)
-        for size in asked.sizes_bytes
-        if size not in unanswered
+        by_law(one.laws, asked.ranks, asked.hosts, size, one.beyond(reaches(evidence, asked, size)), measured)
+        for size, one in found.items()
+        if one.refused is None
     ]
-    notes += dict.fromkeys(said for one in forecasts for said in one.notes)
+    answered = [one.size_bytes for one in forecasts]
+    notes += sized("", [(one.size_bytes, said) for one in forecasts for said in one.notes], answered)
     return Prediction(asked, evidence, tuple(forecasts), tuple(notes), unanswered)
 
 
-def _unanswered(laws: Sequence[Law], asked: Question) -> dict[int, str]:
-    """The sizes of which ``laws`` say nothing, and why."""
-    found: dict[int, str] = {}
-    for size in asked.sizes_bytes:
-        try:
-            answering(laws, asked.ranks, asked.hosts, size)
-        except AnalysisError as error:
-            found[size] = str(error)
-    return found
-
-
-def laws_for(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], tuple[str, ...]]:
-    """Every algorithm that could be behind the op, with parameters from these data, and what has to be said of them.
-
-    Parameters are those of a joint fit or those of messages between two ranks: whichever was less wrong on what it had
-    not seen. None of the laws is chosen where it is not known what the backend runs.
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """The laws that answer one size, of which one is chosen; or those that there are, with the reason why none answers
+    in ``refused``. ``regime`` says where their parameters are from, if that is no regime like the one asked for.
     """
-    notes: list[str] = []
+
+    laws: tuple[Law, ...]
+    regime: str | None = None
+    refused: str | None = None
+
+    def beyond(self, reaches: Sequence[str]) -> tuple[str, ...]:
+        """What is extrapolated: what ``reaches`` of the question does, and the regime where those do not say it."""
+        said = self.regime is None or any(NEW_REGIME in one for one in reaches)
+        return tuple(reaches) if said else (*reaches, f"regime: {self.regime}")
+
+
+def laws_for(evidence: Evidence, asked: Question) -> tuple[dict[int, Answering], tuple[str, ...]]:
+    """For each size every algorithm that could be behind the op, with parameters from these data, and what has to be
+    said of them. A size is answered in the same way whatever others are asked for beside it.
+
+    Parameters are those of a joint fit or those of messages between two ranks: of those that answer the size, whichever
+    was less wrong on what it had not seen. None of the laws is chosen where it is not known what the backend runs.
+    """
+    sizes = asked.sizes_bytes
     if evidence.op in UNMODELLED:
-        return (), (f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks",)
-    joint = _by_joint_fit(evidence, asked, notes)
-    about_messages: list[str] = []
-    laws = _better(joint, _by_messages(evidence, asked, about_messages), notes)
-    # Where the joint fit answers, it is no matter what messages could not.
-    return laws, tuple(notes if joint and laws is joint else [*notes, *about_messages])
+        why = f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks"
+        return {size: Answering((), refused=why) for size in sizes}, ()
+    joint = _by_joint_fit(_Joinable.of(evidence, asked), asked)
+    messages, untold = _by_messages(evidence, asked)
+    found: dict[int, Answering] = {}
+    instead: dict[int, str] = {}
+    left: dict[int, str] = {}
+    for size in sizes:
+        why_not = untold or _refusal(messages, asked, size)
+        fitted, refused = joint.found.get(size), joint.refused.get(size)
+        if fitted is None:
+            reasons = dict.fromkeys(reason for reason in (refused, why_not) if reason)
+            found[size] = Answering(messages, refused="; ".join(reasons) if why_not else None)
+            instead |= {size: refused} if refused and not why_not else {}
+        elif why_not:
+            found[size] = fitted
+        else:
+            by_messages, left[size] = _better(fitted.laws, messages)
+            found[size] = Answering(messages) if by_messages else fitted
+    # Reasons differ by the times that they name: of several sizes, that of the last one stands for all.
+    instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
+    none = [f"no joint fit: {joint.too_few}"] if joint.too_few else []
+    return found, (
+        *joint.left_out,
+        *none,
+        *sized("no joint fit", instead.items(), sizes),
+        *sized("not used", left.items(), sizes),
+    )
 
 
-def _by_joint_fit(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
-    """The first that answers every size, else the one that answers the most."""
-    best: tuple[Law, ...] = ()
-    fewest = len(asked.sizes_bytes)
-    left_out: tuple[str, ...] = ()
-    why = ""
-    for tried in _joint_fits(evidence, asked):
-        if isinstance(tried, NoModel):
-            why = tried.reason
-            continue
-        laws, out = tried
-        unanswered = _unanswered(laws, asked)
-        if len(unanswered) < fewest:
-            best, fewest, left_out = laws, len(unanswered), out
-        if not unanswered:
-            break
-        why = next(reversed(unanswered.values()))
-    notes += [f"left out of the joint fit: {reason}" for reason in left_out] if best else [f"no joint fit: {why}"]
-    return best
+def _refusal(laws: Sequence[Law], asked: Question, size_bytes: int) -> str:
+    """Why ``laws``, of which one is chosen, say nothing of a size; nothing where they do."""
+    try:
+        answering(laws, asked.ranks, asked.hosts, size_bytes)
+    except AnalysisError as error:
+        return str(error)
+    return ""
 
 
-def _joint_fits(evidence: Evidence, asked: Question) -> Iterator[tuple[tuple[Law, ...], tuple[str, ...]] | NoModel]:
-    """From the op's own curves and messages, then from all ops, for where those do not tell all parameters apart: laws
-    and what was left out, or why there are none. Regimes are in the order in which they are like the one asked for.
+@dataclass(frozen=True, slots=True)
+class _Joint:
+    """What joint fits say: of each size the first that answers it, else why those that there are do not. ``too_few`` is
+    why there is none at all, ``left_out`` what could not take part in those that answer.
     """
-    by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
-    apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
-    crowded, alone = evidence.crowded(asked.ranks, asked.hosts), asked.hosts == asked.ranks
-    measured_by_hand = any(evidence.curves) and by_hand is not None
 
-    def own(one: Observation) -> bool:
-        return one.op == evidence.op and (not measured_by_hand or one.algorithm == by_hand)
-
-    def unlike(regime: Regime) -> int:
-        other = regime.placement != "one host" and (regime.placement == "one rank on each host") != alone
-        return (regime.oversubscribed != crowded) + other
-
-    has = {regime: sorted({one.ranks for one in members if own(one)}) for regime, members in apart.items()}
-    there = "; ".join(f"{regime}: {', '.join(map(str, counts))}" for regime, counts in has.items() if counts)
-    why = f"it takes {evidence.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
-    yield NoModel(why)
-    for regime in sorted(apart, key=unlike):
-        members = [one for one in apart[regime] if one.op not in UNMODELLED]
-        with_messages = [one for one in members if own(one) or (one.op in SINGLE_MESSAGES and one.op != evidence.op)]
-        for chosen in (with_messages, members):
-            kept, left_out = usable(chosen)
-            if len({one.ranks for one in kept if own(one)}) < 2:
-                _, short = usable([one for one in chosen if own(one)])
-                why = "; ".join((why, *(reason for reason in short if reason not in why)))
-                yield NoModel(why)
-                continue
-            try:
-                laws = from_joint(fit_jointly(kept), evidence.op, by_hand)
-            except AnalysisError as error:
-                why = str(error)
-                yield NoModel(why)
-                continue
-            if regime.oversubscribed != crowded:
-                cores = "ranks that share cores" if crowded else "ranks with a core each"
-                laws = tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
-            yield laws, left_out
+    found: dict[int, Answering] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    left_out: tuple[str, ...] = ()
+    too_few: str = ""
 
 
-def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple[Law, ...]:
+@dataclass(frozen=True, slots=True)
+class _Tried:
+    """The laws of one joint fit, and what was left out of it; or why there are none."""
+
+    regime: Regime
+    laws: tuple[Law, ...] = ()
+    left_out: tuple[str, ...] = ()
+    refused: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Joinable:
+    """What joint fits for ``op`` can be made of: observations ``apart`` by their regime, those most like the ``wanted``
+    one first. ``by_hand`` is the algorithm that is asked for; ``measured`` says whether it was measured.
+    """
+
+    op: str
+    by_hand: str | None
+    measured: bool
+    wanted: Regime
+    apart: Mapping[Regime, Sequence[Observation]]
+
+    @classmethod
+    def of(cls, evidence: Evidence, asked: Question) -> "_Joinable":
+        wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=evidence.crowded(asked.ranks, asked.hosts))
+        apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
+
+        def unlike(regime: Regime) -> int:
+            return (regime.oversubscribed != wanted.oversubscribed) + (regime.placement != wanted.placement)
+
+        by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
+        order = {regime: apart[regime] for regime in sorted(apart, key=unlike)}
+        return cls(evidence.op, by_hand, by_hand is not None and any(evidence.curves), wanted, order)
+
+    def own(self, one: Observation) -> bool:
+        """Whether it is of the op, by the algorithm that is asked for where that was measured."""
+        return one.op == self.op and (not self.measured or one.algorithm == self.by_hand)
+
+    def fits(self) -> Iterator[_Tried]:
+        """In each regime from the op's own curves and messages, then from all ops, for where those do not tell all
+        parameters apart; none in a regime that has the op on too few numbers of ranks.
+        """
+        for regime, members in self.apart.items():
+            known = [one for one in members if one.op not in UNMODELLED]
+            few = [one for one in known if self.own(one) or (one.op in SINGLE_MESSAGES and one.op != self.op)]
+            for chosen in (few, known):
+                kept, left_out = usable(chosen)
+                if len({one.ranks for one in kept if self.own(one)}) < 2:
+                    continue
+                try:
+                    laws = from_joint(fit_jointly(kept), self.op, self.by_hand)
+                except AnalysisError as error:
+                    yield _Tried(regime, refused=str(error))
+                    continue
+                yield _Tried(regime, laws, left_out)
+
+    def too_few(self) -> str:
+        """Why there is no fit in any regime."""
+        own = {regime: [one for one in members if self.own(one)] for regime, members in self.apart.items()}
+        counts = {regime: sorted({one.ranks for one in members}) for regime, members in own.items() if members}
+        fewest_first = sorted(counts.items(), key=lambda one: one[1])
+        there = "; ".join(f"{regime}: {', '.join(map(str, ranks))}" for regime, ranks in fewest_first)
+        why = f"it takes {self.op} on two numbers of ranks of one kind, and these runs have it on {there or 'none'}"
+        return "; ".join(dict.fromkeys([why, *(reason for members in own.values() for reason in usable(members)[1])]))
+
+    def carried_over(self, tried: _Tried) -> Answering:
+        """The laws of a fit, for the regime that is wanted."""
+        regime, wanted, laws = tried.regime, self.wanted, tried.laws
+        where: list[str] = [] if regime.placement == wanted.placement else [wanted.placement]
+        if regime.oversubscribed != wanted.oversubscribed:
+            cores = "ranks that share cores" if wanted.oversubscribed else "ranks with a core each"
+            laws = tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
+            where.append(cores)
+        return Answering(laws, f"the parameters are of {regime}, not of {' and '.join(where)}" if where else None)
+
+
+def _by_joint_fit(data: _Joinable, asked: Question) -> _Joint:
+    found: dict[int, Answering] = {}
+    # Of each regime the last reason: that of a fit to all ops, which lacks less than one to the op and messages.
+    refused: dict[int, dict[Regime, str]] = {size: {} for size in asked.sizes_bytes}
+    left_out: dict[str, None] = {}
+    for tried in data.fits():
+        for size in [size for size in refused if size not in found]:
+            why = tried.refused or _refusal(tried.laws, asked, size)
+            if why:
+                refused[size][tried.regime] = why
+            else:
+                found[size] = data.carried_over(tried)
+                left_out |= dict.fromkeys(f"left out of the joint fit: {reason}" for reason in tried.left_out)
+        if len(found) == len(refused):
+            break
+    reasons = {size: "; ".join(dict.fromkeys(said.values())) for size, said in refused.items() if size not in found}
+    # Laws that exist and do not tell are the reason, whatever other regimes lack.
+    too_few = data.too_few() if reasons and not any(reasons.values()) else ""
+    return _Joint(found, {} if too_few else reasons, tuple(left_out), too_few)
+
+
+def _by_messages(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], str]:
+    """The laws by messages, and why none of them is chosen where that is so."""
     far = asked.hosts > 1
     parameters = evidence.parameters(far=far)
     if isinstance(parameters, NoModel):
-        notes.append(parameters.reason)
-        return ()
+        return (), parameters.reason
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     calls = evidence.calls(asked.ranks, asked.hosts)
     choices = [calls.choice(evidence.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
@@ -246,28 +331,24 @@ def _by_messages(evidence: Evidence, asked: Question, notes: list[str]) -> tuple
     terms = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
     own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or terms[0].backend == evidence.backend
     known = by_hand is not None or own
-    if not known:
-        names = ", ".join(term.algorithm for term in terms)
-        what = f"what {evidence.backend} runs for {evidence.op} is not known{why}"
-        notes.append(f"{what}; name one with --algorithm: {names}")
+    names = ", ".join(term.algorithm for term in terms)
+    untold = f"what {evidence.backend} runs for {evidence.op} is not known{why}; name one with --algorithm: {names}"
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
-    return tuple(
+    laws = tuple(
         from_messages(term, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
         for place, term in enumerate(terms)
     )
+    return laws, "" if known else untold
 
 
-def _better(joint: tuple[Law, ...], messages: tuple[Law, ...], notes: list[str]) -> tuple[Law, ...]:
-    """Those of which the chosen one was less wrong on what it had not seen; the other one is named in ``notes``.
+def _better(joint: Sequence[Law], messages: Sequence[Law]) -> tuple[bool, str]:
+    """Whether messages were less wrong than the joint fit on what they had not seen, and what is said of the other one.
 
     Where nothing could be kept from the joint fit, it has seen the op itself on several numbers of ranks, and messages
     have not: they are taken only where they passed.
     """
-    known, other = (next((law for law in laws if law.chosen), None) for laws in (joint, messages))
-    if known is None or other is None:
-        return messages if known is None else joint
+    known, other = (next(law for law in laws if law.chosen) for laws in (joint, messages))
     score, against = known.held_out.median_error, other.held_out.median_error
     by_messages = other.held_out.passed if score is None else against is not None and against < score
     left = known if by_messages else other
-    notes.append(f"not used: {left.basis}, {left.held_out.words}")
-    return messages if by_messages else joint
+    return by_messages, f"{left.basis}, {left.held_out.words}"

@@ -1,9 +1,10 @@
 """What may be asked of measurements that did not measure it, and how far it lies outside of what they did."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.units import about_size
 from busbw_analysis.evidence import PAIRS, Evidence, shape_of
 from busbw_analysis.theory.forecast import NEW_REGIME, size_words
 
@@ -125,3 +126,22 @@ def _on_a_host(evidence: Evidence, asked: Question, shapes: Sequence[tuple[int, 
     if asked.hosts > 1 and each < least:
         return (f"a host: {each} on one are fewer than the fewest ranks measured, {least}",)
     return ()
+
+
+def sized(label: str, said: Iterable[tuple[int, str]], sizes_bytes: Sequence[int]) -> list[str]:
+    """Everything that is ``said`` of a size, once, with the sizes it is said of where that is not all of them."""
+    found: dict[str, list[int]] = {}
+    for size, words in said:
+        found.setdefault(words, []).append(size)
+    lines: list[str] = []
+    for words, of in found.items():
+        where = "" if set(of) >= set(sizes_bytes) else sizes_in_words(of)
+        head = f"{label} ({where})" if label and where else label or where
+        lines.append(f"{head}: {words}" if head else words)
+    return lines
+
+
+def sizes_in_words(sizes_bytes: Sequence[int]) -> str:
+    """One size, or from which to which."""
+    first, last = about_size(sizes_bytes[0]), about_size(sizes_bytes[-1])
+    return first if len(sizes_bytes) == 1 else f"{first} to {last}"

@@ -38,6 +38,13 @@ class Regime:
     placement: Placement
     oversubscribed: bool
 
+    @classmethod
+    def of(cls, ranks: int, hosts: int, *, oversubscribed: bool) -> "Regime":
+        """That of so many ranks and hosts."""
+        if hosts == 1:
+            return cls("one host", oversubscribed)
+        return cls("one rank on each host" if ranks == hosts else "several ranks on several hosts", oversubscribed)
+
     def __str__(self) -> str:
         return f"{self.placement}, more ranks than cores" if self.oversubscribed else self.placement
 
@@ -67,10 +74,7 @@ class Observation:
     @property
     def regime(self) -> Regime:
         """Where it was measured."""
-        if self.hosts == 1:
-            return Regime("one host", self.oversubscribed)
-        alone = self.ranks == self.hosts
-        return Regime("one rank on each host" if alone else "several ranks on several hosts", self.oversubscribed)
+        return Regime.of(self.ranks, self.hosts, oversubscribed=self.oversubscribed)
 
     @property
     def curve(self) -> tuple[str, str | None]:

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError
-from busbw.units import format_time
+from busbw.units import about_size, format_time
 from busbw_analysis.theory.acceptance import LEAST_SIZES
 from busbw_analysis.theory.carriers import INNER, by_cards, carrier, through_one_card, untold
 from busbw_analysis.theory.design import (
@@ -152,9 +152,9 @@ class Joint:
             if abs(one_card - own) > _CARDS_MATTER * max(one_card, own):
                 message = (
                     f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data, which do not say "
-                    f"whether the ranks of a host share a card: it would take {format_time(own * 1e9)} with a card for "
-                    f"each and {format_time(one_card * 1e9)} with one for all; add all_reduce by a ring and by "
-                    "multi-ring, by hand on several hosts with several ranks each"
+                    f"whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
+                    f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
+                    "; add all_reduce by a ring and by multi-ring, by hand on several hosts with several ranks each"
                 )
                 raise AnalysisError(message)
         return float(row @ np.asarray(self.coefficients))
