@@ -514,8 +514,16 @@ def test_a_barrier_alone_has_its_delay_and_no_size_to_try_others_at() -> None:
     assert one.joint is not None
     together = next(mixed for mixed in one.joint.together if "alpha" in mixed.parameters)
     assert together.estimate is not None
+    # Which way bytes take is nothing to say of where none was sent.
+    assert not any("path" in note for note in one.joint.notes)
     rounds = {"dissemination": 2, "dissemination (gloo)": 4}[one.joint.algorithms["barrier"] or ""]
     assert together.estimate.value == pytest.approx(2 / rounds * TRUE["alpha"] + TRUE["per_call"] / rounds, rel=1e-6)
+
+
+@pytest.mark.parametrize(("op", "ranks"), [("all_gather", 3), ("all_gather", 8), ("all_reduce", 6)])
+def test_of_two_fits_without_any_error_none_says_which_way_the_bytes_take(op: str, ranks: int) -> None:
+    fitted = fit_jointly(seen(term(op, "ring"), ranks, by_hand=True))
+    assert fitted.notes[0].startswith("whether ranks share one path cannot be told")
 
 
 @pytest.mark.parametrize("schema", ["schema-1", "schema-2", "schema-3"])
@@ -523,6 +531,7 @@ def test_runs_whose_only_curve_is_a_barrier_can_be_fitted(schema: str) -> None:
     run = Path(__file__).parents[1] / "data" / schema
     done = CliRunner().invoke(main, ["fit", str(run)])
     assert done.exit_code == 0, done.output
+    assert "path" not in done.stdout
     assert "joint fit" in done.stdout
     assert "every second size: not validated: no size lies between two others" in done.stdout
     assert ("dissemination (textbook)" in done.stdout) == ("dissemination (gloo)" in done.stdout)

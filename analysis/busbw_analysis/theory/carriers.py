@@ -50,11 +50,14 @@ class Carrier:
 
 
 def carrier(observations: Sequence[Observation]) -> Carrier:
-    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n."""
+    """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n. Where no
+    byte was sent there is nothing to say of that.
+    """
     placement = observations[0].regime.placement
+    sent = any(one.size_bytes for one in observations)
     if placement == "several ranks on several hosts":
-        return _cards(observations)
-    if placement != "one host":
+        return _cards(observations) if sent else Carrier(_OWN_CARDS)
+    if placement != "one host" or not sent:
         return Carrier(_LINKS)
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
@@ -62,7 +65,7 @@ def carrier(observations: Sequence[Observation]) -> Carrier:
     for wanted in (_LINKS, _SHARED):
         terms = chosen_terms(observations, wanted)
         known = seen if {one.curve for one in seen} >= set(terms) else observations
-        errors[wanted] = float(fitted(known, observations, terms, wanted).mean())
+        errors[wanted] = max(_NEGLIGIBLE, float(fitted(known, observations, terms, wanted).mean()))
     links, shared = errors[_LINKS], errors[_SHARED]
     told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
     if min(links, shared) > _ALIKE * max(links, shared):
