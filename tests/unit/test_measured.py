@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import measured as measuring
 import pytest
+from bed import Bed
 from measured import TRIES, measured
 
 
@@ -23,6 +25,16 @@ def stolen(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], None]:
 
         counted = ticks()
         monkeypatch.setattr(measuring, "processor_ticks", lambda: next(counted))
+
+    return set_to
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> Callable[[float, float], None]:
+    """Sets what plain programs find on every bed."""
+
+    def set_to(late_ms: float, carried: float) -> None:
+        monkeypatch.setattr(measuring, "plainly", lambda _: (late_ms, carried))
 
     return set_to
 
@@ -65,7 +77,9 @@ def test_the_second_failure_counts_where_the_second_try_was_undisturbed(stolen: 
 def test_always_disturbed_is_skipped_with_what_failed(stolen: Callable[[list[int]], None]) -> None:
     stolen([50])
     test, calls = failing(TRIES)
-    with pytest.raises(pytest.skip.Exception, match=r"more than 0\.5% of the processors 3 times; then: what was found"):
+    with pytest.raises(
+        pytest.skip.Exception, match=r"disturbed 3 times, .* more than 0\.5% of the processors; then: what was"
+    ):
         test()
     assert len(calls) == TRIES
 
@@ -75,3 +89,33 @@ def test_what_holds_is_not_asked_twice(stolen: Callable[[list[int]], None]) -> N
     test, calls = failing(0)
     test()
     assert len(calls) == 1
+
+
+@dataclass
+class Networks:
+    """What a test of a bed is given."""
+
+    bed: Bed
+
+
+@pytest.mark.parametrize(
+    ("late_ms", "carried", "ends"),
+    [(0.1, 0.98, AssertionError), (0.2, 0.98, pytest.skip.Exception), (0.1, 0.9, pytest.skip.Exception)],
+)
+def test_a_failure_counts_only_on_a_bed_on_which_plain_programs_find_what_was_set(
+    late_ms: float,
+    carried: float,
+    ends: type[BaseException],
+    stolen: Callable[[list[int]], None],
+    plain: Callable[[float, float], None],
+) -> None:
+    stolen([0])
+    plain(late_ms, carried)
+
+    @measured
+    def test(networks: Networks) -> None:
+        assert networks.bed.slurm, "what was found is not true"
+
+    with pytest.raises(ends, match="what was found is not true") as told:
+        test(networks=Networks(Bed(hosts=2)))
+    assert ("plain programs had" in str(told.value)) == (ends is not AssertionError)
