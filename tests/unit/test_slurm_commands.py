@@ -138,7 +138,7 @@ def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
 @pytest.mark.parametrize("seconds", ["0", "-5", "nan", "1e300"])
 def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: Path, seconds: str) -> None:
     broken_off(slurm / "results")
-    assert "timeout_seconds" in refused("submit", "quick", *WORLD, "--timeout", seconds)
+    assert "--timeout: " in refused("submit", "quick", *WORLD, "--timeout", seconds)
     assert "timeout_seconds" in refused("submit", "--resume", "latest", "--timeout", seconds)
 
 
