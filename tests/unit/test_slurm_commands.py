@@ -139,7 +139,7 @@ def test_how_long_ranks_wait_for_each_other_is_handed_over(slurm: Path) -> None:
 def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: Path, seconds: str) -> None:
     broken_off(slurm / "results")
     assert "--timeout: " in refused("submit", "quick", *WORLD, "--timeout", seconds)
-    assert "timeout_seconds" in refused("submit", "--resume", "latest", "--timeout", seconds)
+    assert "--timeout: " in refused("submit", "--resume", "latest", "--timeout", seconds)
 
 
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
