@@ -4,11 +4,17 @@ PYTHON ?= python3
 RANKS ?= 4
 SELECT ?=
 
+# Where each part of the tests leaves its times, as JUnit XML.
+times := build/times
+# The parts whose tests disturb nobody run on all cores, a thread each; more than eight workers cost more than they bring.
+beside := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
+
 venv := .venv
 installed := $(venv)/.installed
+pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
+.PHONY: help venv demo test unit-test integration-test test-all cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -32,14 +38,21 @@ demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write
 	$(venv)/bin/busbw fit latest --results-dir results
 	$(venv)/bin/busbw report latest --results-dir results
 
-test: $(installed) ## unit and integration tests
-	$(venv)/bin/python -m pytest
+test: unit-test integration-test ## unit and integration tests
+
+unit-test: $(installed) ## tests without real ranks
+	$(beside) $(pytest) tests/unit -m "not alone" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
+	$(pytest) $$(grep -rl pytest.mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
+
+integration-test: $(installed) ## tests with real ranks, and those of a GPU where there is one
+	$(pytest) tests/integration -m waits --numprocesses 4 --dist worksteal --junitxml $(times)/integration-waits.xml
+	$(pytest) tests/integration tests/gpu -m "not waits" --junitxml $(times)/integration.xml
 
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh
 
 cluster-test: $(installed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
-	$(venv)/bin/python -m pytest tests/cluster $(SELECT)
+	$(pytest) tests/cluster --junitxml $(times)/cluster.xml $(SELECT)
 
 lint: $(installed) ## style, types and import layers
 	$(venv)/bin/ruff check

@@ -371,9 +371,15 @@ except LaunchError as error:
 
 
 def free_port() -> int:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    """A port that no other worker of pytest-xdist is given. Its parity says nothing: Linux gives odd ones first."""
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    mine = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+        if port // 2 % workers == mine:
+            return port
 
 
 def seat(rank: int, size: int = 2) -> Seat:
@@ -574,6 +580,7 @@ def signals() -> Iterator[None]:
         signal.signal(number, handler)
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("signals")
 def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_limit(
     below_srun: FakeMeeting, tmp_path: Path
@@ -592,6 +599,7 @@ def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_l
     assert below_srun.told == [Order()]
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
 def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
@@ -605,6 +613,7 @@ def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: st
         assert signal.getitimer(signal.ITIMER_REAL)[0] <= alarm, "there is time until the limit: no alarm is set"
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("signals")
 def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
     manners = endings.Manners({signal.SIGTERM: 0.05})
@@ -619,6 +628,7 @@ def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkey
         terminated()
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("signals")
 def test_what_is_over_is_not_interrupted_any_more() -> None:
     ending = Ending(SEAT, endings.Manners({signal.SIGTERM: 0.05}))
@@ -660,6 +670,7 @@ def test_a_run_whose_ranks_do_not_come_leaves_no_folder(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+@pytest.mark.alone
 @pytest.mark.usefixtures("signals")
 def test_below_mpirun_the_others_leave_it_to_rank_0() -> None:
     with ending_below(Seat("mpirun", 1, 2, 1, 2)).listening(nobody_gives_up):

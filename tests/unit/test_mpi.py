@@ -226,6 +226,7 @@ def _spin_until(words: list[str], seconds: float) -> None:
         pass
 
 
+@pytest.mark.alone
 def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
     watch = backend._Watch(0.3, lambda error: told.append(str(error)))
@@ -235,6 +236,7 @@ def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -
     assert told[0].startswith("nothing came back from MPI for ")
 
 
+@pytest.mark.alone
 def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_silent(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
     watch = backend._Watch(0.3, lambda error: told.append(str(error)))
@@ -243,6 +245,7 @@ def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_s
     assert not told
 
 
+@pytest.mark.alone
 def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
     watch = backend._Watch(0.05, lambda error: told.append(str(error)))
@@ -253,6 +256,7 @@ def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: l
     assert told[0].startswith("nothing came back from MPI for ")
 
 
+@pytest.mark.alone
 def test_who_gets_on_is_not_lost(told: list[str]) -> None:
     backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
     watch = backend._Watch(1.0, lambda error: told.append(str(error)))

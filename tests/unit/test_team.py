@@ -18,7 +18,7 @@ from busbw.backends.local.team import Lease, Words, cores_in_order, lines, piece
 from busbw.cluster_facts import allowed_cores, binds_threads
 from busbw.errors import BackendError
 
-pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
+pytestmark = [pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())), pytest.mark.alone]
 
 
 def made() -> Kernels:
