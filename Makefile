@@ -48,6 +48,9 @@ integration-test: $(installed) ## tests with real ranks, and those of a GPU wher
 	$(pytest) tests/integration -m waits --numprocesses 4 --dist worksteal --junitxml $(times)/integration-waits.xml
 	$(pytest) tests/integration tests/gpu -m "not waits" --junitxml $(times)/integration.xml
 
+test-all: export BUSBW_EXHAUSTIVE = 1
+test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half
+
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh
 

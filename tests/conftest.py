@@ -4,6 +4,12 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from exhaustive import EXAMPLES
+from hypothesis import settings
+
+# No deadline: a busy machine is no failure.
+settings.register_profile("busbw", max_examples=EXAMPLES, deadline=None)
+settings.load_profile("busbw")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,9 +1,11 @@
 """Plateaus: found where they were put, not where there are none, and refused with a reason."""
 
 from collections.abc import Sequence
+from itertools import product
 
 import numpy as np
 import pytest
+from exhaustive import thinned, trials
 
 from busbw_analysis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, NoPlateaus, Plateaus, find_plateaus
 
@@ -104,7 +106,7 @@ def test_without_noise_ends_and_rates_are_exact() -> None:
 
 @pytest.mark.parametrize("noise", [0.0, 0.01, 0.03])
 def test_a_flat_curve_has_one_plateau(noise: float) -> None:
-    for seed in range(10):
+    for seed in range(trials(4, 10)):
         answer = found(sweep(), noisy([20e9] * len(sweep()), seed, noise))
         assert len(answer.plateaus) == 1
         assert answer.plateaus[0].rate == pytest.approx(20e9, rel=0.05)
@@ -225,14 +227,15 @@ def test_what_launches_differ_in_counts_as_noise() -> None:
 # --- GPUs: most of a sweep is the cost of launching ------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("card", GPUS)
-@pytest.mark.parametrize(
-    ("start", "noise", "power"), [(1e-6, 0.005, 1.0), (1e-6, 0.02, 3.0), (2e-6, 0.005, 1.0), (1e-6, 0.03, 1.0)]
-)
-@pytest.mark.parametrize("arrays", [1, 2])
+LAUNCHING = ((1e-6, 0.005, 1.0), (1e-6, 0.02, 3.0), (2e-6, 0.005, 1.0), (1e-6, 0.03, 1.0))
+"""Start, noise and power."""
+
+
+@pytest.mark.parametrize(("card", "launching", "arrays"), thinned(product(GPUS, LAUNCHING, (1, 2)), 3))
 def test_cache_and_memory_of_a_gpu_are_two_plateaus(
-    card: str, start: float, noise: float, power: float, arrays: int
+    card: str, launching: tuple[float, float, float], arrays: int
 ) -> None:
+    start, noise, power = launching
     cache, within, behind = GPUS[card]
     sizes, launches = of_a_gpu(card, start, noise, power=power, arrays=arrays)
     answer = of_launches(sizes, launches)
@@ -244,9 +247,7 @@ def test_cache_and_memory_of_a_gpu_are_two_plateaus(
     assert all(one.last_bytes <= cache for one in answer.plateaus[:-1])
 
 
-@pytest.mark.parametrize("card", GPUS)
-@pytest.mark.parametrize("start", [3e-6, 5e-6])
-@pytest.mark.parametrize("noise", [0.005, 0.03])
+@pytest.mark.parametrize(("card", "start", "noise"), thinned(product(GPUS, (3e-6, 5e-6), (0.005, 0.03)), 3))
 def test_where_launching_hides_a_cache_memory_is_found_and_no_other_level(
     card: str, start: float, noise: float
 ) -> None:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -41,6 +42,12 @@ def usual(seed: int = 0, launches: int = 3) -> StoredRun:
     return synthetic_run(cases, WORLD, launches=launches, seed=seed)
 
 
+@cache
+def composed() -> report.Report:
+    """The report on the usual run."""
+    return report.compose(judged(usual()))
+
+
 class Outline(HTMLParser):
     """What a page is made of, and whether its elements are closed in order."""
 
@@ -75,7 +82,7 @@ class Outline(HTMLParser):
 
 
 def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
-    html = report.compose(judged(usual())).html
+    html = composed().html
     outline = Outline(html)
     assert outline.open == []
     headings = re.findall(r"<h2>([^<]+)</h2>", html)
@@ -101,7 +108,7 @@ def test_the_page_is_well_formed_and_in_the_promised_order() -> None:
 
 
 def test_the_page_fetches_nothing_and_runs_nothing() -> None:
-    html = report.compose(judged(usual())).html
+    html = composed().html
     outline = Outline(html)
     tags = {tag for tag, _ in outline.tags}
     assert not tags & {"script", "link", "img", "iframe", "object", "embed", "audio", "video", "base", "form"}
@@ -116,13 +123,13 @@ def test_the_page_fetches_nothing_and_runs_nothing() -> None:
 
 
 def test_the_last_column_may_wrap_so_that_no_verdict_is_out_of_sight() -> None:
-    style = report.compose(judged(usual())).html.partition("</style>")[0]
+    style = composed().html.partition("</style>")[0]
     rules = re.findall(r"^(?:td)?\.short(:last-child)? \{[^}]*white-space: (\w+)", style, re.MULTILINE)
     assert rules[:2] == [("", "nowrap"), (":last-child", "normal")]
 
 
 def test_every_figure_has_alt_text_and_its_numbers() -> None:
-    outline = Outline(report.compose(judged(usual())).html)
+    outline = Outline(composed().html)
     assert outline.figures
     assert all("table" in parts and "figcaption" in parts for parts in outline.figures)
     plots = [attributes for attributes in outline.every("svg") if attributes.get("class") == "plot"]
@@ -136,7 +143,7 @@ def test_every_figure_has_alt_text_and_its_numbers() -> None:
 
 
 def test_every_table_has_a_caption_and_scoped_headers() -> None:
-    outline = Outline(report.compose(judged(usual())).html)
+    outline = Outline(composed().html)
     assert len(outline.every("table")) == len(outline.every("caption"))
     assert all(attributes.get("scope") in {"col", "colgroup", "row"} for attributes in outline.every("th"))
 
@@ -237,7 +244,7 @@ def test_warnings_come_first_and_in_words() -> None:
 
 
 def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
-    written = report.compose(judged(usual()))
+    written = composed()
     assert "% of A<" in written.html
     assert "What 100 % is" in written.html
     assert re.search(r"\| A \| [\d.]+ GB/s \| all\\_reduce \| Memory copy of node0", written.text)
@@ -356,12 +363,12 @@ def test_many_curves_are_spread_over_figures() -> None:
 
 
 def test_markdown_and_html_show_the_same_tables() -> None:
-    written = report.compose(judged(usual()))
+    written = composed()
     assert written.html.count("<table>") == len(re.findall(r"^\|[:|-]+\|$", written.text, flags=re.MULTILINE))
 
 
 def test_the_files_are_written_whole(tmp_path: Path) -> None:
-    written = report.compose(judged(usual()))
+    written = composed()
     path = report.write(written, tmp_path / "new" / "folder")
     assert path.name == "report.html"
     assert path.read_text(encoding="utf-8") == written.html
@@ -372,7 +379,7 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.touch()
     with pytest.raises(StoreError, match=r"cannot write the report .* --output"):
-        report.write(report.compose(judged(usual())), blocker / "below")
+        report.write(composed(), blocker / "below")
 
 
 def test_a_report_on_several_runs_needs_a_place(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@ none.
 """
 
 import json
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def judged(*cases: Case, launches: int = 6) -> Judgement:
     return judge(pool((synthetic_run(cases, world, machine=Machine(usable_cores=16), launches=launches),)))
 
 
+@cache
 def usual(launches: int = 6) -> Judgement:
     ring = sweep("all_reduce", 8, variant="by hand: ring")
     return judged(*sweep("all_reduce", 8), *ring, *sweep("ping_pong", 2), launches=launches)
@@ -48,6 +50,11 @@ def joint_of(judgement: Judgement) -> list[Row]:
 def fits_of(judgement: Judgement) -> Section:
     sections = report.page_of(judgement, joint_fits_of([judgement.dataset])).sections
     return next(section for section in sections if section.anchor == "fits")
+
+
+@cache
+def usual_fits(launches: int = 6) -> Section:
+    return fits_of(usual(launches))
 
 
 def tables_of(section: Section) -> dict[str, Table]:
@@ -64,7 +71,7 @@ def prose(section: Section) -> str:
 
 def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
     judgement = usual()
-    one_message, together = fits_of(judgement).parts
+    one_message, together = usual_fits().parts
     rows, (joint,) = message_rows(judgement), joint_of(judgement)
     shown, all_of_them = texts(tables_of(one_message)["Models of one message"]), [cells(row) for row in rows]
     assert len(shown) == len(all_of_them) == 4
@@ -82,7 +89,7 @@ def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
 
 
 def test_verdicts_are_told_in_words() -> None:
-    one_message, together = fits_of(usual()).parts
+    one_message, together = usual_fits().parts
     assert "Hockney is taken, off by 0." in prose(one_message)
     assert "% (median, within 10%) and " in prose(one_message)
     told = prose(together)
@@ -129,7 +136,7 @@ def test_markdown_and_html_have_both() -> None:
 
 
 def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
-    few, enough = (tables_of(fits_of(usual(launches)).parts[1]) for launches in (3, 6))
+    few, enough = (tables_of(usual_fits(launches).parts[1]) for launches in (3, 6))
     told = few["Parameters of all curves together"]
     assert [column.name for column in told.columns] == ["Parameter", "Value", "Note"]
     assert "no interval: 3 launches, 5 are needed" in told.note

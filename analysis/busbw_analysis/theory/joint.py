@@ -8,6 +8,7 @@ Relative errors and non-negative coefficients, as in ``fit``; what the data cann
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -233,7 +234,12 @@ def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
     the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
     launches. Raises AnalysisError for data that cannot carry a fit, with what is needed.
     """
-    observations = tuple(observations)
+    return _fitted(tuple(observations), seed)
+
+
+@lru_cache(maxsize=16)
+def _fitted(observations: tuple[Observation, ...], seed: int) -> Joint:
+    """A fit takes seconds, and a table and a drawing of the same runs ask for the same ones."""
     refuse(observations)
     carried = carrier(observations)
     wanted, notes = carried.wanted, list(carried.notes)
