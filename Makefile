@@ -45,8 +45,8 @@ unit-test: $(installed) ## tests without real ranks
 	$(pytest) $$(grep -rl pytest.mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
 
 integration-test: $(installed) ## tests with real ranks, and those of a GPU where there is one
-	$(pytest) tests/integration -m waits --numprocesses 4 --dist worksteal --junitxml $(times)/integration-waits.xml
-	$(pytest) tests/integration tests/gpu -m "not waits" --junitxml $(times)/integration.xml
+	$(pytest) tests/integration -m "not alone" --numprocesses 3 --dist worksteal --junitxml $(times)/integration.xml
+	$(pytest) $$(grep -rl pytest.mark.alone tests/integration) tests/gpu -m "alone or gpu" --junitxml $(times)/integration-alone.xml
 
 test-all: export BUSBW_EXHAUSTIVE = 1
 test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half

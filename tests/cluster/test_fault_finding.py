@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 from bed import Bed, Cable, Network, Ranks, both_ways
 from bed.network import Path as Way
+from exhaustive import trials
 from measured import measured
 
 from busbw import store
@@ -183,7 +184,7 @@ def test_the_fault_is_named_and_nothing_else(
 HEALTHY = (Network(1000, 0.2), Network(1000, 0.5), Network(300, 0.2), Network(500, 0.5))
 
 
-@pytest.mark.parametrize("trial", range(5))
+@pytest.mark.parametrize("trial", range(trials(1, 5)))
 @pytest.mark.parametrize("network", HEALTHY, ids=lambda network: f"{network.rate_mbit} Mbit/s, {network.delay_ms} ms")
 @measured
 def test_a_healthy_network_accuses_nobody(matrices: Matrices, network: Network, trial: int) -> None:

@@ -15,6 +15,7 @@ import time
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import trials
 
 from busbw import store
 from busbw.records import Ended, Failed, LaunchStarted, Measurement
@@ -252,7 +253,7 @@ def test_an_impatient_user_presses_ctrl_c_again_and_again(commands: Commands) ->
 
 def test_a_killed_launcher_takes_its_ranks_along_and_loses_no_complete_row(commands: Commands) -> None:
     generator = random.Random(7)
-    for attempt in range(3):
+    for attempt in range(trials(1, 3)):
         results = commands.folder / str(attempt)
         started = commands.start("run", "--plan", commands.long(), "--ranks", "3", results=results)
         started.rows(atleast=1)

@@ -11,7 +11,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 _PLAN = """\
 name = "late"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+from exhaustive import EXHAUSTIVE
 
 from busbw.ops import OPS
 from busbw.records import DTYPE_BYTES, REDOPS, Measurement
@@ -26,9 +27,9 @@ _NO_DEVICE = {
 }
 
 
-@pytest.fixture(scope="module", params=[4, 3])
+@pytest.fixture(scope="module", params=[4, 3] if EXHAUSTIVE else [4])
 def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple[int, StoredRun]:
-    """One run of every op, in place and out of place."""
+    """One run of every op, in place and out of place. Three ranks are those of test_conformance.py, too."""
     ranks: int = request.param
     results = shared_commands.results / str(ranks)
     plan = shared_commands.sweep(_EVERY_OP, "1KiB", placement='"both"')

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tests.integration.conftest import Commands
 
-pytestmark = [pytest.mark.integration, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.integration, pytest.mark.alone, pytest.mark.timeout(600)]
 
 _MANY = 128
 _MOST_PRIVATE_MIB = 64

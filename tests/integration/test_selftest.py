@@ -10,7 +10,7 @@ import pytest
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
 def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands) -> None:

@@ -69,6 +69,7 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     assert "storage" in commands.run("show", "latest", "--results-dir", commands.results).out
 
 
+@pytest.mark.alone
 def test_a_checkpoint_beside_computation_tells_how_long_the_trainer_waits(commands: Commands) -> None:
     disk = _here(commands)
     plan = commands.sweep("checkpoint_save", "256KiB", modes='["overlap"]')
