@@ -28,6 +28,8 @@ _HOST = socket.gethostname()
 _NO_COMPILER = compiled.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 _MPI = ("--backend", "mpi")
+_spins = pytest.mark.alone
+"""Ranks over MPI that wait keep their core: beside others, many cases take minutes."""
 
 
 def _verified(run: StoredRun) -> None:
@@ -40,6 +42,7 @@ def _verified(run: StoredRun) -> None:
 # --- what it measures ------------------------------------------------------------------------------------------
 
 
+@_spins
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
     talking = [name for name, op in OPS.items() if not (op.local or op.stores) or name == "memory_copy"]
@@ -79,6 +82,7 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
         assert library.split()[0] in judged.out
 
 
+@_spins
 def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather,send_recv")
     finished = commands.run("run", "--plan", plan, "--ranks", "4", "--launches", "3", *_MPI)
@@ -101,6 +105,7 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
     assert all(transport.values())
 
 
+@_spins
 def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(commands: Commands) -> None:
     ops = "all_reduce,broadcast,all_to_all_v,ping_pong"
     plan = commands.sweep(ops, "64", modes=str(["isolated", "pipelined", "persistent"]))
@@ -121,6 +126,7 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
         assert "'loop', which made the calls, is python" in compared.err, compared.told
 
 
+@_spins
 def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified(commands: Commands) -> None:
     ops = sorted(name for name, op in OPS.items() if not (op.local or op.stores))
     sweeps = [
@@ -139,6 +145,7 @@ def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified
     assert {row.case.mode for row in run.measurements} == {"persistent"}
 
 
+@_spins
 def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     sweeps = (
         f'[[sweep]]\nops = ["all_reduce", "reduce_scatter", "reduce"]\nsizes = "1KiB"\ndtypes = {list(DTYPE_BYTES)}\n'
@@ -162,6 +169,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
     }
 
 
+@_spins
 def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) -> None:
     splits = {"div:2": [(0, 1), (2, 3)], "0,3;2": [(0, 3), (2,)], "3,0,1": [(3, 0, 1)]}
     talking = sorted(name for name, op in OPS.items() if not (op.local or op.stores) and name != "pair_matrix")
