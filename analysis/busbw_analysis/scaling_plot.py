@@ -12,13 +12,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.factors import bus_factor
 from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.evidence import Evidence
 from busbw_analysis.inline_svg import SERIES
 from busbw_analysis.plots import decade_ticks, widen
 from busbw_analysis.prediction import Line, Scaling, scaling
 from busbw_analysis.questions import Question
-from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.laws import Value
 
 FORMATS: Final = (".svg", ".png")

@@ -4,10 +4,10 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
+from busbw.factors import bus_factor
 from busbw.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
-from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.network_specs import kind_of
 from busbw_analysis.theory.simulate import Simulation
 

@@ -13,6 +13,7 @@ from busbw.launch import LAUNCHERS, launcher_here
 from busbw.launch.promises import lone_step
 from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
+from busbw.outline import outline
 from busbw.progress import progress_of
 from busbw.records import JSON
 from busbw.schedules import ALGORITHMS
@@ -118,7 +119,7 @@ def _launchers() -> list[Row]:
 
 def _run_row(folder: Path) -> Row:
     try:
-        stored = store.read(folder)
+        told = outline(folder)
     except BusbwError as error:
         return {
             "run": folder.name,
@@ -129,15 +130,15 @@ def _run_row(folder: Path) -> Row:
             "launches": None,
             "state": f"unreadable: {error}",
         }
-    done = {row.case for row in stored.measurements}
-    progress = progress_of(stored)
-    state = stored.end.status if stored.end else "no end: killed, or still running"
+    done = {case for _, case, _ in told.blocks}
+    progress = progress_of(told)
+    state = told.end.status if told.end else "no end: killed, or still running"
     return {
         "run": folder.name,
-        "machine": stored.run.machine,
-        "plan": stored.run.plan.get("name"),
-        "ranks": len(stored.run.hosts),
-        "cases": f"{len(done)} of {len(stored.run.cases)}",
+        "machine": told.machine,
+        "plan": told.plan.get("name"),
+        "ranks": told.ranks,
+        "cases": f"{len(done)} of {len(told.cases)}",
         "launches": f"{progress.complete} of {progress.planned}",
         "state": state,
     }

@@ -9,8 +9,10 @@ import contextlib
 import gzip
 import os
 import shutil
+import zlib
 from pathlib import Path
 
+from busbw import files
 from busbw.errors import StoreError
 from busbw.store import PACKED_FILE, SAMPLES_FILE
 
@@ -52,12 +54,12 @@ def unpack(folder: Path) -> None:
     if not packed.exists():
         return
     try:
-        with gzip.open(packed, "rb") as source, plain.open("r+b" if plain.exists() else "wb") as sink:
+        with files.lines(packed, packed=True) as lines, plain.open("r+b" if plain.exists() else "wb") as sink:
             sink.truncate(0)
-            shutil.copyfileobj(source, sink, 1 << 20)
+            sink.writelines(lines)
             sink.flush()
             os.fsync(sink.fileno())
         packed.unlink()
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         message = f"cannot unpack {packed}: {error}; it is left as it was"
         raise StoreError(message) from error

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from busbw.outline import Outline, outline_of
 from busbw.records import Case
 from busbw.store import StoredRun
 
@@ -47,21 +48,21 @@ class Progress:
             yield f"launch {launch + 1} in part ({blocks} of {len(self.whole)} blocks)"
 
 
-def progress_of(stored: StoredRun) -> Progress:
+def progress_of(stored: StoredRun | Outline) -> Progress:
     """How much of its plan ``stored`` has. A plan that does not say how many blocks or launches it has (of an older
     busbw) is taken to have as many as there are.
     """
-    out = {row.case for row in stored.skipped} | {row.case for row in stored.failed}
-    timing = stored.run.plan.get("timing") or {}
-    blocks = timing.get("blocks") or 1 + max((row.block for row in stored.measurements), default=0)
+    told = outline_of(stored) if isinstance(stored, StoredRun) else stored
+    timing = told.plan.get("timing") or {}
+    blocks = timing.get("blocks") or 1 + max((block for _, _, block in told.blocks), default=0)
     origin: dict[int, int] = {}
-    for launch in stored.launches:
-        origin[launch.launch] = launch.launch if launch.resumes is None else origin.get(launch.resumes, launch.resumes)
+    for launch, resumes in told.launches.items():
+        origin[launch] = launch if resumes is None else origin.get(resumes, resumes)
     there: dict[int, set[CaseBlock]] = {launch: set() for launch in sorted(set(origin.values()))}
-    for row in stored.measurements:
-        there.setdefault(origin.get(row.launch, row.launch), set()).add((row.case, row.block))
+    for launch, case, block in told.blocks:
+        there.setdefault(origin.get(launch, launch), set()).add((case, block))
     return Progress(
-        planned=stored.run.plan.get("launches") or len(there),
-        whole=frozenset((case, block) for case in stored.run.cases if case not in out for block in range(blocks)),
-        there={launch: frozenset(blocks) for launch, blocks in there.items()},
+        planned=told.plan.get("launches") or len(there),
+        whole=frozenset((case, block) for case in told.cases if case not in told.out for block in range(blocks)),
+        there={launch: frozenset(found) for launch, found in there.items()},
     )

@@ -7,6 +7,8 @@ SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
 1 - first format.
 2 - how a sample is taken (``sync``, ``cache``, ``held``), entries and exits of every rank, exit skew, overlap, device
     time, clocks and their error, conditions of the machine, the empty call, and which launch another one resumes.
+3 - which loop made the calls, what a call costs in the compiled one, mode ``persistent``, what another tool says.
+4 - the end tells how many rows there are before it, and their checksum.
 """
 
 import math
@@ -15,7 +17,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-SCHEMA = 3
+SCHEMA = 4
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
@@ -364,11 +366,17 @@ class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="
 
 
 class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
-    """The last row of a run that came to an end of its own; a run without it was killed."""
+    """The last row of a run that came to an end of its own; a run without it was killed.
+
+    ``rows`` is how many rows stand before it, and ``checksum`` the SHA-256 of all their bytes, in hexadecimal digits
+    (None in runs of before they were kept). ``store.Appender`` fills both in.
+    """
 
     status: EndStatus
     reason: str | None
     ended: str
+    rows: int | None = None
+    checksum: str | None = None
 
 
 Row: TypeAlias = Measurement | Skipped | Failed | LaunchStarted | Ended

@@ -6,6 +6,7 @@ block, flushed and fsynced before the next block starts. Nothing else is needed 
 
 import contextlib
 import gzip
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from typing import Self
 
 import msgspec
 
+from busbw import files, soundness
 from busbw.errors import DamagedRun, NewerSchema, StoreError
 from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Measurement, Row, Run, Skipped
 
@@ -39,12 +41,13 @@ def _as_it_is(document: dict[str, JSON]) -> dict[str, JSON]:
 UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     1: (lambda document: {**document, "schema": 2}, _as_it_is),
     2: (lambda document: {**document, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
+    3: (lambda document: {**document, "schema": 4}, _as_it_is),
 }
 """Schema n → how its run.json and one line of its samples become those of n + 1. Schema 1 is the first."""
 
 _LATEST = "latest"
 
-_NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+NOT_A_RECORD = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 """What decoding damaged bytes raises: no JSON or another shape, no UTF-8, nested without end."""
 
 
@@ -134,18 +137,39 @@ class Appender:
 
     A torn or damaged last line, left by a writer that was killed or by a power cut, is cut off on opening: ``read`` has
     no use for it either, and another row behind it would make it damage in the middle.
+
+    ``written`` is how many bytes the file has to have by what the writers before this one know; None: any number, and
+    none yet. Raises StoreError when it has not.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, written: int | None = None) -> None:
         self._path = folder / SAMPLES_FILE
+        create = os.O_CREAT if written is None else 0
         try:
-            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            self._end = self._sound_length(self._complete_length(os.lseek(self._file, 0, os.SEEK_END)))
+            self._file = os.open(self._path, os.O_RDWR | create | os.O_NONBLOCK | os.O_CLOEXEC, 0o644)
+        except FileNotFoundError as error:
+            raise _lost(self._path, 0, written or 0) from error
+        except OSError as error:
+            raise _cannot_open(self._path, error) from error
+        try:
+            files.require_regular(self._file)
+            size = os.lseek(self._file, 0, os.SEEK_END)
+            if written not in {None, size}:
+                raise _lost(self._path, size, written or 0)
+            self._end = self._sound_length(self._complete_length(size))
             os.ftruncate(self._file, self._end)
             _sync_folder(folder)
         except OSError as error:
-            message = f"cannot open {self._path}: {error.strerror}"
-            raise StoreError(message) from error
+            os.close(self._file)
+            raise _cannot_open(self._path, error) from error
+        except StoreError:
+            os.close(self._file)
+            raise
+
+    @property
+    def written(self) -> int:
+        """How many bytes of complete rows there are."""
+        return self._end
 
     def __enter__(self) -> Self:
         return self
@@ -156,7 +180,15 @@ class Appender:
         os.close(self._file)
 
     def append(self, row: Row) -> None:
-        """Add one row. Raises StoreError (disk full, quota …) with the file cut back to its last complete line."""
+        """Add one row; an end gets the count and the checksum of the rows before it.
+
+        Raises StoreError when the file is no longer the one that was opened, as long as it was left; and (disk full,
+        quota …) with the file cut back to its last complete line.
+        """
+        self.require_whole()
+        if isinstance(row, Ended):
+            rows, checksum = self._summed_up()
+            row = msgspec.structs.replace(row, rows=rows, checksum=checksum)
         line = memoryview(_encode(row) + b"\n")
         try:
             written = 0
@@ -170,13 +202,33 @@ class Appender:
             raise StoreError(message) from error
         self._end += len(line)
 
+    def require_whole(self) -> None:
+        """Raise StoreError when somebody removed, replaced or cut the file that is written here."""
+        mine = os.fstat(self._file)
+        try:
+            there = self._path.stat()
+        except OSError:
+            there = None
+        if there is None or (there.st_dev, there.st_ino) != (mine.st_dev, mine.st_ino):
+            raise _lost(self._path, 0, self._end)
+        if mine.st_size != self._end:
+            raise _lost(self._path, mine.st_size, self._end)
+
+    def _summed_up(self) -> tuple[int, str]:
+        """How many rows are in the file, and the checksum of their bytes."""
+        rows, checksum, place = 0, hashlib.sha256(), 0
+        while part := os.pread(self._file, min(1 << 20, self._end - place), place):
+            rows, place = rows + part.count(b"\n"), place + len(part)
+            checksum.update(part)
+        return rows, checksum.hexdigest()
+
     def _sound_length(self, end: int) -> int:
         """The length without the last line where that one is no row."""
         start = self._complete_length(end - 1) if end else 0
         try:
             if end:
                 _ROW_DECODER.decode(os.pread(self._file, end - start, start))
-        except _NOT_A_RECORD:
+        except NOT_A_RECORD:
             return start
         return end
 
@@ -190,6 +242,17 @@ class Appender:
                 return start + newline + 1
             end = start
         return 0
+
+
+def _cannot_open(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"cannot open {path}: {error.strerror}")
+
+
+def _lost(path: Path, found: int, written: int) -> StoreError:
+    return StoreError(
+        f"{path} was removed, replaced or changed while it was written: {found} of {written} bytes are there; "
+        "measure again"
+    )
 
 
 def _encode(record: Row | Run) -> bytes:
@@ -220,48 +283,89 @@ def _sync_folder(folder: Path) -> None:
 
 
 def read(folder: Path) -> StoredRun:
-    """Read a run folder.
+    """Read a run folder, and hold what it says against itself.
 
     A damaged last line is dropped with a warning that names the case it was for. Raises NewerSchema for a run from
     a newer busbw, DamagedRun (with the line's number) for damage anywhere else, StoreError when there is no run.
     """
     run, schema = _read_run(folder / RUN_FILE)
+    for _ in range(_TRIES):
+        # Somebody else may pack or unpack the run meanwhile: the file one has just looked for is the other one then.
+        for name in (PACKED_FILE, SAMPLES_FILE):
+            try:
+                return _read_samples(folder, name, run, schema)
+            except FileNotFoundError:
+                continue
+    return StoredRun(path=folder, run=run, rows=(), warnings=())
+
+
+_TRIES = 2
+
+
+def _read_samples(folder: Path, name: str, run: Run, schema: int) -> StoredRun:
+    """The run with the rows of the file ``name``. Raises FileNotFoundError, StoreError and DamagedRun."""
+    path = folder / name
     rows: list[Row] = []
     warnings: list[str] = []
-    path, content = _samples(folder)
-    lines = content.split(b"\n")
-    torn = lines.pop()
-    for number, line in enumerate(lines, start=1):
-        try:
-            rows.append(_decode_row(line, schema))
-        except _NOT_A_RECORD as error:
-            if number == len(lines) and not torn:
+    sound, checksum = soundness.Rows(run), hashlib.sha256()
+    bad: Exception | None = None
+    torn = b""
+    with sample_lines(folder, name) as lines:
+        for number, line in enumerate(lines, start=1):
+            if bad is not None:
+                raise _damaged(path, number - 1, _damage(torn, bad)) from bad
+            if not line.endswith(b"\n"):
                 torn = line
                 break
-            message = f"{path}, line {number}: {_damage(line, error)}; measure it again, or take the line out"
-            raise DamagedRun(message) from error
-    if torn:
+            try:
+                row = _decode_row(line, schema)
+            except NOT_A_RECORD as error:
+                torn, bad = line[:-1], error
+                continue
+            flaw = sound.flaw(row, number) or _flaw_of_end(row, number - 1, checksum.hexdigest)
+            if flaw is not None:
+                raise _damaged(path, number, flaw)
+            rows.append(row)
+            checksum.update(line)
+    if torn or bad is not None:
         warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
     return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
 
 
-def _samples(folder: Path) -> tuple[Path, bytes]:
-    """The file that holds the samples, and its lines. Raises StoreError, and DamagedRun for a broken archive."""
-    plain, packed = folder / SAMPLES_FILE, folder / PACKED_FILE
-    # Somebody else may pack or unpack the run meanwhile, so that the file one has just looked for is the other one now.
-    for path in (packed, plain, packed):
-        try:
-            content = path.read_bytes()
-            return path, gzip.decompress(content) if path is packed else content
-        except FileNotFoundError:
-            continue
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            message = f"{path}: {error}"
-            raise DamagedRun(message) from error
-        except OSError as error:
-            message = f"cannot read {path}: {error.strerror}"
-            raise StoreError(message) from error
-    return plain, b""
+@contextlib.contextmanager
+def sample_lines(folder: Path, name: str) -> Iterator[Iterator[bytes]]:
+    """The lines of ``SAMPLES_FILE`` or ``PACKED_FILE``. Raises FileNotFoundError, StoreError, and DamagedRun for a
+    broken archive.
+    """
+    path = folder / name
+    try:
+        with files.lines(path, packed=name == PACKED_FILE) as lines:
+            yield lines
+    except FileNotFoundError:
+        raise
+    except (gzip.BadGzipFile, EOFError, zlib.error, files.TooLong) as error:
+        message = f"{path}: {error.strerror if isinstance(error, files.TooLong) else error}"
+        raise DamagedRun(message) from error
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message) from error
+
+
+def _flaw_of_end(row: Row, before: int, checksum: Callable[[], str]) -> str | None:
+    """What an end says of the rows before it that is not so; older ones say nothing."""
+    if not isinstance(row, Ended):
+        return None
+    if row.rows not in {None, before}:
+        return f"the run ended with {row.rows} rows, and {before} are there"
+    if row.checksum not in {None, checksum()}:
+        return "a row before this end was changed since it was written: their checksum is another one"
+    return None
+
+
+def _damaged(path: Path, line: int, flaw: str) -> DamagedRun:
+    return DamagedRun(
+        f"{path}, line {line}: {flaw}; measure it again, or take out this line and every end, and resume the run"
+    )
 
 
 def read_run(folder: Path) -> Run:
@@ -316,22 +420,15 @@ def folders(results_dir: Path) -> Iterator[Path]:
 
 
 def _read_run(path: Path) -> tuple[Run, int]:
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError as error:
-        message = f"{path.parent} is not a run folder: it has no {RUN_FILE}"
-        raise StoreError(message) from error
-    except OSError as error:
-        message = f"cannot read {path}: {error.strerror}"
-        raise StoreError(message) from error
+    content = run_document(path)
     try:
         document = msgspec.json.decode(content)
-    except _NOT_A_RECORD as error:
+    except NOT_A_RECORD as error:
         message = f"{path}: {_damage(content, error)}"
         raise DamagedRun(message) from error
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(schema, int) or schema < 1:
-        message = f"{path}: 'schema' is {schema!r}; a run has a whole number from 1 to {SCHEMA}"
+        message = f"{path}: 'schema' is {schema!r:.40}; a run has a whole number from 1 to {SCHEMA}"
         raise DamagedRun(message)
     if schema > SCHEMA:
         message = (
@@ -342,10 +439,26 @@ def _read_run(path: Path) -> tuple[Run, int]:
     for step in range(schema, SCHEMA):
         document = UPGRADES[step][0](document)
     try:
-        return msgspec.convert(document, Run), schema
-    except _NOT_A_RECORD as error:
+        run = msgspec.convert(document, Run)
+    except NOT_A_RECORD as error:
         message = f"{path}: {error}"
         raise DamagedRun(message) from error
+    if (flaw := soundness.flaw_of_run(run)) is not None:
+        message = f"{path}: {flaw}"
+        raise DamagedRun(message)
+    return run, schema
+
+
+def run_document(path: Path) -> bytes:
+    """The bytes of a ``run.json``. Raises StoreError."""
+    try:
+        return files.document(path)
+    except FileNotFoundError as error:
+        message = f"{path.parent} is not a run folder: it has no {RUN_FILE}"
+        raise StoreError(message) from error
+    except OSError as error:
+        message = f"cannot read {path}: {error.strerror}"
+        raise StoreError(message) from error
 
 
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)

@@ -6,7 +6,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -48,7 +48,8 @@ class Job:
     """What a launch is told: the plan, where to write, which launch this is and how the ranks came to life.
 
     ``remaining`` is there when the run is resumed. ``asked_to_end`` says whether this rank has been asked to end; ranks
-    agree on it before each block (None: nobody asks ranks, who starts them sees to it).
+    agree on it before each block (None: nobody asks ranks, who starts them sees to it). ``written`` is how many bytes
+    of samples there are before it (None: whatever is there).
     """
 
     plan: Plan
@@ -58,15 +59,19 @@ class Job:
     backend: BackendRow
     remaining: Remaining | None = None
     asked_to_end: Callable[[], bool] | None = None
+    written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a launch went: blocks measured, cases that failed, and whether it was ``stopped`` before it was through."""
+    """How a launch went: blocks measured, cases that failed, whether it was ``stopped`` before it was through, and how
+    many bytes of samples were ``written`` by its end (None: on all ranks but the first).
+    """
 
     measured: int
     failed: int
     stopped: bool = False
+    written: int | None = field(default=None, compare=False)
 
 
 def run(job: Job, world: World, listener: Listener, clock: Clock | None = None) -> Outcome:
@@ -172,7 +177,13 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         clocks=compare_all(backend, clock),
         resumes=None if job.remaining is None else job.remaining.resumes,
     )
-    record = _recorder(job, backend, listener, cases, hosts, there, begun, len(order))
+    appender = _appender(job, backend, listener, cases, hosts, there, begun, len(order))
+
+    def record(row: Measurement | Skipped | Failed) -> None:
+        if appender is not None:
+            appender.append(row)
+            listener.row_written(row)
+
     for case, reason in refused.items():
         if _tells_of_it_first(job, cases.cases.index(case)):
             record(Skipped(case=case, reason=reason))
@@ -180,7 +191,7 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     _warm_up(backend, clock, job.plan.timing.launch_warmup_seconds)
     outcome = _measure_all(bench, job, cases, hindered, order, listener, place, record)
     listener.launch_ended()
-    return outcome
+    return outcome if appender is None else dataclasses.replace(outcome, written=appender.written)
 
 
 def _memory_of_hosts(job: Job, backend: Backend, there: Mapping[str, Mapping[str, JSON]]) -> dict[str, int]:
@@ -269,7 +280,7 @@ def _asked_to_end(backend: Backend, job: Job) -> bool:
     return bool(backend.reduce(np.asarray([job.asked_to_end()], dtype=np.int64), "max")[0])
 
 
-def _recorder(
+def _appender(
     job: Job,
     backend: Backend,
     listener: Listener,
@@ -278,10 +289,10 @@ def _recorder(
     facts: dict[str, dict[str, JSON]],
     begun: LaunchStarted,
     blocks: int,
-) -> "Callable[[Measurement | Skipped | Failed], None]":
-    """On rank 0 write run.json and the launch, and return what writes a row; on the others what does nothing."""
+) -> store.Appender | None:
+    """On rank 0 write run.json and the launch, and return what appends the rows; on the others None."""
     if backend.rank != 0:
-        return lambda _row: None
+        return None
     if job.launch == 0 and job.remaining is None:
         run_record = Run(
             schema=SCHEMA,
@@ -305,15 +316,10 @@ def _recorder(
             "a run is one set of hosts"
         )
         raise LaunchError(message)
-    appender = store.Appender(job.folder)
+    appender = store.Appender(job.folder, job.written)
     appender.append(begun)
     listener.world_formed(cases, blocks, hosts, (*cautions(job.launcher, hosts, facts), *cautions_of_storage(facts)))
-
-    def record(row: Measurement | Skipped | Failed) -> None:
-        appender.append(row)
-        listener.row_written(row)
-
-    return record
+    return appender
 
 
 def _warm_up(backend: Backend, clock: Clock, seconds: float) -> None:

@@ -1,5 +1,6 @@
 """Old runs: golden ones of every schema still load, and lifting them adds nothing that was not measured."""
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
@@ -46,15 +47,16 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
         "beside_ns": None,
         "overlap": None,
     }
+    end = {"rows": None, "checksum": None}
     group["last_rank"] = None  # kept since before the end of schema 1, but not yet by this run
     # A launch has its clocks, even if none were compared; a block has none where all ranks read one.
-    assert set(added) == set(launch | block | group | {"sync": 0, "cache": 0, "held": 0, "entries_ns": 0})
+    assert set(added) == set(launch | block | group | end | {"sync": 0, "cache": 0, "held": 0, "entries_ns": 0})
     assert added["clocks"] == [(), None]
     assert added["sync"] == ["barrier"], "which is what it did: no other start was known"
     assert added["cache"] == ["warm"]
     assert added["held"] == [False]
     assert added["entries_ns"] == [None]
-    for name, value in (launch | block | group).items():
+    for name, value in (launch | block | group | end).items():
         assert name == "clocks" or added[name] == [value], name
 
 
@@ -124,6 +126,8 @@ def test_a_run_of_schema_2_was_timed_by_python() -> None:
         "compiled_call_ns": [()],
         "compiled_loop_ns": [()],
         "cross_check": [None],
+        "rows": [None],
+        "checksum": [None],
     }
 
 
@@ -134,3 +138,12 @@ def test_the_run_of_schema_3_has_what_schema_3_is_for() -> None:
     assert [(row.case.op, row.case.mode) for row in stored.skipped] == [("memory_copy", "persistent")]
     for launch in stored.launches:
         assert len(launch.compiled_call_ns) == len(launch.compiled_loop_ns) == 2
+
+
+def test_the_run_of_schema_4_has_what_schema_4_is_for() -> None:
+    folder = OLD.with_name("schema-4")
+    content = (folder / store.SAMPLES_FILE).read_bytes()
+    before = content[: content.rindex(b"\n", 0, -1) + 1]
+    end = store.read(folder).end
+    assert end is not None
+    assert (end.rows, end.checksum) == (before.count(b"\n"), hashlib.sha256(before).hexdigest())

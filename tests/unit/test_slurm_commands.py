@@ -329,10 +329,11 @@ def test_of_another_busbw_on_the_nodes_nothing_is_said(slurm: Path) -> None:
 
 
 def test_a_run_of_one_rank_is_that_of_a_step_of_one_task(slurm: Path) -> None:
-    stored = store.read(broken_off(slurm / "results"))
+    plan = store.read_run(broken_off(slurm / "results")).plan
+    stored = synthetic_run([case("all_reduce", 64, 1)], machine=Machine(hosts=("n1",)), launches=1, samples=3)
     for launcher, status in (("local", 0), ("srun", 1)):
-        run = msgspec.structs.replace(stored.run, hosts=("n1",), launcher=launcher)
-        folder = write_synthetic(slurm / launcher, StoredRun(stored.path, run, stored.rows, ()))
+        run = msgspec.structs.replace(stored.run, plan=plan, launcher=launcher)
+        folder = write_synthetic(slurm / launcher, StoredRun(stored.path, run, stored.rows[:2], ()))
         assert busbw("submit", "--resume", str(folder), "--dry-run").exit_code == status
 
 

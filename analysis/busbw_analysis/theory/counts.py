@@ -201,17 +201,3 @@ def even(ranks: int, _hosts: int) -> bool:
 def several_hosts(ranks: int, hosts: int) -> bool:
     """Whether there are several hosts, with as many ranks on each."""
     return hosts > 1 and ranks % hosts == 0
-
-
-_TWICE = frozenset({"all_reduce"})
-_SHARED = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
-_WHOLE = frozenset({"broadcast", "reduce", "send_recv", "ping_pong", "pair_uni", "pair_bidir"})
-
-
-def bus_factor(op: str, ranks: int) -> float | None:
-    """What algbw times is busbw, as nccl-tests has it; None where there is no wire."""
-    if ranks < 2:
-        return None
-    if op in _TWICE:
-        return 2 * share(ranks)
-    return share(ranks) if op in _SHARED else 1.0 if op in _WHOLE else None

@@ -107,14 +107,20 @@ def finish(folder: Path, status: EndStatus, reason: str | None, failure: Failed 
         return
 
 
-def finish_well(folder: Path, failed: int) -> None:
+def finish_well(folder: Path, failed: int, written: int | None = None) -> None:
     """Write the end of a run whose launches all came to theirs, and pack it when it is large.
 
-    Raises StoreError when it cannot be written.
+    ``written`` is how many bytes of samples they wrote (None: whatever is there). Raises StoreError when they are no
+    longer there, which is then how the run ended, and when the end cannot be written.
     """
     status: EndStatus = "failed" if failed else "complete"
-    with store.Appender(folder) as appender:
-        appender.append(
-            Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
-        )
+    try:
+        with store.Appender(folder, written) as appender:
+            appender.append(
+                Ended(status=status, reason=f"{failed} case(s) failed" if failed else None, ended=store.utc_now())
+            )
+            appender.require_whole()
+    except StoreError as error:
+        finish(folder, "failed", str(error))
+        raise
     pack(folder)

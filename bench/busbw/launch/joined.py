@@ -85,7 +85,7 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
                 settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
                 store = settings.meeting.store
             table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
-            job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked)
+            job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked, here.size_bytes)
             outcome = run(job, _world(seat, plan, store, lost), Several(table, tracking))
     except BusbwError as error:
         broke(error)
@@ -99,7 +99,7 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         here.finish("interrupted", f"ended at the end of a block by {ending.in_words()}")
         raise Interrupted(here.folder)
     failed = here.failed + outcome.failed
-    _close(here, failed, seat.launcher)
+    _close(here, failed, seat.launcher, outcome.written)
     return Result(here.folder, outcome.measured, failed, speaks=True)
 
 
@@ -174,11 +174,11 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
     os._exit(1)
 
 
-def _close(here: Opened, failed: int, launcher: str) -> None:
+def _close(here: Opened, failed: int, launcher: str, written: int | None) -> None:
     """The end of the run, or of this launch of it: the world is one launch, and others may be missing still."""
     others = len(here.launches) - 1
     if others == 0:
-        finish_well(here.folder, failed)
+        finish_well(here.folder, failed, written)
         return
     here.finish("interrupted", f"{others} launch(es) are still missing; {launcher}'s world is one at a time")
     then = "busbw launches starts them, or busbw submit --resume" if launcher == "srun" else "resume it again"

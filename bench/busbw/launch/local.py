@@ -133,21 +133,23 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened, size: int) -> Result:
     began = time.monotonic()
     measured, failed, launch = 0, here.failed, 0
+    written: int | None = here.size_bytes
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
     try:
         for launch, remaining in here.launches:
-            job = Job(plan, here.folder, launch, "local", row, remaining)
+            job = Job(plan, here.folder, launch, "local", row, remaining, written=written)
             outcome = launch_ranks(job, size, began, settings.port, quiet=settings.quiet)
             measured += outcome.measured
             failed += outcome.failed
+            written = outcome.written
     except LaunchFailed as broken:
         here.finish("failed", str(broken.error), broken.as_row(launch))
         raise broken.error from broken
     except KeyboardInterrupt:
         here.finish("interrupted", "interrupted by a signal")
         raise
-    finish_well(here.folder, failed)
+    finish_well(here.folder, failed, written)
     return Result(here.folder, measured, failed, speaks=True)
 
 

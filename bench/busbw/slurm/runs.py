@@ -6,6 +6,7 @@ from pathlib import Path
 
 from busbw import store
 from busbw.errors import StoreError
+from busbw.outline import outline
 from busbw.progress import progress_of
 from busbw.records import Run
 
@@ -53,13 +54,13 @@ class Standing:
 
 def standing_of(folder: Path) -> Standing:
     """How far the run in ``folder`` is. Raises StoreError when it cannot be read."""
-    stored = store.read(folder)
-    progress = progress_of(stored)
-    end = stored.end
+    told = outline(folder)
+    progress = progress_of(told)
+    end = told.end
     return Standing(
         done=sum(len(blocks & progress.whole) for blocks in progress.there.values()),
         planned=progress.planned * len(progress.whole),
-        begun=len(stored.launches),
+        begun=len(told.launches),
         launches=progress.in_words(),
         ended=None if end is None else end.status + (f": {end.reason}" if end.reason else ""),
         broken_off=bool(progress.partial),

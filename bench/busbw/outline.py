@@ -1,0 +1,151 @@
+"""How far runs are, read without their samples: what a list of thousands of them needs.
+
+Of a row its kind, case, launch and block are decoded, and the rest is passed over: that it is JSON is all that is known
+of it. ``store.read`` holds every number against the others; what it would refuse may be listed here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from busbw import soundness, store
+from busbw.errors import DamagedRun
+from busbw.records import JSON, SCHEMA, Case, Ended, LaunchStarted, Measurement
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """A run without its samples. ``launches`` maps the number of each to the one it resumes, ``blocks`` are (launch,
+    case, number) of those that were measured, ``out`` are the cases that failed or were skipped.
+    """
+
+    machine: str
+    plan: Mapping[str, JSON]
+    cases: tuple[Case, ...]
+    ranks: int
+    launches: Mapping[int, int | None]
+    blocks: tuple[tuple[int, Case, int], ...]
+    out: frozenset[Case]
+    end: Ended | None
+
+
+class _Head(msgspec.Struct, frozen=True):
+    """What is read of ``run.json``; its environments are most of it."""
+
+    schema: int
+    machine: str
+    plan: dict[str, JSON]
+    cases: tuple[Case, ...]
+    hosts: tuple[str, ...]
+
+
+class _Row(msgspec.Struct, frozen=True):
+    """What is read of a row."""
+
+    kind: str
+    case: msgspec.Raw = msgspec.Raw()
+    launch: int = 0
+    block: int = 0
+    resumes: int | None = None
+
+
+_HEAD = msgspec.json.Decoder(_Head)
+_ROW = msgspec.json.Decoder(_Row)
+_CASE = msgspec.json.Decoder(Case)
+_END = msgspec.json.Decoder(Ended)
+
+
+def outline_of(stored: store.StoredRun) -> Outline:
+    """The outline of a run that was read."""
+    run = stored.run
+    return Outline(
+        machine=run.machine,
+        plan=run.plan,
+        cases=run.cases,
+        ranks=len(run.hosts),
+        launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
+        blocks=tuple((row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement)),
+        out=frozenset(row.case for row in (*stored.skipped, *stored.failed)),
+        end=stored.end,
+    )
+
+
+def outline(folder: Path) -> Outline:
+    """The outline of the run in ``folder``; raises as ``store.read`` does. One of an older schema is read whole."""
+    path = folder / store.RUN_FILE
+    try:
+        head = _HEAD.decode(store.run_document(path))
+    except store.NOT_A_RECORD:
+        head = None
+    # What is not as it should be is read whole, too: that says what is wrong with it, or lifts it.
+    if head is None or head.schema != SCHEMA or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None:
+        return outline_of(store.read(folder))
+    for name in (store.PACKED_FILE, store.SAMPLES_FILE, store.PACKED_FILE):
+        try:
+            return _with_rows(head, folder, name)
+        except FileNotFoundError:
+            continue
+    return _outline(head, _Seen())
+
+
+class _Seen:
+    """What the rows have told so far. Cases are decoded once: a run has the same ones again and again."""
+
+    def __init__(self) -> None:
+        self.launches: dict[int, int | None] = {}
+        self.blocks: list[tuple[int, Case, int]] = []
+        self.out: set[Case] = set()
+        self.end: Ended | None = None
+        self._cases: dict[bytes, Case] = {}
+
+    def take(self, line: bytes) -> None:
+        row = _ROW.decode(line)
+        self.end = _END.decode(line) if row.kind == "end" else None
+        if row.kind == "launch":
+            self.launches[row.launch] = row.resumes
+        elif row.kind == "measurement":
+            self.blocks.append((row.launch, self._case(row.case), row.block))
+        elif row.kind != "end":
+            self.out.add(self._case(row.case))
+
+    def _case(self, raw: msgspec.Raw) -> Case:
+        written = bytes(raw)
+        if written not in self._cases:
+            self._cases[written] = _CASE.decode(written)
+        return self._cases[written]
+
+
+def _with_rows(head: _Head, folder: Path, name: str) -> Outline:
+    seen = _Seen()
+    bad: Exception | None = None
+    number = 0
+    with store.sample_lines(folder, name) as lines:
+        for number, line in enumerate(lines, start=1):
+            if bad is not None:
+                message = f"{folder / name}, line {number - 1}: {bad}"
+                raise DamagedRun(message) from bad
+            if not line.endswith(b"\n"):
+                break
+            try:
+                seen.take(line)
+            except store.NOT_A_RECORD as error:
+                bad = error  # of the last line it is no damage
+    if seen.end is not None and bad is None and seen.end.rows not in {None, number - 1}:
+        message = f"{folder / name}, line {number}: the run ended with {seen.end.rows} rows, and {number - 1} are there"
+        raise DamagedRun(message)
+    return _outline(head, seen)
+
+
+def _outline(head: _Head, seen: _Seen) -> Outline:
+    return Outline(
+        machine=head.machine,
+        plan=head.plan,
+        cases=head.cases,
+        ranks=len(head.hosts),
+        launches=seen.launches,
+        blocks=tuple(seen.blocks),
+        out=frozenset(seen.out),
+        end=seen.end,
+    )

@@ -1,0 +1,231 @@
+"""What a run that was read says and cannot be: numbers out of range, vectors that do not fit, a row that is there twice.
+
+The types of ``records`` say what a field is; here stands what fields have to be together, so that nobody who judges a
+run meets a number that contradicts another one. The first flaw is told, in words.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+from busbw.factors import bus_factor
+from busbw.records import (
+    JSON,
+    QUANTILES,
+    Case,
+    Failed,
+    GroupSamples,
+    LaunchStarted,
+    Measurement,
+    OverlapSamples,
+    RankClock,
+    Row,
+    Run,
+    Skipped,
+)
+
+_MOST = 2**31 - 1
+_LONGEST_NS = 10**18
+"""31 years; sums of some samples still fit into 64 bits."""
+_MOST_BYTES = 2**60
+_MOST_LAUNCHES = 100_000
+_MOST_BLOCKS = 2_000_000
+"""Of all cases in one launch; at 50 ms each that is a day."""
+
+
+class Rows:
+    """The rows of ``run`` as they are read, one after another: each may be there once."""
+
+    def __init__(self, run: Run) -> None:
+        self._cases = frozenset(run.cases)
+        self._ranks = len(run.hosts)
+        self._blocks: dict[tuple[Case, int, int], int] = {}
+        self._launches: dict[int, int] = {}
+
+    def flaw(self, row: Row, line: int) -> str | None:
+        """What is wrong with ``row``, which is line ``line``; None when nothing is."""
+        return next(self._flaws(row, line), None)
+
+    def _flaws(self, row: Row, line: int) -> Iterator[str]:
+        if isinstance(row, LaunchStarted):
+            yield from _of_launch(row, self._ranks)
+            if (before := self._launches.setdefault(row.launch, line)) != line:
+                yield f"launch {row.launch} began in line {before} already"
+        elif isinstance(row, Measurement | Skipped | Failed):
+            if row.case not in self._cases:
+                yield f"its case ({row.case.op}, {row.case.size_bytes} B) is none of those in run.json"
+            if not isinstance(row, Skipped):
+                yield from _out_of(0, _MOST, launch=row.launch, block=row.block)
+            if isinstance(row, Measurement):
+                if (before := self._blocks.setdefault((row.case, row.launch, row.block), line)) != line:
+                    yield f"line {before} has the same block (launch {row.launch}, block {row.block}) of the same case"
+                yield from _of_measurement(row)
+
+
+def flaw_of_run(run: Run) -> str | None:
+    """What is wrong with ``run.json``; None when nothing is."""
+    return next(_of_run(run), None)
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    if not run.hosts:
+        yield "hosts is empty; a run has a host for every rank"
+    for case in run.cases:
+        yield from _out_of(0, _MOST_BYTES, size_bytes=case.size_bytes)
+        if case.ranks > len(run.hosts) or case.nodes > len(run.hosts):
+            yield f"a case has {case.ranks} ranks on {case.nodes} hosts, and hosts names {len(run.hosts)} ranks"
+        if case.root is not None and not 0 <= case.root < case.ranks:
+            yield f"a case has root {case.root} of {case.ranks} ranks"
+    if len(set(run.cases)) != len(run.cases):
+        yield "cases has a case twice"
+    if (flaw := flaw_of_plan(run.plan, len(run.cases))) is not None:
+        yield flaw
+
+
+def flaw_of_plan(plan: Mapping[str, JSON], cases: int) -> str | None:
+    """What is wrong with the ``plan`` of a run that has so many ``cases``; None when nothing is."""
+    return next(_of_plan(plan, cases), None)
+
+
+def _of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
+    """Of the plan as it was carried out: what says how much of it there is to be. Older ones may lack it."""
+    timing = plan.get("timing")
+    if not isinstance(timing, dict | None):
+        yield f"plan.timing is {timing!r:.40}; want a table"
+        return
+    for name, value, most in (
+        ("plan.launches", plan.get("launches"), _MOST_LAUNCHES),
+        ("plan.timing.blocks", (timing or {}).get("blocks"), max(_MOST_BLOCKS // max(cases, 1), 1)),
+    ):
+        if value is not None and (type(value) is not int or not 1 <= value <= most):
+            yield f"{name} is {value!r:.40}; want a whole number from 1 to {most}"
+    if not isinstance(plan.get("name"), str | None):
+        yield f"plan.name is {plan.get('name')!r:.40}; want a text"
+
+
+def _of_launch(row: LaunchStarted, ranks: int) -> Iterator[str]:
+    yield from _out_of(0, _MOST, launch=row.launch)
+    if row.resumes is not None and not 0 <= row.resumes < row.launch:
+        yield f"resumes is {row.resumes}; want a launch before {row.launch}"
+    for name in ("hosts", "pids", "timer_ns"):
+        if len(getattr(row, name)) != ranks:
+            yield f"{name} has {len(getattr(row, name))} entries; the run has {ranks} ranks"
+    yield from _vector("timer_ns", row.timer_ns)
+    for name in ("empty_call_ns", "empty_loop_ns", "compiled_call_ns", "compiled_loop_ns"):
+        costs = getattr(row, name)
+        if len(costs) not in {0, ranks}:
+            yield f"{name} has {len(costs)} entries; the run has {ranks} ranks"
+        yield from _vector(name, costs)
+    yield from _clocks(row.clocks, ranks)
+
+
+def _clocks(clocks: Sequence[RankClock], ranks: int) -> Iterator[str]:
+    for clock in clocks:
+        yield from _out_of(0, ranks - 1, **{"rank of a clock": clock.rank})
+        yield from _out_of(0, _LONGEST_NS, error_ns=clock.error_ns, rtt_ns=clock.rtt_ns)
+
+
+def _of_measurement(row: Measurement) -> Iterator[str]:
+    yield from _out_of(1, _MOST, calls=row.calls, buffer_sets=row.buffer_sets)
+    yield from _out_of(0, _MOST, warmup_calls=row.warmup_calls)
+    yield from _out_of(0, _LONGEST_NS, first_call_ns=row.first_call_ns, elapsed_ns=row.elapsed_ns)
+    yield from _out_of(0, _LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
+    yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
+    yield from _clocks(row.clocks or (), row.case.ranks)
+    if not row.groups:
+        yield "groups is empty; want one entry for every group of ranks"
+    if len({group.ranks for group in row.groups}) != len(row.groups):
+        yield "groups has a group of ranks twice"
+    for group in row.groups:
+        yield from _of_group(group, row.case)
+
+
+def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
+    ranks, samples = frozenset(group.ranks), len(group.slowest_ns)
+    if len(ranks) != len(group.ranks) or not ranks <= frozenset(range(case.ranks)):
+        yield f"a group has the ranks {group.ranks!s:.60}; want different ones of the {case.ranks} there are"
+        return
+    if not samples:
+        yield "a group has no samples"
+    yield from _of_factors(group, case)
+    for name in ("slowest_ns", "fastest_ns", "beside_ns", "arrival_skew_ns", "exit_skew_ns"):
+        yield from _vector(name, getattr(group, name) or ())
+    yield from _vector("exit_span_ns", group.exit_span_ns or (), -_LONGEST_NS)
+    if any(map(int.__gt__, group.fastest_ns, group.slowest_ns)):
+        yield "fastest_ns is above slowest_ns of the same sample"
+    for name in ("late_rank", "last_rank"):
+        if not ranks.issuperset(getattr(group, name) or ()):
+            yield f"{name} names a rank that is not in the group"
+    for name in ("disturbed", "missed"):
+        numbers = getattr(group, name)
+        if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(range(samples)):
+            yield f"{name} does not number samples of the group"
+    if group.overlap is not None:
+        yield from _of_overlap(group.overlap)
+    yield from _of_ranks(group)
+
+
+def _of_factors(group: GroupSamples, case: Case) -> Iterator[str]:
+    wanted, found = bus_factor(case.op, len(group.ranks)), group.bus_factor
+    if (found is None) != (wanted is None) or not math.isclose(found or 0, wanted or 0, rel_tol=1e-9):
+        yield f"bus_factor is {found}; {case.op} over {len(group.ranks)} ranks has {wanted}"
+    if not 0 <= group.wire_bytes <= float(_MOST_BYTES) or not 0 < group.moved_factor <= float(_MOST):
+        yield f"wire_bytes is {group.wire_bytes:g} and moved_factor {group.moved_factor:g}; want ≥ 0 and > 0"
+
+
+def _of_overlap(overlap: OverlapSamples) -> Iterator[str]:
+    for name in ("pure_ns", "post_ns", "compute_ns", "wait_ns", "exposed_ns", "host_post_ns"):
+        yield from _vector(name, getattr(overlap, name) or ())
+    yield from _out_of(0, _LONGEST_NS, compute_alone_ns=overlap.compute_alone_ns)
+
+
+def _of_ranks(group: GroupSamples) -> Iterator[str]:
+    """Of what every rank saw by itself: the slowest and the fastest of the group have to be among it."""
+    if tuple(rank.rank for rank in group.per_rank) != group.ranks:
+        yield "per_rank is not of the ranks of the group, in their order"
+        return
+    lowest, highest = _quantiles(group.fastest_ns), _quantiles(group.slowest_ns)
+    for rank in group.per_rank:
+        if len(rank.quantiles_ns) != len(QUANTILES) or list(rank.quantiles_ns) != sorted(rank.quantiles_ns):
+            yield f"quantiles_ns of rank {rank.rank} are not {len(QUANTILES)} ascending numbers"
+            return
+        for low, quantile, high in zip(lowest, rank.quantiles_ns, highest, strict=True):
+            if not low - 1 <= quantile <= high + 1:  # they are rounded
+                yield f"quantiles_ns of rank {rank.rank} contradict fastest_ns and slowest_ns"
+                return
+        for name in ("samples_ns", "entries_ns"):
+            if len(getattr(rank, name) or group.slowest_ns) != len(group.slowest_ns):
+                yield f"{name} of rank {rank.rank} has another length than slowest_ns"
+                return
+        yield from _vector("entries_ns", rank.entries_ns or ())
+    kept = [rank.samples_ns for rank in group.per_rank if rank.samples_ns is not None]
+    if len(kept) == len(group.per_rank):
+        if tuple(map(max, *kept, kept[0])) != group.slowest_ns:
+            yield "slowest_ns is not the longest of samples_ns over the ranks"
+        if tuple(map(min, *kept, kept[0])) != group.fastest_ns:
+            yield "fastest_ns is not the shortest of samples_ns over the ranks"
+        place = {rank: number for number, rank in enumerate(group.ranks)}
+        if any(
+            kept[place[late]][number] != group.fastest_ns[number] for number, late in enumerate(group.late_rank)
+        ):
+            yield "late_rank is not the rank that holds fastest_ns"
+
+
+def _quantiles(values: Sequence[int]) -> list[float]:
+    """At ``QUANTILES``, between two samples in proportion, as they are taken of a rank."""
+    ordered = sorted(values)
+    places = [share * (len(ordered) - 1) for share in QUANTILES]
+    return [
+        ordered[math.floor(place)] + (place % 1) * (ordered[math.ceil(place)] - ordered[math.floor(place)])
+        for place in places
+    ]
+
+
+def _vector(name: str, values: Sequence[int], least: int = 0) -> Iterator[str]:
+    if values and not least <= min(values) <= max(values) <= _LONGEST_NS:
+        yield f"{name} has a number out of range: from {min(values)} to {max(values)}; allowed are {least} to 10^18 ns"
+
+
+def _out_of(least: int, most: int, **numbers: int) -> Iterator[str]:
+    for name, number in numbers.items():
+        if not least <= number <= most:
+            yield f"{name} is {number}; want a whole number from {least} to {most}"

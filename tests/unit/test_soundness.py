@@ -1,0 +1,297 @@
+"""What a run says is held against itself: a row twice, a row too few, numbers that contradict each other."""
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from busbw import listing, store
+from busbw.errors import DamagedRun, StoreError
+from busbw.factors import bus_factor
+from busbw.ops import OPS
+from busbw.outline import outline, outline_of
+from busbw.packing import pack, unpack
+from busbw.progress import progress_of
+from busbw.records import JSON, SCHEMA, Ended, Failed
+from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+
+DATA = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(params=[1, 3, SCHEMA])
+def golden(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A run that was measured, in the first format, the last without checksums, or this one."""
+    return Path(shutil.copytree(DATA / f"schema-{request.param}", tmp_path / "vm" / "golden"))
+
+
+def rows_of(folder: Path) -> list[JSON]:
+    return [json.loads(line) for line in (folder / store.SAMPLES_FILE).read_text(encoding="utf-8").splitlines()]
+
+
+def put(folder: Path, rows: list[JSON], *, with_end: bool) -> None:
+    """Rows in the place of those that are there; without the end no checksum is in the way of other checks."""
+    kept = [row for row in rows if with_end or row["kind"] != "end"]
+    (folder / store.SAMPLES_FILE).write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_block_that_is_there_twice_is_refused(golden: Path, ended: bool) -> None:  # noqa: FBT001
+    rows = rows_of(golden)
+    place = next(number for number, row in enumerate(rows) if row["kind"] == "measurement")
+    put(golden, [*rows[: place + 1], rows[place], *rows[place + 1 :]], with_end=ended)
+    with pytest.raises(DamagedRun, match=f"line {place + 2}: line {place + 1} has the same block"):
+        store.read(golden)
+
+
+def test_a_launch_begins_once(golden: Path) -> None:
+    rows = rows_of(golden)
+    put(golden, [rows[0], *rows], with_end=False)
+    with pytest.raises(DamagedRun, match="line 2: launch 0 began in line 1 already"):
+        store.read(golden)
+
+
+def _without_a_row(lines: list[bytes]) -> list[bytes]:
+    return [*lines[:2], *lines[3:]]
+
+
+def _with_another_digit(lines: list[bytes]) -> list[bytes]:
+    return [lines[0].replace(b'"pids":[', b'"pids":[1'), *lines[1:]]
+
+
+def _in_another_order(lines: list[bytes]) -> list[bytes]:
+    return [lines[0], lines[2], lines[1], *lines[3:]]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("change", [_without_a_row, _with_another_digit, _in_another_order])
+def test_what_was_changed_before_the_end_is_refused(
+    change: Callable[[list[bytes]], list[bytes]],
+    packed: bool,  # noqa: FBT001
+    tmp_path: Path,
+) -> None:
+    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "golden"))
+    path = folder / store.SAMPLES_FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    changed = change(lines)
+    path.write_bytes(b"".join(changed))
+    if packed:
+        pack(folder, least_bytes=0)
+    with pytest.raises(DamagedRun, match=f"line {len(changed)}: "):
+        store.read(folder)
+    unpack(folder)
+    path.write_bytes(b"".join(lines))
+    assert store.read(folder).warnings == ()
+
+
+def test_every_end_of_a_resumed_run_is_held_against_the_rows_before_it(tmp_path: Path) -> None:
+    cases = [case("all_reduce", 8), case("all_reduce", 64)]
+    whole = synthetic_run(cases, launches=2)
+    end = Ended(status="interrupted", reason="Ctrl-C", ended="2026-01-01T00:00:00.000Z")
+    rows = (*whole.rows[:3], end, *whole.rows[3:])
+    folder = write_synthetic(tmp_path, store.StoredRun(whole.path, whole.run, rows, ()))
+    ends = [row for row in store.read(folder).rows if isinstance(row, Ended)]
+    assert [row.rows for row in ends] == [3, len(rows) - 1]
+    path = folder / store.SAMPLES_FILE
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:2], *lines[3:]]))
+    with pytest.raises(DamagedRun, match="line 3: the run ended with 3 rows, and 2 are there"):
+        store.read(folder)
+
+
+def _group(**changes: JSON) -> Callable[[JSON], None]:
+    return lambda row: row["groups"][0].update(changes)
+
+
+def _first(name: str, value: int) -> Callable[[JSON], None]:
+    return lambda row: row["groups"][0][name].__setitem__(0, value)
+
+
+def _rank(**changes: JSON) -> Callable[[JSON], None]:
+    return lambda row: row["groups"][0]["per_rank"][0].update(changes)
+
+
+FLAWS: dict[str, tuple[Callable[[JSON], None], str]] = {
+    "calls": (lambda row: row.update(calls=-1), "calls is -1"),
+    "no calls": (lambda row: row.update(calls=0), "calls is 0"),
+    "many calls": (lambda row: row.update(calls=2**40), "calls is"),
+    "block": (lambda row: row.update(block=-1), "block is -1"),
+    "elapsed": (lambda row: row.update(elapsed_ns=2**62), "elapsed_ns is"),
+    "no group": (lambda row: row.update(groups=[]), "groups is empty"),
+    "group twice": (lambda row: row.update(groups=[row["groups"][0]] * 2), "a group of ranks twice"),
+    "another case": (lambda row: row["case"].update(size_bytes=12345), "none of those in run.json"),
+    "negative factor": (_group(bus_factor=-1.0), "bus_factor is -1.0; .* has 1.0"),
+    "large factor": (_group(bus_factor=1e9), "bus_factor is 1000000000.0"),
+    "no factor": (_group(bus_factor=None), "bus_factor is None"),
+    "moved": (_group(moved_factor=0.0), "moved_factor 0"),
+    "wire": (_group(wire_bytes=-1.0), "wire_bytes is -1"),
+    "slower than the slowest": (_first("fastest_ns", 10**12), "fastest_ns is above slowest_ns"),
+    "faster than the ranks": (_first("slowest_ns", 10**12), "slowest_ns is not the longest"),
+    "beyond 64 bits": (_first("slowest_ns", 2**63), "slowest_ns has a number out of range"),
+    "late rank": (_first("late_rank", 7), "late_rank names a rank"),
+    "disturbed": (_group(disturbed=[99]), "disturbed does not number samples"),
+    "rank": (_rank(rank=5), "per_rank is not of the ranks"),
+    "few quantiles": (_rank(quantiles_ns=[5, 6]), "quantiles_ns of rank 0 are not 7"),
+    "high quantiles": (_rank(quantiles_ns=[1, 2, 3, 4, 5, 6, 10**12]), "contradict"),
+    "short samples": (_rank(samples_ns=[5]), "samples_ns of rank 0 has another length"),
+    "ranks": (_group(ranks=[0, 5]), "want different ones of the 2"),
+    "same rank": (_group(ranks=[1, 1]), "want different ones of the 2"),
+}
+
+
+@pytest.mark.parametrize("name", FLAWS)
+def test_a_number_that_cannot_be_is_refused_with_its_line(golden: Path, name: str) -> None:
+    change, words = FLAWS[name]
+    rows = rows_of(golden)
+    place = next(n for n, row in enumerate(rows) if row["kind"] == "measurement" and row["case"]["op"] == "all_reduce")
+    put(golden, rows, with_end=False)
+    assert len(store.read(golden).rows) == len(rows) - 1
+    change(rows[place])
+    put(golden, rows, with_end=False)
+    with pytest.raises(DamagedRun, match=f"line {place + 1}: .*{words}"):
+        store.read(golden)
+
+
+def test_all_times_tenfold_contradict_the_quantiles_even_where_the_samples_were_not_kept(golden: Path) -> None:
+    rows = rows_of(golden)
+    row = next(row for row in rows if row["kind"] == "measurement")
+    for name in ("slowest_ns", "fastest_ns"):
+        row["groups"][0][name] = [10 * time for time in row["groups"][0][name]]
+    for rank in row["groups"][0]["per_rank"]:
+        rank["samples_ns"] = None
+    put(golden, rows, with_end=False)
+    with pytest.raises(DamagedRun, match="quantiles_ns of rank 0 contradict"):
+        store.read(golden)
+
+
+def test_the_factor_of_every_operation_is_the_one_that_readers_know() -> None:
+    for op in OPS.values():
+        for ranks in (1, 2, 3, 8, 1000):
+            assert bus_factor(op.name, ranks) == pytest.approx(op.factor(ranks)), op.name
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"timing": 5}, "plan.timing is 5"),
+        ({"timing": {"blocks": "2"}}, "plan.timing.blocks is '2'"),
+        ({"timing": {"blocks": 10**12}}, "plan.timing.blocks is 10"),
+        ({"timing": {"blocks": True}}, "plan.timing.blocks is True"),
+        ({"launches": 10**9}, "plan.launches is 10"),
+        ({"launches": [2]}, "plan.launches is "),
+        ({"name": {}}, "plan.name is "),
+    ],
+)
+def test_a_plan_that_nobody_can_count_is_one_row_of_the_list(
+    change: dict[str, JSON], words: str, golden: Path, tmp_path: Path
+) -> None:
+    write_synthetic(tmp_path, synthetic_run([case("all_reduce", 8)], launches=1))
+    path = golden / store.RUN_FILE
+    document = json.loads(path.read_bytes())
+    document["plan"].update(change)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(DamagedRun, match=words):
+        store.read(golden)
+    states = {row["run"]: str(row["state"]) for row in listing.rows("runs", tmp_path)}
+    assert sorted(state.partition(":")[0] for state in states.values()) == ["complete", "unreadable"]
+    assert words in states["golden"]
+
+
+@pytest.mark.parametrize("name", [store.RUN_FILE, store.SAMPLES_FILE, store.PACKED_FILE])
+@pytest.mark.parametrize("kind", ["fifo", "zero", "folder"])
+def test_what_is_no_regular_file_is_refused_and_not_waited_for(name: str, kind: str, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "vm" / "golden"))
+    path = folder / name
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "zero":
+        path.symlink_to("/dev/zero")
+    else:
+        path.mkdir()
+    with pytest.raises(StoreError, match=r"no regular file|Is a directory"):
+        store.read(folder)
+    with pytest.raises(StoreError):
+        outline(folder)
+    if name == store.SAMPLES_FILE:
+        with pytest.raises(StoreError):
+            store.Appender(folder)
+
+
+def test_an_archive_that_unpacks_to_far_more_than_samples_do_is_refused(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(DATA / f"schema-{SCHEMA}", tmp_path / "golden"))
+    with (folder / store.SAMPLES_FILE).open("ab") as file:
+        file.write(b" " * (30 << 20))
+    pack(folder, least_bytes=0)
+    assert (folder / store.PACKED_FILE).stat().st_size < 200_000
+    for reader in (store.read, outline):
+        with pytest.raises(DamagedRun, match="more bytes than"):
+            reader(folder)
+    with pytest.raises(StoreError, match="more bytes than"):
+        unpack(folder)
+    assert (folder / store.PACKED_FILE).exists()
+
+
+def test_the_outline_of_a_run_is_that_of_all_its_rows(golden: Path, tmp_path: Path) -> None:
+    cases = [case("all_reduce", 8), case("all_reduce", 64), case("barrier", 0)]
+    fate = Fate(skipped={cases[2]: "not here"}, failed={cases[1]: "wrong data"}, ended=None)
+    folders = [golden, write_synthetic(tmp_path, synthetic_run(cases, launches=2, blocks=2, fate=fate))]
+    for folder in folders:
+        stored = store.read(folder)
+        told = outline(folder)
+        assert told == outline_of(stored)
+        assert progress_of(told) == progress_of(stored)
+
+
+# --- while it is written -------------------------------------------------------------------------------------------
+
+RUN = synthetic_run([case("all_reduce", 8)], launches=1)
+ROW = Failed(case=RUN.run.cases[0], launch=0, block=1, error="x")
+
+
+def _removed(path: Path) -> None:
+    path.unlink()
+
+
+def _replaced(path: Path) -> None:
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 10)
+
+
+def _longer(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"{}\n")
+
+
+BEFALLS = (_removed, _replaced, _cut, _longer)
+
+
+@pytest.mark.parametrize("befalls", BEFALLS)
+def test_a_file_that_is_lost_while_it_is_written_ends_the_writing(
+    befalls: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = write_synthetic(tmp_path, RUN)
+    with store.Appender(folder) as appender:
+        befalls(folder / store.SAMPLES_FILE)
+        with pytest.raises(StoreError, match="removed, replaced or changed while it was written"):
+            appender.append(ROW)
+
+
+@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
+def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
+    befalls: Callable[[Path], None], tmp_path: Path
+) -> None:
+    folder = write_synthetic(tmp_path, RUN)
+    written = (folder / store.SAMPLES_FILE).stat().st_size
+    with store.Appender(folder, written) as appender:
+        assert appender.written == written
+    befalls(folder / store.SAMPLES_FILE)
+    with pytest.raises(StoreError, match=f"of {written} bytes are there"):
+        store.Appender(folder, written)
