@@ -1,14 +1,17 @@
 """Which runs belong to which jobs: a run keeps the variables of the job that began it."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import msgspec
 
 from busbw import store
 from busbw.errors import StoreError
 from busbw.outline import outline
+from busbw.placement import mappings
 from busbw.progress import progress_of
-from busbw.records import Run
+from busbw.records import JSON, Run
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
@@ -69,13 +72,31 @@ def standing_of(folder: Path) -> Standing:
 
 def jobs_of(run: Run) -> tuple[Stay, ...]:
     """The jobs that measured ``run``, in order: the one that began it, and those that it was resumed in."""
-    facts = next(iter(run.environments.values()), {})
+    return _stays(next(iter(run.environments.values()), {}))
+
+
+def _stays(facts: Mapping[str, JSON]) -> tuple[Stay, ...]:
+    """The jobs that the facts of a host tell of."""
     found: dict[Stay, None] = {}
-    for one in (facts, *(facts.get("resumed") or ())):
-        variables = one.get("variables") or {}
-        if JOB in variables:
+    for one in (facts, *mappings(facts.get("resumed"))):
+        variables = one.get("variables")
+        if isinstance(variables, Mapping) and JOB in variables:
             found[Stay(str(variables[JOB]), str(variables.get(NODES, "")))] = None
     return tuple(found)
+
+
+class _Facts(msgspec.Struct):
+    """What is read of the facts of a host: they are many, and there may be thousands of runs."""
+
+    variables: JSON = None
+    resumed: JSON = None
+
+
+class _RunFile(msgspec.Struct):
+    environments: dict[str, _Facts]
+
+
+_RUN = msgspec.json.Decoder(_RunFile)
 
 
 @dataclass(slots=True)
@@ -98,7 +119,10 @@ class JobRuns:
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
-                self._known[folder] = (written, jobs_of(store.read_run(folder)))
-        except (OSError, StoreError):
+                told = _RUN.decode(store.run_document(folder / store.RUN_FILE))
+                facts = next(iter(told.environments.values()), _Facts())
+                stays = _stays({"variables": facts.variables, "resumed": facts.resumed})
+                self._known[folder] = (written, stays)
+        except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()
         return self._known[folder][1]
