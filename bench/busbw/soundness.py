@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from busbw.factors import bus_factor
+from busbw.facts import flaw_of_facts
 from busbw.records import (
     JSON,
     QUANTILES,
@@ -79,6 +80,9 @@ def _of_run(run: Run) -> Iterator[str]:
         yield "cases has a case twice"
     if (flaw := flaw_of_plan(run.plan, len(run.cases))) is not None:
         yield flaw
+    for host, facts in run.environments.items():
+        if (flaw := flaw_of_facts(facts)) is not None:
+            yield f"environments: facts of {host!r:.60}: {flaw}"
 
 
 def flaw_of_plan(plan: Mapping[str, JSON], cases: int) -> str | None:

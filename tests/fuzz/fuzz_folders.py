@@ -25,10 +25,11 @@ from typing import Any, Final
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
 
-from busbw import store
+from busbw import listing, store
 from busbw.cli import main
 from busbw.errors import BusbwError
 from busbw.records import SCHEMA, Ended, Measurement
+from busbw.slurm import overview
 from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
 
 _DATA: Final = Path(__file__).parents[1] / "data"
@@ -42,6 +43,9 @@ _HOSTILE: Final[tuple[Any, ...]] = (
     *("A" * 5000, "../../../etc/passwd", "<script>alert(1)</script>", "\x1b[31m", "{}", "%s%n", "0-99999999999"),
     *([], {}, [None], ["x"], [[]], {"x": {}}, [0] * 1000, {"": None}),
 )
+
+_THOROUGH_SHARE: Final = 0.1
+"""Of the inputs that are refused on reading, those for which the commands are tried, too."""
 
 _COMMANDS: Final = ("show", "fit", "report", "compare", "predict", "resume")
 _SHARES: Final = (8, 4, 1, 3, 3, 6)
@@ -140,15 +144,19 @@ def _one(seed: int, number: int, bases: list[Path], place: Path) -> str | None:
 
 
 def _tried(folder: Path, base: Path, results: Path, generator: random.Random) -> str | None:
-    for words in (["list", "runs"], ["status"]):
-        if (failure := _command([*words, "--results-dir", str(results)], listing=True)) is not None:
-            return failure
+    thorough = generator.random() < _THOROUGH_SHARE
     try:
+        # What the two lists are made of: the commands add some ms each.
+        listing.rows("runs", results)
+        overview.rows(results, ())
+        for words in (["list", "runs"], ["status"]) if thorough else ():
+            if (failure := _command([*words, "--results-dir", str(results)], is_list=True)) is not None:
+                return failure
         stored = store.read(folder)
     except BusbwError:
-        return _command(["show", str(folder)])
+        return _command(["show", str(folder)]) if thorough else None
     except Exception as error:  # noqa: BLE001 - whatever it is, it is what is looked for
-        return f"read: {_in_short(error)}"
+        return f"lists and reading: {_in_short(error)}"
     if (failure := _changed_in_silence(stored, base)) is not None:
         return failure
     return _command(_arguments(generator.choices(_COMMANDS, _SHARES)[0], folder, base, results))
@@ -165,13 +173,13 @@ def _arguments(command: str, folder: Path, base: Path, results: Path) -> list[st
     }[command]
 
 
-def _command(arguments: list[str], *, listing: bool = False) -> str | None:
+def _command(arguments: list[str], *, is_list: bool = False) -> str | None:
     """What is wrong with the answer of a command: no exit of its own, or of a list, that one bad run spoilt it."""
     result = CliRunner().invoke(main, arguments, env={"PATH": "/nonexistent", "BUSBW_PEAKS": ""})
     error = result.exception
     if error is not None and not isinstance(error, SystemExit):
         return f"{arguments[0]}: {_in_short(error)}"
-    if result.exit_code not in ({0} if listing else {0, 1, 2}):
+    if result.exit_code not in ({0} if is_list else {0, 1, 2}):
         return f"{arguments[0]}: exit status {result.exit_code}"
     return None
 
@@ -262,7 +270,8 @@ def _edited(document: Any, generator: random.Random) -> str:  # noqa: ANN401 - J
         elif how == "nest":
             here[key] = [inside] if generator.random() < 0.5 else {"x": inside}
         else:
-            here[key] = copy.deepcopy(generator.choice(_HOSTILE))
+            alike = [value for value in _HOSTILE if type(value) is type(inside)]
+            here[key] = copy.deepcopy(generator.choice(alike if alike and generator.random() < 0.7 else _HOSTILE))
         return f"{path} {how} → {str(here[key])[:60] if how != 'drop' else 'gone'}"
 
 

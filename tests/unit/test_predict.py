@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from busbw.cli import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
+from busbw.factors import bus_factor
 from busbw.ops import OPS
 from busbw.records import Case
 from busbw.store import StoredRun
@@ -28,7 +29,6 @@ from busbw_analysis.evidence import Evidence, evidence_of, read_groups
 from busbw_analysis.prediction import Prediction, laws_for, predict, scaling
 from busbw_analysis.questions import question
 from busbw_analysis.theory import laws as theory_laws
-from busbw_analysis.theory.counts import bus_factor
 from busbw_analysis.theory.design import amounts
 from busbw_analysis.theory.forecast import MeasuredCurve, by_curve, by_law, curve_of
 from busbw_analysis.theory.laws import Law
