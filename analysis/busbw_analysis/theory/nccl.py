@@ -21,8 +21,9 @@ from busbw_analysis.theory.nccl_tables import (
     NVLS_EFFICIENCY,
     NVLS_FEWEST_RANKS,
     NVLS_MOST_HEADS,
-    NVLS_SPEEDS,
     NVLS_TREE_MOST,
+    SEARCHED_SPEEDS,
+    SLOWEST_SEARCHED,
     TREE_CORRECTION,
     TREE_MOST,
     Algorithm,
@@ -110,7 +111,7 @@ class Chosen:
 
 
 def ring_peak(architecture: Architecture, links: int) -> float:
-    """The busbw (B/s) that NCCL expects of ``links`` NVLinks at most: links × what one carries in practice."""
+    """What NCCL takes ``links`` NVLinks to carry in practice, B/s: no ring has more."""
     return links * ARCHITECTURES[architecture].link_rate * 1e9
 
 
@@ -203,7 +204,8 @@ def _algbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -
 
 
 def _busbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
-    intra, inter = machine.bus_rate, machine.network_rate or math.inf
+    intra = _of_whole_channels(machine) if machine.hosts == 1 else machine.bus_rate
+    inter = machine.network_rate or math.inf
     match algorithm:
         case "NVLS" | "NVLSTree":
             return _switched_busbw(op, algorithm, machine)
@@ -255,26 +257,49 @@ def _of_channels(most: Mapping[Architecture, Three], machine: Machine, channels:
     return channels * most[machine.architecture][_place(machine)] * 1e9
 
 
+def _of_whole_channels(machine: Machine) -> float:
+    """What the search finds for rings on one host: as many channels as fit, of the fastest rate that carries most."""
+    found, speed_found = 0.0, 0.0
+    for speed in (one * 1e9 for one in SEARCHED_SPEEDS[machine.architecture]):
+        if speed <= SLOWEST_SEARCHED * speed_found:
+            break
+        together = machine.bus_rate // speed * speed
+        if together > found:
+            found, speed_found = together, speed
+    return found or machine.bus_rate  # slower than all that are tried: no channel of NVLinks
+
+
 def _switched_busbw(op: Op, algorithm: Algorithm, machine: Machine) -> float:
-    """Twice what all heads have together in an all-reduce, where the switch adds up and hands out at the same time."""
+    """Twice what all heads have together in an all-reduce, where the switch adds up and hands out at the same time, but
+    no more than what the search found for them as if they went on to other hosts.
+    """
     per_host, heads = machine.ranks_per_host, machine.heads
-    bus = heads * _head_rate(machine) * NVLS_EFFICIENCY[machine.architecture] * (heads - 1) / heads
+    inside, beyond = _head_rates(machine)
+    bus = heads * inside * NVLS_EFFICIENCY[machine.architecture] * (heads - 1) / heads
     bus *= 2 if op == "all_reduce" else (per_host - 1) / per_host
     if machine.hosts == 1:
-        return bus
+        return min(bus, heads * beyond)
     inter = (machine.network_rate or 0.0) * (2 if algorithm == "NVLSTree" and machine.hosts == 2 else 1)
     most = _of_channels(NVLS_TREE_MOST, machine, heads) if algorithm == "NVLSTree" else math.inf
     return min(bus, inter, most)
 
 
-def _head_rate(machine: Machine) -> float:
-    """What a channel of NVLS gets. A link carries that of its own head twice and every other one once, so it has room
-    for 1/(n+1) of the link; on one host it is the fastest of a list of rates that fits, and 0 where none does.
+def _head_rates(machine: Machine) -> tuple[float, float]:
+    """What a channel of NVLS gets inside a host and beyond it. A link carries that of its own head twice and every
+    other one once, so it has room for 1/(n+1) of the link; on one host it is the fastest of a list of rates that fits
+    (0 where none does). Beyond it, where nothing is sent then, the search goes up the list to twice that or its end.
     """
     room = machine.bus_rate / (machine.heads + 1)
     if machine.hosts > 1:
-        return room
-    return next((speed * 1e9 for speed in NVLS_SPEEDS[machine.architecture] if speed * 1e9 <= room), 0.0)
+        return room, math.inf
+    speeds = [speed * 1e9 for speed in SEARCHED_SPEEDS[machine.architecture]]
+    place = next((place for place, speed in enumerate(speeds) if speed <= room), None)
+    if place is None:
+        return 0.0, 0.0
+    inside = speeds[place]
+    while place and speeds[place] < 2 * inside:
+        place -= 1
+    return inside, speeds[place]
 
 
 def _latency(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:

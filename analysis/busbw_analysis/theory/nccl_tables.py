@@ -119,13 +119,18 @@ NVLS_MOST_HEADS: Final = 32
 NVLS_FEWEST_RANKS: Final = 3
 """Of a host: for two, NCCL has long had no NVLS, and where it has, expects less than a third of a ring of it."""
 
-NVLS_SPEEDS: Final[dict[Architecture, tuple[float, ...]]] = {
-    "Volta": (),
-    "Ampere": (),
+_UP_TO_AMPERE: Final = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
+
+SEARCHED_SPEEDS: Final[dict[Architecture, tuple[float, ...]]] = {
+    "Volta": _UP_TO_AMPERE,
+    "Ampere": _UP_TO_AMPERE,
     "Hopper": (60.0, 50.0, 40.0, 30.0, 24.0, 20.0, 15.0, 12.0, 11.0, 6.0, 3.0),
     "Blackwell": (90.0, 80.0, 70.0, 60.0, 50.0, 45.0, 40.0, 30.0, 24.0, 20.0, 19.0, 18.0),
 }
-"""What the search on one host tries for each channel, the first that fits being taken."""
+"""What the search on one host tries for each channel of a ring or of NVLS, the fastest first."""
+
+SLOWEST_SEARCHED: Final = 0.49
+"""Of what was found: the search for more channels of a ring tries no slower ones."""
 
 TREE_CORRECTION: Final[dict[Protocol, tuple[float, ...]]] = {
     "LL": (
