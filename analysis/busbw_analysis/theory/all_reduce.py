@@ -89,7 +89,7 @@ ALL_REDUCE: tuple[Textbook, ...] = (
         twice_the_share,
         the_share,
         twice_the_others,
-        f"2(n−1) α + 2(n−1)/n S/g β, or 2(n−1)/n S β_i where that is longer, + (n−1)/n S γ; {LEVELS}",
+        f"2(n−1) α + 2(n−1)/n S/g β, or 2(n−1) α_i + 2(n−1)/n S β_i where that is longer, + (n−1)/n S γ; {LEVELS}",
         "counted",
         several_hosts,
         messages=_around_hosts,

@@ -10,15 +10,14 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    branches_of,
     candidates_of,
     possible_for,
-    rows_of,
-    solve,
     times_of,
     told_in,
 )
 from busbw_analysis.theory.held_out import fitted
-from busbw_analysis.theory.identify import columns_of, identify
+from busbw_analysis.theory.identify import columns_of, settled
 from busbw_analysis.theory.rivals import Curve, chosen_terms
 from busbw_analysis.theory.terms import Term, candidates
 
@@ -118,10 +117,7 @@ def by_cards(observations: Sequence[Observation], terms: Terms) -> tuple[tuple[f
     host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
     """
     told = [one for one in observations if told_in(terms[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
-    rows, times = rows_of(told, terms), times_of(told)
-    if not rows[:, columns_of(("card",))].any():
-        rows, times = rows_of(observations, terms), times_of(observations)
-    return tuple(
-        tuple(solve(rows, times, columns_of(identify(rows, times, wanted).kept)).tolist())
-        for wanted in (_OWN_CARDS, _ONE_CARD)
-    )
+    branched, times = branches_of(told, terms), times_of(told)
+    if not branched[:, 0, columns_of(("card",))].any():
+        branched, times = branches_of(observations, terms), times_of(observations)
+    return tuple(tuple(settled(branched, times, wanted)[1].tolist()) for wanted in (_OWN_CARDS, _ONE_CARD))

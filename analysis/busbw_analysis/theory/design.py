@@ -133,26 +133,39 @@ def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
 
 
 def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:
-    """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``told_in`` says so."""
+    """What each of PARAMETERS is multiplied by in one call, as the first of ``branches``."""
+    return branches(term, ranks, hosts, size_bytes)[0]
+
+
+def branches(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[tuple[float, ...], ...]:
+    """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``told_in`` says so. Of an
+    algorithm that is under way inside hosts and between them at once, first between and then inside: the longer counts.
+    """
     where = (ranks, hosts, size_bytes)
-    rounds, sent, moved = term.rounds(*where), term.sent_bytes(*where), term.moved_bytes(*where)
+    rounds, sent, moved, added = (
+        amount(*where) for amount in (term.rounds, term.sent_bytes, term.moved_bytes, term.added_bytes)
+    )
     levels = Levels(0.0, 0.0, sent, sent) if term.levels is None else term.levels(*where)
+    inside = (levels.inner_rounds, levels.inner_bytes)
+    if not levels.overlapped:
+        return ((rounds - inside[0], levels.between_bytes, moved, 1.0, added, *inside, levels.host_bytes),)
     return (
-        rounds - levels.inner_rounds,
-        levels.between_bytes,
-        moved,
-        1.0,
-        term.added_bytes(*where),
-        levels.inner_rounds,
-        levels.inner_bytes,
-        levels.host_bytes,
+        (rounds, levels.between_bytes, moved, 1.0, added, 0.0, 0.0, levels.host_bytes),
+        (0.0, 0.0, moved, 1.0, added, *inside, 0.0),
     )
 
 
-def rows_of(observations: Sequence[Observation], terms: Terms) -> Floats:
-    """Observations × PARAMETERS, not yet divided by the times."""
-    rows = [amounts(terms[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
-    return np.asarray(rows, dtype=np.float64).reshape(len(rows), len(PARAMETERS))
+def branches_of(observations: Sequence[Observation], terms: Terms) -> Floats:
+    """Observations × two branches × PARAMETERS, not yet divided by the times; both are alike where there is one."""
+    found = [branches(terms[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
+    rows = [(one[0], one[-1]) for one in found]
+    return np.asarray(rows, dtype=np.float64).reshape(len(rows), 2, len(PARAMETERS))
+
+
+def longer_of(branched: Floats, coefficients: Floats) -> Floats:
+    """Observations × PARAMETERS: of two branches the one that takes longer."""
+    longer = (branched @ coefficients).argmax(axis=1)
+    return np.asarray(branched[np.arange(len(branched)), longer])
 
 
 def times_of(observations: Sequence[Observation]) -> Floats:

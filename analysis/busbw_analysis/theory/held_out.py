@@ -10,15 +10,15 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    branches_of,
     launch_keys_of,
     launch_set_of,
+    longer_of,
     possible_for,
     relative_errors,
-    rows_of,
-    solve,
     times_of,
 )
-from busbw_analysis.theory.identify import columns_of, identify, told_by
+from busbw_analysis.theory.identify import identify, settled, told_by
 from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Curve, chosen_terms
 from busbw_analysis.theory.terms import Term
 from busbw_analysis.theory.validation import Validation, validation
@@ -109,18 +109,20 @@ def _errors(
     seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
 ) -> Floats | None:
     """As ``fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
-    unknown = identify(rows_of(seen, terms), times_of(seen), wanted).unknown
-    told = all(told_by(row, unknown) for row in rows_of(tested, terms))
-    return fitted(seen, tested, terms, wanted) if told else None
+    rows, coefficients = settled(branches_of(seen, terms), times_of(seen), wanted)
+    unknown = identify(rows, times_of(seen), wanted).unknown
+    asked = longer_of(branches_of(tested, terms), coefficients)
+    if not all(told_by(row, unknown) for row in asked):
+        return None
+    return relative_errors(asked, times_of(tested), coefficients)
 
 
 def fitted(
     seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
 ) -> Floats:
     """Errors on ``tested`` of a fit to ``seen``."""
-    rows, times = rows_of(seen, terms), times_of(seen)
-    coefficients = solve(rows, times, columns_of(identify(rows, times, wanted).kept))
-    return relative_errors(rows_of(tested, terms), times_of(tested), coefficients)
+    _, coefficients = settled(branches_of(seen, terms), times_of(seen), wanted)
+    return relative_errors(longer_of(branches_of(tested, terms), coefficients), times_of(tested), coefficients)
 
 
 def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from busbw.units import format_rate, format_time
-from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter
+from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter, longer_of, solve
 
 LARGEST_CONDITION: Final = 100.0
 """Beyond it the weakest direction of the columns shows with less than 1 % of the strength of the best one, which the
@@ -39,6 +39,9 @@ _AS_A_RATE: Final[Mapping[Parameter, str]] = {
     "inner_beta": "1/β inside a host",
     "card": "C",
 }
+
+_TURNS: Final = 10
+"""Enough for any branch to change; where they go around in a circle, the last fit is as good as any of them."""
 
 _NOTHING = 1e-6
 """A column that is so much smaller than another in scaled units takes no part in it."""
@@ -157,6 +160,24 @@ def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separa
             ),
         ),
     )
+
+
+def settled(branched: Floats, times: Floats, wanted: Sequence[Parameter]) -> tuple[Floats, Floats]:
+    """The rows of a fit to ``branched`` (observations × two branches × PARAMETERS), and its coefficients: which branch
+    takes longer follows from the coefficients, and these from the branches, so both are found in turns.
+    """
+
+    def fit(rows: Floats) -> Floats:
+        return solve(rows, times, columns_of(identify(rows, times, wanted).kept))
+
+    rows = branched[:, 0]
+    coefficients = fit(rows)
+    for _ in range(_TURNS):
+        longer = longer_of(branched, coefficients)
+        if np.array_equal(longer, rows):
+            break
+        rows, coefficients = longer, fit(longer)
+    return rows, coefficients
 
 
 def _condition(columns: Floats) -> float:

@@ -25,8 +25,9 @@ from busbw_analysis.theory.design import (
     Regime,
     Terms,
     amounts,
+    branches,
+    branches_of,
     resampled_times,
-    rows_of,
     solve,
     times_of,
     told_in,
@@ -34,7 +35,16 @@ from busbw_analysis.theory.design import (
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.theory.held_out import OfCurve, by_curve, validations
-from busbw_analysis.theory.identify import Remedy, Separation, columns_of, directions_of, identify, needs, told_by
+from busbw_analysis.theory.identify import (
+    Remedy,
+    Separation,
+    columns_of,
+    directions_of,
+    identify,
+    needs,
+    settled,
+    told_by,
+)
 from busbw_analysis.theory.refusals import refuse, usable
 from busbw_analysis.theory.rivals import Curve, Rival, compete
 from busbw_analysis.theory.terms import INSIDE_AS_BETWEEN, Term, candidates
@@ -65,8 +75,10 @@ _NOTHING_INSIDE: Final = (
     "all_to_all by two-level, by hand on several hosts with several ranks each"
 )
 
-_CARDS_MATTER: Final = 0.20
-"""A time that one card for a host would change by more than this share is not known where cards are not."""
+_UNKNOWN_MATTERS: Final = 0.20
+"""A time is not known that what is not known would change by more than this share: one card for a host, or what is
+inside of it.
+"""
 
 _RESAMPLES: Final = 400
 
@@ -141,7 +153,8 @@ class Joint:
         if not told_in(term, self.wanted, ranks, hosts, size_bytes):
             message = f"{untold(term)}, and these data say that they share one; ask for a ring or for two levels"
             raise AnalysisError(message)
-        row = np.asarray(amounts(term, ranks, hosts, size_bytes))
+        branched = np.asarray(branches(term, ranks, hosts, size_bytes))
+        row, inside = branched[0], branched[-1]
         if not told_by(row, self.unknown):
             nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
             said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.together]
@@ -149,22 +162,43 @@ class Joint:
             message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
             raise AnalysisError(message)
         if self.cards and term.of_hosts_known(ranks, hosts, size_bytes):
-            own, one_card = (float(row @ np.asarray(coefficients)) for coefficients in self.cards)
-            if abs(one_card - own) > _CARDS_MATTER * max(one_card, own):
+            own, one_card = (float((branched @ np.asarray(coefficients)).max()) for coefficients in self.cards)
+            if abs(one_card - own) > _UNKNOWN_MATTERS * max(one_card, own):
                 message = (
                     f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data, which do not say "
                     f"whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
                     f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
-                    "; add all_reduce by a ring and by multi-ring, by hand on several hosts with several ranks each"
+                    f"; add all_reduce by a ring and by multi-ring, by hand on several hosts with {ranks // hosts} "
+                    "ranks each"
                 )
                 raise AnalysisError(message)
-        return float(row @ np.asarray(self.coefficients))
+        if not told_by(inside, self.unknown):
+            self._refuse_more_inside(term, ranks, hosts, size_bytes)
+        return float((branched @ np.asarray(self.coefficients)).max())
+
+    def _refuse_more_inside(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> None:
+        """Raise AnalysisError where what is under way inside a host may take longer than between hosts, and nothing is
+        known of it but that it did not with as many ranks on a host as were measured.
+        """
+        own = [curve for curve, one in self.curves.items() if (one.op, one.algorithm) == (term.op, term.algorithm)]
+        seen = max((one.ranks / one.hosts for one in self.observations if one.curve in own), default=1.0)
+        row = np.asarray(amounts(term, ranks, hosts, size_bytes))
+        least = float(row @ np.asarray(self.coefficients))
+        row[PARAMETERS.index("beta")] *= max(1.0, ranks / hosts / seen)
+        most = float(row @ np.asarray(self.coefficients))
+        if most - least > _UNKNOWN_MATTERS * most:
+            message = (
+                f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: "
+                f"{about_size(round(size_bytes))} would take {format_time(least * 1e9)} if it waits for the cards, and "
+                f"up to {format_time(most * 1e9)} if for what is inside a host; {_NOTHING_INSIDE}"
+            )
+            raise AnalysisError(message)
 
     def interval(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
         """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""
         if not self.draws:
             return None
-        times = np.asarray(self.draws) @ np.asarray(amounts(term, ranks, hosts, size_bytes))
+        times = (np.asarray(self.draws) @ np.asarray(branches(term, ranks, hosts, size_bytes)).T).max(axis=1)
         low, high = np.quantile(times, (0.025, 0.975))
         return float(low), float(high)
 
@@ -290,7 +324,8 @@ class _Solved:
 
 
 def _solved(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter], seed: int) -> _Solved:
-    rows, times = rows_of(observations, terms), times_of(observations)
+    times = times_of(observations)
+    rows, _ = settled(branches_of(observations, terms), times, wanted)
     separation = _separated(rows, times, wanted)
     kept = columns_of(separation.kept)
     coefficients = solve(rows, times, kept)

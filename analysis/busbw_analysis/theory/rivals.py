@@ -19,16 +19,16 @@ from busbw_analysis.theory.design import (
     Observation,
     Parameter,
     Terms,
+    branches_of,
     candidates_of,
+    longer_of,
     possible_for,
     relative_errors,
     resampled_times,
-    rows_of,
-    solve,
     times_of,
 )
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.theory.identify import columns_of, identify
+from busbw_analysis.theory.identify import settled
 from busbw_analysis.theory.terms import Term
 
 LEAST_RANK_COUNTS: Final = 3
@@ -79,10 +79,10 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class _Option:
-    """Algorithms that cost the same in every observation of their curve, and what they cost."""
+    """Algorithms that cost the same in every observation of their curve, and what they cost, as of ``branches_of``."""
 
     terms: tuple[Term, ...]
-    rows: Floats
+    branched: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +105,14 @@ class _Field:
 
     def fitted(self, choice: Mapping[Curve, int], times: Floats, largest: int) -> tuple[Floats, Floats]:
         """Rows of all observations by ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
-        rows = np.empty((len(times), len(PARAMETERS)))
+        branched = np.empty((len(times), 2, len(PARAMETERS)))
         for curve, option in choice.items():
-            rows[self.places[curve]] = self.options[curve][option].rows
+            branched[self.places[curve]] = self.options[curve][option].branched
         known = np.zeros(len(times), dtype=bool)
         known[np.concatenate([self.places[curve] for curve in choice])] = True
         known &= self.ranks < largest
-        kept = columns_of(identify(rows[known], times[known], self.wanted).kept)
-        return rows, solve(rows[known], times[known], kept)
+        _, coefficients = settled(branched[known], times[known], self.wanted)
+        return longer_of(branched, coefficients), coefficients
 
     def errors(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> tuple[Floats, ...]:
         """Relative errors when the curves of ``choice`` are fitted to fewer ranks than the largest n of ``curve``: of
@@ -226,12 +226,12 @@ def _options(curve: Curve, observations: Sequence[Observation], wanted: Sequence
     for term in candidates_of(observations):
         if not possible_for(term, observations, wanted):
             continue
-        rows = rows_of(observations, {curve: term})
-        same = next((option for option in found if np.allclose(option.rows, rows, rtol=1e-12)), None)
+        branched = branches_of(observations, {curve: term})
+        same = next((option for option in found if np.allclose(option.branched, branched, rtol=1e-12)), None)
         if same is None:
-            found.append(_Option((term,), rows))
+            found.append(_Option((term,), branched))
         else:
-            found[found.index(same)] = _Option((*same.terms, term), rows)
+            found[found.index(same)] = _Option((*same.terms, term), branched)
     if not found:
         where = sorted({(one.ranks, one.hosts) for one in observations})
         told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)

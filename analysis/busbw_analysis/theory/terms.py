@@ -37,12 +37,14 @@ INSIDE_AS_BETWEEN: Final = (
 class Levels:
     """How a call of an algorithm that knows hosts is spread over them: the rounds and the bytes of a rank that are
     waited for inside its host, the bytes that it sends to other hosts, and those that all ranks of its host send there.
+    ``overlapped``: both are under way at once, and the longer counts, all rounds inside or all rounds between.
     """
 
     inner_rounds: float
     inner_bytes: float
     between_bytes: float
     host_bytes: float
+    overlapped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,13 +156,17 @@ def _counted(row: Textbook) -> Term:
 
 
 def _levels(row: Textbook, ranks: int, hosts: int, size_bytes: float) -> Levels:
-    """Where both levels are under way at once, those between hosts are taken for the longer, as of slower links."""
+    """Of levels that are under way at once, every round and what goes to other hosts counts inside, too: that leaves
+    the rank by the same way as what stays.
+    """
     between = row.between(ranks, hosts) * size_bytes
+    rounds, sent = (row.rounds, row.sent) if row.overlapped else (row.inner_rounds, row.inner_sent)
     return Levels(
-        inner_rounds=row.inner_rounds(ranks, hosts),
-        inner_bytes=0.0 if row.overlapped else row.inner_sent(ranks, hosts) * size_bytes,
+        inner_rounds=rounds(ranks, hosts),
+        inner_bytes=sent(ranks, hosts) * size_bytes,
         between_bytes=between,
         host_bytes=between * ranks / hosts,
+        overlapped=row.overlapped,
     )
 
 
