@@ -35,8 +35,16 @@ _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "bindi
 _THREADS = "mpi.threads"
 """The level of threads may differ between ranks that share cores and ranks that do not: busbw asks for it by that."""
 
-_USUAL = {"mode": "isolated", "sync": "barrier", "cache": "warm", "held": False, "dtype": "float32", "redop": "sum"}
-_NO_WAY = frozenset({"op", "ranks", "group", "hosts", "variant"})
+_USUAL = {
+    "mode": "isolated",
+    "sync": "barrier",
+    "cache": "warm",
+    "held": False,
+    "dtype": "float32",
+    "redop": "sum",
+    "variant": "skew:0.5",
+}
+_NO_WAY = frozenset({"op", "ranks", "group", "hosts"})
 _WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
 
 
@@ -127,7 +135,6 @@ class Evidence:
                 calls=_calls_of(self._groups[place], one.key),
             )
             for one in self.everything
-            if algorithm_of(one.key) is not None
             for place in [next(place for place, group in enumerate(self._groups) if one in group.series)]
             for point in one.points
         )
@@ -142,11 +149,10 @@ def shape_of(series: Series) -> tuple[int, int]:
     return len(series.key.ranks), series.key.hosts
 
 
-def algorithm_of(key: SeriesKey) -> str | None:
-    """The algorithm that was run by hand, ``library`` for the backend's own, None for another variant."""
-    if key.variant is None or not key.variant.startswith(BY_HAND):
-        return LIBRARY if key.variant is None else None
-    return key.variant.removeprefix(BY_HAND)
+def algorithm_of(key: SeriesKey) -> str:
+    """The algorithm that was run by hand, or ``library`` for the backend's own."""
+    variant = key.variant or ""
+    return variant.removeprefix(BY_HAND) if variant.startswith(BY_HAND) else LIBRARY
 
 
 def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tuple[Dataset, ...]:
@@ -193,8 +199,8 @@ def _shares_cores(stored: store.StoredRun) -> bool:
 
 def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
     """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
-    ``way`` (``dtype``, ``mode``) asks for. Raises UsageError for an op or algorithm that is unknown, AnalysisError,
-    with what there is, where the runs have nothing of it.
+    ``way`` (``dtype``, ``mode``, ``variant``) asks for. Raises UsageError for an op or algorithm that is unknown,
+    AnalysisError, with what there is, where the runs have nothing of it.
     """
     groups = tuple(_group(dataset) for dataset in datasets)
     alone = [one for group in groups for one in _alone(group)]
@@ -278,11 +284,13 @@ def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[S
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:
     named = [name for backend in {one.key.backend for one in of_op} for name in algorithms(op, backend)]
-    return list(dict.fromkeys([LIBRARY, *named, *(name for one in of_op if (name := algorithm_of(one.key)))]))
+    return list(dict.fromkeys([LIBRARY, *named, *(algorithm_of(one.key) for one in of_op)]))
 
 
 def _way(key: SeriesKey) -> tuple[object, ...]:
-    return tuple(getattr(key, name) for name in _WAY)
+    """How a curve was measured. Which algorithm was run by hand is no part of it, any other variant (a skew) is."""
+    by_hand = algorithm_of(key) != LIBRARY
+    return tuple(None if name == "variant" and by_hand else getattr(key, name) for name in _WAY)
 
 
 def _beside(

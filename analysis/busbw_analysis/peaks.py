@@ -195,7 +195,8 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
     if peak.practical_of == "reads" and series.key.op != "storage_read":
         peak = replace(peak, practical=None, practical_source=None, practical_of=None)
         left_out = "the catalogue knows what drives read in practice, no more"
-    shared = "" if ranks == 1 else f", shared by {ranks} ranks"
+    each = format_rate(peak.nominal / ranks)
+    shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
     denominator = f"{words}, {peak.in_words}{shared}"
     practical = None if peak.practical is None else peak.practical / ranks
     return Roof(
@@ -284,10 +285,18 @@ def _under_links(series: Series, peak: Peak, multiple: float, level: RoofLevel, 
         None if series.bus_factor is None else algbw * series.bus_factor,
         level,
         holder,
-        denominator,
+        f"{denominator}{_division(peak.nominal, series, multiple, 'sent')}",
         measured=False,
         practical=None if peak.practical is None else peak.practical / multiple,
     )
+
+
+def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> str:
+    """By what ``rate`` is divided to be a busbw: ops that have as many bytes behind each byte of busbw are alike."""
+    if series.bus_factor is None:
+        return ""
+    times = bytes_per_byte / series.bus_factor
+    return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
 
 
 def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float) -> Roof | NoRoof:
@@ -298,14 +307,15 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
         least = format_size(LEAST_COPY_BYTES)
         return NoRoof(f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a roof")
     point = series.points[-1]
-    algbw = point.size_bytes * copied.bytes_per_second / (point.wire_bytes * sharing)
+    moved = point.wire_bytes * sharing / point.size_bytes
+    algbw = copied.bytes_per_second / moved
     shared = "" if sharing == 1 else "; the groups that run at the same time share it by the bytes they move"
     timed = "from the first entry to the last exit" if copied.whole else "by the time of the slowest rank"
     ranks = f"{copied.ranks} rank{'s' if copied.ranks > 1 else ''}"
     denominator = (
         f"memory copy of {host}, {format_rate(copied.bytes_per_second)} of source bytes in all, measured in this run "
         f"({ranks}, {format_size(copied.size_bytes)} each, {timed}), every byte that must reach another "
-        f"rank copied once{shared}"
+        f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
     return Roof(algbw, busbw, "memory copy of a host", host, denominator, measured=True)

@@ -30,6 +30,7 @@ from busbw_analysis.questions import question
 )
 @click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
 @click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")
+@click.option("--variant", help="Of the variants that were measured, such as skew:0.9.  [default: the most usual]")
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -49,6 +50,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     algorithm: str | None,
     dtype: str | None,
     mode: str | None,
+    variant: str | None,
     plot: Path | None,
     results_dir: Path,
     force: bool,
@@ -61,7 +63,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = [store.read(store.find(results_dir, run)) for run in runs]
-    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode)
+    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, variant=variant)
     asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
     prediction = prediction_for(evidence, asked)
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from busbw_analysis.crossings import Crossing, Gain, Timed, crossings, faster, gain
-from busbw_analysis.evidence import algorithm_of
+from busbw_analysis.evidence import LIBRARY, algorithm_of
 from busbw_analysis.expectations import Costs, Expected, costs_of, expected_of, sized
 from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.theory.choices import Library, Unknown
@@ -112,9 +112,9 @@ def races_of(
     """
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
-        name = algorithm_of(curve.series.key)
-        if name is not None and sized(curve.series):
-            found.setdefault(replace(curve.series.key, variant=None), {})[name] = curve
+        key, name = curve.series.key, algorithm_of(curve.series.key)
+        if (key.variant is None or name != LIBRARY) and sized(curve.series):
+            found.setdefault(replace(key, variant=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     races = [
         Race(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))

@@ -6,6 +6,7 @@ from busbw.catalogue import Catalogue, catalogue
 from busbw.ops import OPS
 from busbw.records import JSON, Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw.units import format_rate
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
 from busbw_analysis.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
@@ -56,6 +57,8 @@ def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
     assert (found.level, found.holder, found.practical_busbw) == ("memory copy of a host", "node0", None)
     assert found.measured
     assert "memory copy of node0, 8 GB/s" in found.denominator
+    divided = f"; {format_rate(8e9)} ÷ {8e9 / busbw:.3g} bytes copied for each byte of busbw = {format_rate(busbw)}"
+    assert divided in found.denominator
     assert "measured in this run" in found.denominator
 
 
@@ -439,6 +442,7 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
         "the slowest of 4 GPUs",
         f"{op} on ranks 0-3 must carry",
         "unless a switch does the sums (NVLS)",
+        f"450 GB/s ÷ {450e9 / busbw:.3g} bytes sent for each byte of busbw = {format_rate(busbw)}",
     ):
         assert said in found.denominator
 
@@ -651,7 +655,7 @@ def test_files_are_under_the_link_of_their_drive() -> None:
     for said in (
         "drive of node0 (Fast 9000 on PCIe 4 x4 as trained), 7.88 GB/s in one direction, nominal (source: ",
         "), 6.5 GB/s of reads in practice (source: https://",
-        "shared by 4 ranks",
+        "shared by 4 ranks: ÷ 4 = 1.97 GB/s for each",
     ):
         assert said in found.denominator
 
