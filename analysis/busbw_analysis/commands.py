@@ -13,7 +13,7 @@ from busbw import store
 from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
 from busbw.records import JSON
-from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, tables
+from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, report_json, tables
 from busbw_analysis.columns import Row
 from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
@@ -84,7 +84,8 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force)
     rows = tables.show_rows(judgement)
-    _print([judgement], {"cases": rows}, tables.show_text(rows), as_json=as_json)
+    document: dict[str, JSON] = {"best": report_json.plain(judgement.best), "cases": [*rows]}
+    _print([judgement], document, tables.show_text(rows, judgement.best), as_json=as_json)
 
 
 @click.command()

@@ -13,15 +13,15 @@ from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.memory import MemoryCurve, memory_curves
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
-from busbw_analysis.peaks import HostCopy, NoRoof, host_copies, roof_of
+from busbw_analysis.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.peer_roofs import PairShares, shares_of
 from busbw_analysis.races import Race, races_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
-from busbw_analysis.series import Series, series_of
+from busbw_analysis.series import Series, key_of, series_of
 from busbw_analysis.storage import Stored, stored
-from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.summary import PAIRED, CaseSummary, summarise
 from busbw_analysis.theory.bounds import explain
 from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.curve_models import predict, predict_alternatives
@@ -29,7 +29,23 @@ from busbw_analysis.theory.fit import fit_series
 from busbw_analysis.theory.parameters import parameters_for, shared
 from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 
-__all__ = ["Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
+__all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """The highest busbw (B/s) of any measured case on any group of ranks, judged or not; pairs of a matrix are groups.
+
+    ``case`` is its index; ``roof`` (busbw, B/s) and ``denominator`` are None where no roof is known.
+    """
+
+    busbw: float
+    label: str
+    size_bytes: int
+    case: int
+    ranks: tuple[int, ...]
+    roof: float | None
+    denominator: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +72,27 @@ class Judgement:
     rungs: tuple[Rung, ...] = ()
     pair_shares: tuple[PairShares | NoRoof | None, ...] = ()
     races: tuple[Race, ...] = ()
+
+    @property
+    def best(self) -> Best | None:
+        """The highest busbw of the run; None where nothing has a busbw. A total of several groups is no group's rate."""
+        rated = [(group.busbw, case, group) for case in self.cases for group in case.groups if group.busbw is not None]
+        if not rated:
+            return None
+        busbw, case, group = max(rated, key=lambda entry: entry[0])
+        key = key_of(self.dataset, case, group)
+        roof = next((curve.roof for curve in self.curves if curve.series.key == key), None)
+        known = roof if isinstance(roof, Roof) else None
+        pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
+        return Best(
+            busbw=busbw,
+            label=f"{key.label}{pair}",
+            size_bytes=case.case.size_bytes,
+            case=case.index,
+            ranks=group.ranks,
+            roof=None if known is None else known.busbw,
+            denominator=None if known is None else known.denominator,
+        )
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:

@@ -251,7 +251,7 @@ def _unbalanced(group: GroupSummary) -> str:
 
 
 def _spread(group: GroupSummary) -> str:
-    return f"(p95 − p5) / median = {group.spread:.0%}"
+    return f"a spread of ± {group.spread:.0%}"
 
 
 _FLAGS: Final[

@@ -13,7 +13,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
 from busbw_analysis.hierarchy import Rung
 from busbw_analysis.joint_fits import joint_fits_of
-from busbw_analysis.judge import Judgement, Verdict, Word
+from busbw_analysis.judge import Best, Judgement, Verdict, Word
 from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
     MISSING,
@@ -222,7 +222,8 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     )
     sentences = [
         ran[0].upper() + ran[1:],
-        *(_best(judgement.verdicts) or _best_memory(judgement)),
+        *_best(judgement.best),
+        *([] if any(verdict.busbw is not None for verdict in judgement.verdicts) else _best_memory(judgement)),
         *best_arithmetic(judgement),
     ]
     bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
@@ -275,15 +276,13 @@ def _count(number: int, noun: str) -> str:
     return f"the {noun}" if number == 1 else f"the {number} {noun}s"
 
 
-def _best(verdicts: Sequence[Verdict]) -> list[str]:
-    rated = [verdict for verdict in verdicts if verdict.busbw is not None]
-    if not rated:
+def _best(best: Best | None) -> list[str]:
+    if best is None:
         return []
-    best = max(rated, key=lambda verdict: verdict.busbw or 0.0)
     text = f"The highest busbw is {format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
-    if best.roof_share is not None:
-        roof = format_rate((best.busbw or 0.0) / best.roof_share) if best.roof_share else MISSING
-        text += f", {percent(best.roof_share)} % of the roof of {roof} ({_clause(best.denominator).partition(',')[0]})"
+    if best.roof is not None and best.denominator is not None:
+        share = f"{percent(best.busbw / best.roof)} % of the roof of {format_rate(best.roof)}"
+        text += f", {share} ({_clause(best.denominator).partition(',')[0]})"
     return [f"{text}."]
 
 

@@ -7,6 +7,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
   null for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
+- ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null where nothing has a busbw
 - ``verdicts``: as ``judge.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
@@ -61,8 +62,10 @@ from busbw_analysis.theory.fit import Refused
 from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel
 
-LAYOUT: Final = 1
-"""Raised when a key changes its meaning or goes; new keys do not raise it."""
+LAYOUT: Final = 2
+"""Raised when a key changes its meaning or goes; new keys do not raise it. Up to 1, ``spread`` was (p95 − p5) / time, of
+quantiles that were medians over launches each.
+"""
 
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
@@ -77,6 +80,7 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "warnings": plain(judgement.remarks),
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
+        "best": plain(judgement.best),
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "messages": plain(message_rows(judgement)),

@@ -93,7 +93,7 @@ def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Serie
         if summary.state != "measured" or summary.case.op in PAIRED or summary.case.mode == "overlap":
             continue
         for group in summary.groups:
-            found.setdefault(_key(dataset, summary, group), []).append((_point(summary, group), group))
+            found.setdefault(key_of(dataset, summary, group), []).append((_point(summary, group), group))
     return tuple(
         Series(
             key=key,
@@ -105,7 +105,8 @@ def series_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Serie
     )
 
 
-def _key(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
+def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> SeriesKey:
+    """The curve that a case is a point of, on one group of ranks."""
     case = summary.case
     return SeriesKey(
         op=case.op,

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.records import Case, LoopKind
-from busbw.statistics import autocorrelation_time, median_interval
+from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.load import Block, CaseState, Dataset, rank_list
@@ -84,8 +84,9 @@ class GroupSummary:
 
     ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
     ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
-    ``p95_ns`` are medians over launches of theirs, ``spread`` is (p95 − p5) / time. ``skew_share`` is median arrival
-    skew over median time, ``span_ns`` the median time from the first entry to the last exit; both None without a shared
+    ``p95_ns`` are medians over launches of theirs, and so is ``spread``, which in a launch is half of p95 − p5 over the
+    median (not of the ``p5_ns`` and ``p95_ns`` here, which may be of two launches). ``skew_share`` is the same of median
+    arrival skew over median time, ``span_ns`` the median time from the first entry to the last exit; both None without a shared
     clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples above
     max(5 × median of their launch, 1 ms) and the time they took. ``modes`` are those of at least half of the launches.
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
@@ -298,7 +299,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         fastest_ns=median([float(np.median(launch.fastest)) for launch in launches]),
         p5_ns=p5,
         p95_ns=p95,
-        spread=(p95 - p5) / time_ns,
+        spread=median([spread(launch.slowest) for launch in launches]),
         skew_share=_skew_share(launches) if _clock_serves(error_ns, time_ns) else None,
         span_ns=_median_span(launches) if _clock_serves(error_ns, time_ns) else None,
         algbw=rate,

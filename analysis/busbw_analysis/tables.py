@@ -7,7 +7,7 @@ from typing import Final
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.distances import PairClass, PairSplit
-from busbw_analysis.judge import Curve, Judgement
+from busbw_analysis.judge import Best, Curve, Judgement
 from busbw_analysis.peaks import TRAFFIC, Roof
 from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
 from busbw_analysis.theory.fit import Fit
@@ -39,7 +39,8 @@ _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 """The first word of a check, and what a narrow column says for it."""
 
 _SHOW_NOTES: Final = (
-    "time: median of the launch medians of the slowest rank; *: in place; spread: half of p5–p95 over time",
+    "time: median of the launch medians of the slowest rank; *: in place",
+    "spread: half of p95 − p5 over the median of a launch's samples, median over launches",
     "skew: arrival skew over time; roof: busbw (of copies algbw) over the roof; – : there is none, or it is not known",
     "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
 )
@@ -173,10 +174,12 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
     }
 
 
-def show_text(rows: Sequence[Row]) -> str:
+def show_text(rows: Sequence[Row], best: Best | None = None) -> str:
     """``rows`` of ``show_rows`` as aligned columns, with what the columns and the percentages mean below."""
     body = [[_show_cell(row, name) for name, _ in _SHOW_COLUMNS] for row in rows]
-    notes = [*_SHOW_NOTES]
+    found = "" if best is None else f"{format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
+    notes = [f"highest busbw: {found}"] if found else []
+    notes += _SHOW_NOTES
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
     if any(row["interval"] == "none" for row in rows):
@@ -204,7 +207,7 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
     if name in {"algbw", "busbw"}:
         return MISSING if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
     if name == "spread":
-        return MISSING if row["spread"] is None else f"{row['spread'] * 50:.1f}"
+        return MISSING if row["spread"] is None else f"{row['spread'] * 100:.1f}"
     if name in {"skew", "roof"}:
         share = row[f"{name}_share"]
         return MISSING if share is None else significant(share * 100, 1, _RATE_WIDTH)

@@ -19,6 +19,7 @@ from busbw.ops import OPS
 from busbw.plan import Plan
 from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
 from busbw.resume import Remaining
+from busbw.statistics import spread
 from busbw.units import format_rate, format_span, significant
 
 _COLUMNS = (
@@ -38,7 +39,7 @@ _COLUMNS = (
 )
 _WIDTHS = {name: width for name, _, width in _COLUMNS}
 NOTE = (
-    "# time: median over samples of the slowest rank; spread: half of p5–p95 over the median; "
+    "# time: median over samples of the slowest rank; spread: half of p95 − p5 over the median; "
     "skew: arrival skew over time; –: no wire, or not known"
 )
 TRAFFIC_NOTE = (
@@ -224,7 +225,8 @@ def _busbw(block: Measurement, parts: list[_Part]) -> float | None:
 
 def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: int) -> str:
     block = blocks[0]
-    low, median, high = np.quantile(_per_call(parts), (0.05, 0.5, 0.95))
+    times = _per_call(parts)
+    median = float(np.median(times))
     skews = [
         np.asarray(part.samples.arrival_skew_ns) / part.calls
         for part in parts
@@ -240,7 +242,7 @@ def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: 
         significant(rate, 3, _WIDTHS["algbw"]) if rate else "–",
         significant(busbw / 1e9, 3, _WIDTHS["busbw"]) if busbw is not None else "–",
         check,
-        f"{(high - low) / 2 / median * 100:.1f}",
+        f"{spread(times) * 100:.1f}",
         skew,
         least_good([one.stop_reason for one in blocks]),
         f"{block.launch + 1}/{launches}",
