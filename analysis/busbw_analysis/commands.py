@@ -153,7 +153,8 @@ def _told_apart(judgements: Sequence[Judgement], rows_of: Callable[[Judgement], 
     "--fail-on",
     type=click.Choice(FAILURES),
     multiple=True,
-    help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B.",
+    help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B; 2 when there "
+    "are too few launches for that to happen.",
 )
 @results_dir_option
 @click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
@@ -172,21 +173,27 @@ def compare(
     """Hold B against A, launch by launch: per op and band of sizes faster, slower, equal, or cannot tell.
 
     A and B are runs (a folder, the start or end of a name, "latest"), or several with commas between, which are pooled.
+    Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
     """
     margin = _share(within)
     sides = [load([store.find(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
+    gate = comparison.gate(fail_on)
     if as_json:
-        document = compare_tables.document(comparison)
+        document = compare_tables.document(comparison, gate)
         click.echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         for notice in comparison.notices:
             click.echo(f"caution: {notice}", err=True)
+        for line in compare_tables.incomplete_lines(comparison):
+            click.echo(f"caution: {line}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             click.echo(line, err=True)
         click.echo(compare_tables.text(comparison))
-    if comparison.fails(fail_on):
-        click.get_current_context().exit(1)
+    for line in compare_tables.gate_lines(comparison, gate):
+        click.echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
+    if gate.code:
+        click.get_current_context().exit(gate.code)
 
 
 def _several(side: str) -> list[str]:

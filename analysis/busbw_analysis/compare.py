@@ -8,33 +8,35 @@ from typing import Final, Literal
 import msgspec
 import numpy as np
 
-from busbw.errors import AnalysisError, UnlikeRuns, UsageError
-from busbw.records import Case
+from busbw.errors import UnlikeRuns, UsageError
+from busbw.progress import progress_of
+from busbw.records import Case, EndStatus
+from busbw.store import StoredRun
 from busbw_analysis.comparison import (
-    LAUNCHES_FOR_A_TEST,
-    PAIRS_FOR_A_VERDICT,
     Estimate,
     Launches,
     LaunchKey,
     Pairs,
     Verdict,
     Word,
-    can_tell,
     estimate,
-    fewest_launches,
-    least_p,
     verdicts,
 )
-from busbw_analysis.load import Dataset, differences
+from busbw_analysis.load import CaseState, Dataset, differences
+from busbw_analysis.resumed import ended_in_words
 from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary, summarise
 
 Statistic = Literal["median", "mean"]
+Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]
 
 BANDS: Final = (("small", 0, 16 << 10), ("medium", 16 << 10, 1 << 20), ("large", 1 << 20, None))
 """Name of a band, its first size, and the first size of the next one."""
 
 FAILURES: Final = ("slower", "cannot-tell", "missing")
 """What a comparison can be made to fail on; ``missing``: a case that A has a result of and B has not."""
+
+_NEED_A_VERDICT: Final = {"slower", "cannot-tell"}
+"""Those of ``FAILURES`` that can only hold where every band can be judged."""
 
 _APART: Final = "measured on both sides, but by no launches that belong together"
 
@@ -78,11 +80,67 @@ class ComparedBand:
 
 @dataclass(frozen=True, slots=True)
 class LeftOut:
-    """A case that could not be compared, and why; ``missing`` is the side without what a comparison needs."""
+    """A case that could not be compared, and why; ``missing`` is the side without what a comparison needs. ``a`` and
+    ``b`` are what became of it there, None where it was not asked for.
+    """
 
     case: Case
     missing: Literal["A", "B", "both"]
     why: str
+    a: CaseState | None
+    b: CaseState | None
+
+    @property
+    def unjudged(self) -> bool:
+        """Whether A has a result and B was to have one, but nothing says whether B is slower. Mode overlap never is."""
+        return self.a == "measured" and self.b is not None and self.case.mode != "overlap"
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """A run that has less than its plan: ``status`` None is one that was killed, or is still going on.
+
+    ``launches`` are those that are complete, of ``planned``. The cases are of this run alone: one that ``failed`` in
+    another run of the side is none of its own.
+    """
+
+    side: Literal["A", "B"]
+    run: str
+    status: EndStatus | None
+    ended: str | None
+    launches: int
+    planned: int
+    failed: tuple[Case, ...]
+    skipped: tuple[Case, ...]
+    not_reached: tuple[Case, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why a gate does not pass: ``code`` 1 where what it looks for was found, 2 where it could not have been found.
+
+    ``bands`` or ``cases`` are those that it is about; ``needed`` is how many launches a side it takes at least.
+    """
+
+    code: Literal[1, 2]
+    finding: Finding
+    bands: tuple["ComparedBand", ...] = ()
+    cases: tuple[LeftOut, ...] = ()
+    needed: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What ``--fail-on`` comes to: exit 1 when any reason has that code, else 2 when any has that, else 0."""
+
+    fail_on: tuple[str, ...]
+    reasons: tuple[Reason, ...]
+
+    @property
+    def code(self) -> Literal[0, 1, 2]:
+        """The exit status: a finding is sure, whatever else could not be judged."""
+        codes = [reason.code for reason in self.reasons]
+        return 0 if not codes else min(codes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,16 +155,25 @@ class Comparison:
     bands: tuple[ComparedBand, ...]
     left_out: tuple[LeftOut, ...]
     notices: tuple[str, ...]
+    incomplete: tuple[Incomplete, ...] = ()
 
-    def fails(self, reasons: Iterable[str]) -> bool:
-        """Whether one of ``reasons`` (of ``FAILURES``) holds: what a gate in CI asks."""
-        words = self.words()
-        held = {
-            "slower": "slower" in words,
-            "cannot-tell": "cannot tell" in words,
-            "missing": any(one.missing == "B" for one in self.left_out),
-        }
-        return any(held[reason] for reason in reasons)
+    def gate(self, fail_on: Sequence[str]) -> Gate:
+        """What a gate in CI asks: whether one of ``fail_on`` (of ``FAILURES``) holds, and whether it could have."""
+        slower = tuple(band for band in self.bands if band.verdict.word == "slower")
+        few = tuple(band for band in self.bands if band.verdict.fewest is not None)
+        unsure = tuple(band for band in self.bands if band.verdict.word == "cannot tell" and band not in few)
+        missing = tuple(one for one in self.left_out if one.missing == "B")
+        unjudged = tuple(one for one in self.left_out if one.unjudged)
+        judging = bool(_NEED_A_VERDICT & set(fail_on))
+        needed = max((band.verdict.fewest or 0 for band in few), default=None)
+        found = (
+            ("slower" in fail_on, Reason(1, "slower", slower)),
+            ("cannot-tell" in fail_on, Reason(1, "cannot tell", unsure)),
+            ("missing" in fail_on, Reason(1, "missing", cases=missing)),
+            (judging, Reason(2, "too few launches", few, needed=needed)),
+            (judging, Reason(2, "no result", cases=unjudged)),
+        )
+        return Gate(tuple(fail_on), tuple(one for asked, one in found if asked and (one.bands or one.cases)))
 
     def words(self) -> Mapping[Word, int]:
         """How many bands got each verdict."""
@@ -120,9 +187,8 @@ def compare(
     """Hold ``second`` (B) against ``first`` (A), over launches and nothing else.
 
     ``paired``: the launches were taken in turns, and neighbours are compared. Raises UsageError when a run is on both
-    sides or launches to be paired were not taken in turns, UnlikeRuns with all differences when the sides were not
-    measured on like machines and settings (``force`` makes notices of them), AnalysisError when no case has a result on
-    both.
+    sides, launches to be paired were not taken in turns or no case has a result on both; UnlikeRuns with all
+    differences when the sides were not measured on like machines and settings (``force`` makes notices of them).
     """
     ours, theirs = ({stored.run.id for stored in side.runs} for side in (first, second))
     if ours & theirs:
@@ -143,13 +209,21 @@ def compare(
     usable = [found for found in material if _comparable(found, pairs)]
     left_out = [
         *_left_out(one, two),
-        *(LeftOut(case, "both", _PART_COMPUTATION) for case in both if case not in timed),
-        *(LeftOut(found.case, "both", _APART) for found in material if not _comparable(found, pairs)),
+        *(LeftOut(case, "both", _PART_COMPUTATION, "measured", "measured") for case in both if case not in timed),
+        *(
+            LeftOut(found.case, "both", _APART, "measured", "measured")
+            for found in material
+            if not _comparable(found, pairs)
+        ),
     ]
     if not usable:
         why = "; ".join(f"{reason} ({count})" for reason, count in Counter(left.why for left in left_out).items())
-        message = f"nothing can be compared, no case has times for it on both sides: {why or 'there is no case at all'}"
-        raise AnalysisError(message)
+        broken = [ended_in_words(run) for side in (first, second) for run in side.runs if not _ended_well(run)]
+        nothing = (
+            "nothing can be compared, no case has times for it on both sides: "
+            f"{why or 'there is no case at all'}. Give runs of one plan"
+        )
+        raise UsageError(". ".join([nothing, *broken]))
     return Comparison(
         first=tuple(stored.run.id for stored in first.runs),
         second=tuple(stored.run.id for stored in second.runs),
@@ -159,7 +233,32 @@ def compare(
         bands=_bands(usable, pairs, within),
         left_out=tuple(left_out),
         notices=tuple(dict.fromkeys(notices)),
+        incomplete=(*_incomplete("A", first), *_incomplete("B", second)),
     )
+
+
+def _ended_well(stored: StoredRun) -> bool:
+    return stored.end is not None and stored.end.status == "complete"
+
+
+def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplete]:
+    for stored in dataset.runs:
+        progress = progress_of(stored)
+        wrong = [row.case for row in stored.measurements if row.check.state == "wrong"]
+        found = Incomplete(
+            side=side,
+            run=stored.run.id,
+            status=None if stored.end is None else stored.end.status,
+            ended=None if _ended_well(stored) else ended_in_words(stored),
+            launches=progress.complete,
+            planned=progress.planned,
+            failed=tuple(dict.fromkeys([*(row.case for row in stored.failed), *wrong])),
+            skipped=tuple(dict.fromkeys(row.case for row in stored.skipped)),
+            not_reached=stored.not_reached,
+        )
+        lacks = found.failed or found.skipped or found.not_reached
+        if lacks or not _ended_well(stored) or found.launches < found.planned:
+            yield found
 
 
 def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
@@ -321,7 +420,8 @@ def _left_out(one: Mapping[Case, CaseSummary], two: Mapping[Case, CaseSummary]) 
         wanting = {name: why for name, why in states.items() if why is not None}
         if wanting:
             missing: Literal["A", "B", "both"] = "both" if len(wanting) == 2 else ("A" if "A" in wanting else "B")
-            yield LeftOut(case, missing, "; ".join(f"{why} in {name}" for name, why in wanting.items()))
+            why = "; ".join(f"{why} in {name}" for name, why in wanting.items())
+            yield LeftOut(case, missing, why, *(None if case not in side else side[case].state for side in (one, two)))
 
 
 def _why_not(summary: CaseSummary | None) -> str | None:
@@ -333,37 +433,20 @@ def _why_not(summary: CaseSummary | None) -> str | None:
     return f"{summary.state}{reasons}"
 
 
-def blind(comparison: Comparison) -> Iterator[str]:
-    """What to say where there are launches enough for one test, and too few for as many as are made: after Holm not
-    even the clearest difference would be told.
+def too_few(comparison: Comparison) -> Iterator[str]:
+    """What to say where there are too few launches for any verdict, so that not even the clearest difference would be
+    found: below what an exact test needs, or after Holm among as many tests as are made.
     """
-    bands = [band.estimate for band in comparison.bands]
-    sizes = [one.estimate for band in comparison.bands for one in band.cases]
+    bands = [(band.estimate, band.verdict) for band in comparison.bands]
+    sizes = [(one.estimate, one.verdict) for band in comparison.bands for one in band.cases]
     paired = comparison.paired
     unit = "pairs of launches" if paired else "launches a side"
     for name, family in (("bands", bands), *([("sizes", sizes)] if len(sizes) > len(bands) else [])):
-        tested = [one.launches for one in family if one.p_value is not None]
-        if not tested or any(can_tell(launches, len(tested), paired=paired) for launches in tested):
+        blind = [(found.launches, verdict.fewest) for found, verdict in family if verdict.fewest is not None]
+        if not blind:
             continue
-        most = max(tested, key=min)
-        least = min(1.0, len(tested) * min(least_p(launches, paired=paired) for launches in tested))
+        have, fewest = max((min(launches), fewest) for launches, fewest in blind)
         yield (
-            f"with {min(most)} {unit} and {len(tested)} {name} no difference can be told: the smallest p after Holm is "
-            f"{least:.2g}; {fewest_launches(len(tested), paired=paired)} would do"
+            f"too few launches to find any difference in {len(blind)} of {len(family)} {name}, however large it is: "
+            f"{have} {unit}, {fewest} are the least (exact test at 5 %, Holm)"
         )
-
-
-def too_few(comparison: Comparison) -> str | None:
-    """What to say when no verdict was possible because a side has fewer launches than any exact test needs."""
-    one, two = comparison.launches
-    if comparison.paired and one < PAIRS_FOR_A_VERDICT:
-        return (
-            f"{one} pair{'s' if one != 1 else ''} of launches: nothing is told from fewer than {PAIRS_FOR_A_VERDICT}, "
-            "and there is no interval: with 5, the smallest p of an exact test is 0.06"
-        )
-    if comparison.paired or min(one, two) >= LAUNCHES_FOR_A_TEST:
-        return None
-    return (
-        f"A has {one} and B {two} launches; nothing is told from fewer than {LAUNCHES_FOR_A_TEST} a side, and there is "
-        "no interval: with 3, the smallest p of an exact test is 0.1"
-    )

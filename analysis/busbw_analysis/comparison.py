@@ -73,14 +73,31 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
+class Needed:
+    """A number of launches a side (paired: of pairs) and what it does in ``POWER`` of all comparisons.
+
+    ``detects``: a true difference of this share (B takes 1 + share times as long as A, or A as B) is called one; None:
+    none that matters. ``confirms``: sides that differ by less than that are called equal.
+    """
+
+    launches: int
+    detects: float | None
+    confirms: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
-    """What may be said: the word, the p-value after all the tests it stands among, and the launches a side that would
-    tell (None when a verdict was reached, when one launch a side shows no scatter, and when 1000 would not do).
+    """What may be said: the word, and the p-value after all the tests it stands among.
+
+    ``fewest``: with so many launches a side (paired: pairs) a difference could be found at all, however large it is;
+    None when there are that many. ``needed`` goes with ``cannot tell``; None when another verdict was reached, when one
+    launch a side shows no scatter, and when 1000 would not do.
     """
 
     word: Word
     adjusted_p: float | None
-    needed: int | None
+    needed: Needed | None
+    fewest: int | None = None
 
 
 def estimate(first: Launches, second: Launches, pairs: Pairs | None = None) -> Estimate:
@@ -133,19 +150,30 @@ def verdicts(estimates: Sequence[Estimate], within: float) -> tuple[Verdict, ...
 
     ``equal``: the interval lies within 1 ± ``within``. Otherwise ``faster`` or ``slower`` when the adjusted p-value is
     at most 5 %, and ``cannot tell`` when it is not. A difference that is sure and smaller than ``within`` is therefore
-    called equal. Estimates of too few launches are no part of the family.
+    called equal. Estimates of too few launches are no part of the family; what more launches would do is said of all of
+    them as one family.
     """
     tested = [place for place, one in enumerate(estimates) if one.p_value is not None]
     adjusted = dict(zip(tested, holm([estimates[place].p_value or 0.0 for place in tested]), strict=True))
-    return tuple(_verdict(one, adjusted.get(place), within, max(len(tested), 1)) for place, one in enumerate(estimates))
+    return tuple(
+        _verdict(one, adjusted.get(place), within, _fewest(one, len(tested), len(estimates)), len(estimates))
+        for place, one in enumerate(estimates)
+    )
 
 
-def _verdict(found: Estimate, adjusted: float | None, within: float, tests: int) -> Verdict:
+def _fewest(found: Estimate, tested: int, tests: int) -> int | None:
+    """How many launches a side it takes to call a difference one that no other test has; None when they are there."""
+    if found.p_value is not None and can_tell(found.launches, tested, paired=found.paired):
+        return None
+    return fewest_launches(tests, paired=found.paired)
+
+
+def _verdict(found: Estimate, adjusted: float | None, within: float, fewest: int | None, tests: int) -> Verdict:
     if found.low is not None and found.high is not None and 1 - within <= found.low and found.high <= 1 + within:
-        return Verdict("equal", adjusted, None)
+        return Verdict("equal", adjusted, None, fewest)
     if adjusted is not None and adjusted <= (1 - CONFIDENCE) * _ROUNDING:
-        return Verdict("slower" if found.ratio > 1 else "faster", adjusted, None)
-    return Verdict("cannot tell", adjusted, _needed(found, within, tests))
+        return Verdict("slower" if found.ratio > 1 else "faster", adjusted, None, fewest)
+    return Verdict("cannot tell", adjusted, _needed(found, within, tests), fewest)
 
 
 def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bool = False) -> int | None:
@@ -164,21 +192,29 @@ def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bo
     return _first(enough, fewest_launches(tests, paired=paired))
 
 
-def _needed(found: Estimate, within: float, tests: int) -> int | None:
-    """As ``launches_needed``; where there are that many already, what the ratio that was found would take."""
+def _needed(found: Estimate, within: float, tests: int) -> Needed | None:
+    """As ``launches_needed``; where there are that many already, what the ratio that was found would take: to be found,
+    or to be shown to lie within 1 ± ``within``, whatever takes fewer.
+    """
     have, scatter = min(found.launches), found.scatter
     if scatter is None:
         return None
     needed = launches_needed(scatter, within, tests, paired=found.paired) if within > 0 else 0
-    if needed is None or needed > have:
-        return needed
+    if needed is None:
+        return None
+    if needed > have:
+        return Needed(needed, within, confirms=True)
     seen, margin = abs(math.log(found.ratio)), math.log1p(within)
 
     def enough(count: int) -> bool:
         size = _Size(count, scatter, tests, found.paired)
         return max(size.finds(seen), size.confirms(seen, margin)) >= POWER
 
-    return _first(enough, max(have + 1, fewest_launches(tests, paired=found.paired)))
+    count = _first(enough, max(have + 1, fewest_launches(tests, paired=found.paired)))
+    if count is None:
+        return None
+    finds = _Size(count, scatter, tests, found.paired).finds(seen) >= POWER
+    return Needed(count, math.expm1(seen) if finds else None, confirms=not finds)
 
 
 def _first(enough: Callable[[int], bool], fewest: int) -> int | None:

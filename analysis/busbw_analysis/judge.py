@@ -75,7 +75,7 @@ class Judgement:
 
     @property
     def best(self) -> Best | None:
-        """The highest busbw of the run; None where nothing has a busbw. A total of several groups is no group's rate."""
+        """The highest busbw of the run; None where nothing has one. A total over groups is no rate of one group."""
         rated = [(group.busbw, case, group) for case in self.cases for group in case.groups if group.busbw is not None]
         if not rated:
             return None

@@ -63,8 +63,8 @@ from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel
 
 LAYOUT: Final = 2
-"""Raised when a key changes its meaning or goes; new keys do not raise it. Up to 1, ``spread`` was (p95 − p5) / time, of
-quantiles that were medians over launches each.
+"""Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
+time, of quantiles that were medians over launches each.
 """
 
 _STATES: Final = ("measured", "failed", "skipped", "not reached")

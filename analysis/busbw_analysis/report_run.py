@@ -47,16 +47,16 @@ GLOSSARY: Final = (
             "(n−1)/n for all_gather, reduce_scatter, all_to_all(_v), gather and scatter, and 1 for the rest: the "
             "rate that each rank's link must carry if the wire is used as well as possible. It can be "
             "compared between operations and with a link's speed. With one rank there is no wire and no "
-            "busbw. The highest busbw of a run is the largest of any size and any group of ranks, judged or not; a total "
-            "over groups is no rate of a link and does not count."
+            "busbw. The highest busbw of a run is the largest of any size and any group of ranks, judged or not; a "
+            "total over groups is no rate of a link and does not count."
         ),
     ),
     (
         "Spread",
         (
-            "How far single samples lie from their median: half of p95 − p5 over the median of all samples of a launch "
-            "(± 10 %: nine in ten are about so near); over launches the median of these. It says nothing of how far "
-            "launches lie from each other: that is the interval or range."
+            "How far single samples lie from their median: half of p95 − p5 over the median of all samples of a "
+            "launch (± 10 %: nine in ten are about so near); over launches the median of these. How far launches lie "
+            "from each other is the interval or range."
         ),
     ),
     (

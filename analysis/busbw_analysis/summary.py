@@ -84,11 +84,11 @@ class GroupSummary:
 
     ``time_ns`` is the headline: the median over launches of the launch medians of the slowest rank's time.
     ``fastest_ns`` is the same for the fastest rank: for a synchronising op the cost without arrival skew. ``p5_ns`` and
-    ``p95_ns`` are medians over launches of theirs, and so is ``spread``, which in a launch is half of p95 − p5 over the
-    median (not of the ``p5_ns`` and ``p95_ns`` here, which may be of two launches). ``skew_share`` is the same of median
-    arrival skew over median time, ``span_ns`` the median time from the first entry to the last exit; both None without a shared
-    clock. ``busbw`` is None where there is no wire. ``slow_share`` and ``slow_time_share`` are the samples above
-    max(5 × median of their launch, 1 ms) and the time they took. ``modes`` are those of at least half of the launches.
+    ``p95_ns`` are medians over launches of theirs. ``spread`` is the median over launches of half of p95 − p5 over the
+    median, each of one launch; so is ``skew_share``, of median arrival skew over median time. ``span_ns`` is the median
+    time from the first entry to the last exit; both are None without a shared clock. ``busbw`` is None where there is
+    no wire. ``slow_share`` and ``slow_time_share`` are the samples above max(5 × median of their launch, 1 ms) and the
+    time they took. ``modes`` are those of at least half of the launches.
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
     sample which rank entered last. ``overlap`` is there for the mode of that name.

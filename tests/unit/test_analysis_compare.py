@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from busbw.cli import main
-from busbw.errors import AnalysisError, UnlikeRuns, UsageError
+from busbw.errors import UnlikeRuns, UsageError
 from busbw.records import Case, LaunchStarted, Measurement
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
@@ -109,8 +109,8 @@ def test_what_is_computation_in_part_is_left_out_with_the_reason() -> None:
     assert [(one.case.mode, one.missing) for one in found.left_out] == [("overlap", "both")]
     (told,) = compare_tables.left_out_lines(found)
     assert "whose amount every block sets anew" in told
-    assert not found.fails(["missing"]), "it is missing on neither side"
-    with pytest.raises(AnalysisError, match="whose amount every block sets anew"):
+    assert found.gate(["missing", "cannot-tell"]).code == 0, "it is missing on neither side, and never judged"
+    with pytest.raises(UsageError, match="whose amount every block sets anew"):
         compared(run_of(1, cases[1:]), run_of(2, cases[1:]))
 
 
@@ -131,13 +131,15 @@ def test_failed_cases_are_named_and_never_compared() -> None:
     assert found.bands[0].sizes == (128,)
     assert [(one.case, one.missing) for one in found.left_out] == [(cases[0], "B")]
     assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
-    assert found.fails(["missing"])
-    assert not found.fails(["slower", "cannot-tell"])
+    assert found.gate(["missing"]).code == 1
+    (reason,) = found.gate(["slower", "cannot-tell"]).reasons
+    assert (reason.code, reason.finding, [one.case for one in reason.cases]) == (2, "no result", [cases[0]])
+    assert compared(run_of(3, cases[1:]), run_of(2, cases)).gate(["slower", "missing"]).code == 0, "A never had it"
 
 
 def test_nothing_in_common_is_no_comparison() -> None:
     with pytest.raises(
-        AnalysisError, match=r"no case has times for it on both sides: not asked for in B \(1\); not asked for"
+        UsageError, match=r"no case has times for it on both sides: not asked for in B \(1\); not asked for"
     ):
         compared(run_of(1, [case("all_reduce", 64)]), run_of(2, [case("all_reduce", 128)]))
 
@@ -214,7 +216,8 @@ def test_few_launches_tell_nothing_and_say_how_many_would(launches: int) -> None
     (band,) = found.bands
     assert band.verdict.word == "cannot tell"
     assert band.estimate.p_value is None
-    assert "nothing is told from fewer than 4" in compare_tables.text(found)
+    assert band.verdict.fewest == 4
+    assert "cannot tell; 4 launches a side are the least" in compare_tables.text(found)
 
 
 def test_pairs_are_neighbours_in_time() -> None:
@@ -237,9 +240,8 @@ def test_few_pairs_tell_nothing_and_the_table_says_why(launches: int) -> None:
     found = compared(one, two, paired=True)
     assert found.bands[0].estimate.low is None
     assert found.bands[0].verdict.word == "cannot tell"
-    text = compare_tables.text(found)
-    assert "nothing is told from fewer than 6" in text
-    assert ("from 6 launches a side on" in text) == (launches == 1)
+    assert found.bands[0].verdict.fewest == 6
+    assert "cannot tell; 6 pairs are the least" in compare_tables.text(found)
 
 
 def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:
@@ -289,7 +291,8 @@ def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
     cases = [case("stream_triad", 4096, 1, mode="pipelined")]
     text = compare_tables.text(compared(run_of(0, cases, short), run_of(1, cases, short)))
     cells = next(line for line in text.splitlines() if "stream_triad" in line).split("10/10")[1].split()
-    assert [float(cell) for cell in cells[:2]] == pytest.approx([0.0305, 0.0305], rel=0.2)
+    assert cells[0] == "median"
+    assert [float(cell) for cell in cells[1:3]] == pytest.approx([0.0305, 0.0305], rel=0.2)
 
 
 def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> None:
@@ -304,7 +307,7 @@ def test_json_has_the_same_and_nothing_else_is_on_stdout(three: list[str]) -> No
 
 def test_several_runs_on_a_side_are_pooled(three: list[str]) -> None:
     document: dict[str, Any] = json.loads(busbw(f"{three[0]}, {three[1]}", three[2], "--json").stdout)
-    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "launches": 16}
+    assert document["a"] == {"runs": ["synthetic-0", "synthetic-1"], "launches": 16, "incomplete": []}
     assert document["bands"][0]["launches"] == [16, 8]
 
 
@@ -312,33 +315,108 @@ def test_the_gate_fails_on_what_it_was_told_to(three: list[str]) -> None:
     assert busbw(three[0], three[2], "--fail-on", "slower").exit_code == 1
     assert busbw(three[2], three[0], "--fail-on", "slower").exit_code == 0
     assert busbw(three[0], three[1], "--fail-on", "slower", "--fail-on", "cannot-tell").exit_code == 0
+    for word in ("faster", "equal", "sideways"):
+        refused = busbw(three[0], three[1], "--fail-on", word)
+        assert refused.exit_code == 2
+        assert "'slower', 'cannot-tell', 'missing'" in refused.stderr
+
+
+def test_a_gate_that_could_not_fail_exits_2_and_json_says_why(tmp_path: Path) -> None:
+    """Every time of B is ten times that of A, of which three launches a side can tell nothing."""
+    cases = [case(op, 1 << 10) for op in ("all_reduce", "all_gather")]
+    worlds = (STEADY, slower_by(9, "all_reduce", "all_gather"))
+    one, two = (
+        str(write_synthetic(tmp_path, run_of(seed, cases, world, launches=3))) for seed, world in enumerate(worlds)
+    )
+    assert busbw(one, two).exit_code == 0, "without a gate it is shown"
+    for word in ("slower", "cannot-tell"):
+        result = busbw(one, two, "--fail-on", word, "--json")
+        document: dict[str, Any] = json.loads(result.stdout)
+        (reason,) = document["gate"].pop("reasons")
+        assert result.exit_code == document["gate"]["exit_code"] == 2
+        assert document["gate"]["fail_on"] == [word]
+        assert (reason["finding"], reason["exit_code"], reason["launches_needed"]) == ("too few launches", 2, 5)
+        assert [name.partition(" ")[0] for name in reason["bands"]] == ["all_reduce", "all_gather"]
+        assert [band["fewest_launches"] for band in document["bands"]] == [5, 5]
+        assert "--launches 5" in result.stderr
+        assert "3/3" in result.stderr
+    assert busbw(one, two, "--fail-on", "missing").exit_code == 0, "that takes no launches"
+
+
+def test_a_band_of_too_few_launches_is_named_and_outweighed_by_one_that_is_slower() -> None:
+    cases = [case(op, 1 << 10) for op in ("all_reduce", "all_gather")]
+    run = run_of(2, cases)
+    rows = tuple(
+        row for row in run.rows if not (isinstance(row, Measurement) and row.launch > 2 and row.case is cases[1])
+    )
+    short, slow = replace(run, rows=rows), run_of(3, cases, slower_by(0.3, "all_reduce"))
+    (reason,) = compared(short, run_of(1, cases)).gate(["slower"]).reasons
+    assert (reason.code, reason.needed, [band.case.op for band in reason.bands]) == (2, 5, ["all_gather"])
+    gate = compared(short, slow).gate(["slower"])
+    assert [(one.code, [band.case.op for band in one.bands]) for one in gate.reasons] == [
+        (1, ["all_reduce"]),
+        (2, ["all_gather"]),
+    ]
+    assert gate.code == 1
+
+
+def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() -> None:
+    noisy, one = World(launch_noise=0.1), [case("barrier", 0)]
+    found = compared(run_of(1, one, noisy), run_of(3, one, noisy))
+    document: Any = compare_tables.document(found)
+    (band,) = document["bands"]
+    assert band["verdict"] == "cannot tell"
+    assert band["launches_needed"] > 10
+    assert (band["needed_to_detect"], document["power"]) == (0.05, 0.8)
+    assert band["fewest_launches"] is None
+    assert f"{band['launches_needed']} launches a side would detect 5 %" in compare_tables.text(found)
+
+
+def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
+    cases = [case("all_reduce", size) for size in (64, 128, 256, 512)]
+    fate = Fate(failed={cases[0]: "wrong data: 3 elements"}, skipped={cases[1]: "not here"}, reached=3, ended=None)
+    one, two = (
+        str(write_synthetic(tmp_path, run))
+        for run in (run_of(1, cases, launches=5), run_of(2, cases, launches=5, fate=fate))
+    )
+    document: dict[str, Any] = json.loads(busbw(one, two, "--json").stdout)
+    assert document["a"]["incomplete"] == []
+    (found,) = document["b"]["incomplete"]
+    assert (found["run"], found["status"], found["launches"], found["planned"]) == ("synthetic-2", None, 0, 5)
+    kinds = ("failed", "skipped", "not_reached")
+    assert [[one["size_bytes"] for one in found[kind]] for kind in kinds] == [[64], [128], [512]]
+    (told,) = [line for line in busbw(one, two).stderr.splitlines() if "side B is incomplete" in line]
+    assert all(name in told for name in ("synthetic-2", "killed", "1 failed", "64 B", "1 skipped", "1 not reached"))
+    interrupted = run_of(3, cases, launches=5, fate=Fate(ended="interrupted"))
+    rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
+    (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
+    assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)
+
+
+def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:
+    half = World(launch_noise=0.01, slow_share=0.5, slow_seconds=4e-3)
+    for sizes, world, wanted in (((64,), half, "mean"), ((64,), STEADY, "median"), ((64, 128), half, "geometric mean")):
+        cases = [case("all_reduce", size) for size in sizes]
+        found = compared(run_of(1, cases, world), run_of(2, cases, world))
+        document: Any = compare_tables.document(found)
+        assert [band["statistic"] for band in document["bands"]] == [wanted]
+        head, line = (compare_tables.text(found).splitlines()[place] for place in (0, 2))
+        assert "statistic" in head
+        assert f" {wanted} " in line
 
 
 @pytest.mark.parametrize(
-    ("launches", "ops", "paired", "words"),
+    ("launches", "ops", "paired", "fewest"),
     [
-        (
-            4,
-            3,
-            False,
-            "with 4 launches a side and 3 bands no difference can be told: the smallest p after Holm is 0.086; 5",
-        ),
-        (5, 3, False, None),
-        (4, 1, False, None),
-        (
-            6,
-            2,
-            True,
-            "with 6 pairs of launches and 2 bands no difference can be told: the smallest p after Holm is 0.062; 7",
-        ),
-        (7, 2, True, None),
+        *((3, 1, False, 4), (3, 3, False, 5), (4, 3, False, 5), (5, 3, False, None), (4, 1, False, None)),
+        *((5, 1, True, 6), (6, 2, True, 7), (7, 2, True, None)),
     ],
 )
 def test_too_few_launches_for_so_many_bands_are_said(
     launches: int,
     ops: int,
     paired: bool,  # noqa: FBT001
-    words: str | None,
+    fewest: int | None,
 ) -> None:
     cases = [case(op, 1 << 10) for op in ("all_reduce", "all_gather", "broadcast")[:ops]]
     starts = (
@@ -347,13 +425,16 @@ def test_too_few_launches_for_so_many_bands_are_said(
     )
     one, two = (
         run_of(seed, cases, world, launches=launches, starts=begun)
-        for seed, world, begun in zip((1, 2), (STEADY, slower_by(0.5, *(one.op for one in cases))), starts, strict=True)
+        for seed, world, begun in zip((1, 2), (STEADY, slower_by(9, *(one.op for one in cases))), starts, strict=True)
     )
     found = compared(one, two, paired=paired)
-    text = compare_tables.text(found)
-    assert ("no difference can be told" in text) == (words is not None)
-    assert (words or "") in text
-    assert ("slower" in found.words()) == (words is None)
+    assert {band.verdict.fewest for band in found.bands} == {fewest}
+    assert ("too few launches to find any difference" in compare_tables.text(found)) == (fewest is not None)
+    assert found.words() == {"cannot tell" if fewest else "slower": ops}
+    gate = found.gate(["slower"])
+    assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (
+        "ten times as slow never passes"
+    )
 
 
 @pytest.mark.parametrize("within", ["x", "-1%", "0", "0%", "100%", "1", "nan", ""])

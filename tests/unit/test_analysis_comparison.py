@@ -100,7 +100,8 @@ def test_fewer_than_four_launches_never_tell(launches: int) -> None:
     (verdict,) = verdicts([found], 0.05)
     assert verdict.word == "cannot tell"
     assert verdict.needed is not None
-    assert verdict.needed >= 4
+    assert verdict.needed.launches >= 4
+    assert verdict.fewest == 4
 
 
 def test_one_launch_a_side_shows_no_scatter() -> None:
@@ -213,6 +214,32 @@ def test_a_slowdown_of_a_twentieth_is_found_in_a_band_of_four_sizes() -> None:
         return verdicts([estimate(side("a", values[::2]), side("b", 1.05 * values[1::2]))], 0.05)[0].word == "slower"
 
     assert _share(found, 150) >= 0.9
+
+
+@pytest.mark.parametrize(
+    ("launches", "ratio", "detects"),
+    [
+        pytest.param(6, 1.3, 0.05, id="too few to find 5 %"),
+        pytest.param(30, 1.03, 0.03, id="enough for 5 %, so what was found"),
+        pytest.param(30, 1.001, None, id="enough for 5 %, and sooner shown equal than found"),
+    ],
+)
+def test_the_launches_said_to_be_needed_detect_what_they_are_said_to(
+    launches: int, ratio: float, detects: float | None
+) -> None:
+    unsure = Estimate(ratio, 0.9, 1.4, 0.2, (launches, launches), scatter=0.05, paired=False)
+    needed = verdicts([unsure], 0.05)[0].needed
+    assert needed is not None
+    assert needed.launches > launches
+    assert needed.detects == (None if detects is None else pytest.approx(detects))
+    assert needed.confirms == (detects in {None, 0.05})
+
+    def told(generator: np.random.Generator) -> bool:
+        one, two = generator.lognormal(0, 0.05, (2, needed.launches))
+        found = estimate(side("a", one), side("b", two * (1 + (detects or 0.0))))
+        return verdicts([found], 0.05)[0].word == "equal" if detects is None else rejected(found) and found.ratio > 1
+
+    assert _share(told, 300) >= 0.75, "80 % is said; 300 trials have a standard error of 2.3 %"
 
 
 def test_the_interval_covers_the_true_ratio() -> None:
