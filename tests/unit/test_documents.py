@@ -9,7 +9,7 @@ import pytest
 
 from busbw.cases import expand
 from busbw.catalogue import DTYPES, Gpu, Kind, Rate, parse
-from busbw.plan import Plan, Sweep, parse_plan, read_suite
+from busbw.plan import Plan, Sweep, parse_plan, read_suite, suites
 from busbw.records import (
     SCHEMA,
     Cache,
@@ -30,6 +30,8 @@ from busbw.records import (
     Sync,
     TimedBy,
 )
+from busbw_analysis.compare import band_of
+from busbw_analysis.comparison import fewest_launches
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -46,6 +48,26 @@ def test_the_readme_shows_the_quick_suite_as_large_as_it_is() -> None:
     quick = read_suite("quick")
     cases, ranks, launches = map(int, shown)
     assert (cases, launches) == (len(expand(quick, ranks, 1, "cpu").cases), quick.launches)
+
+
+def fewest_of(suite: str, *, paired: bool) -> int:
+    """The launches a side (pairs) that a comparison of two runs of a suite takes at least."""
+    cases = [case for case in expand(read_suite(suite), 4, 1, "cpu").cases if case.mode != "overlap"]
+    bands = {(msgspec.structs.replace(case, size_bytes=0), band_of(case)) for case in cases}
+    return fewest_launches(len(bands), paired=paired)
+
+
+def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> None:
+    """A gate of fewer could not fail."""
+    (turns,) = re.findall(
+        r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", README, re.MULTILINE
+    )
+    nightly = (ROOT / "slurm/nightly.sbatch").read_text(encoding="utf-8")
+    (has, quick, full) = re.findall(r"LAUNCHES:-(\d+)} +# with fewer than (\d+) a side \((\d+) of full\)", nightly)[0]
+    assert [fewest_of(suite, paired=False) for suite in ("quick", "full")] == [int(quick), int(full)]
+    assert int(has) >= max(fewest_of(suite, paired=False) for suite in suites())
+    assert f"at least {quick} a side, {full} of the suite `full`, {fewest_of('quick', paired=True)} pairs" in README
+    assert 2 * len(turns[0].split()) == int(turns[1]) >= fewest_of("quick", paired=True)
 
 
 @pytest.mark.parametrize("record", STORED)

@@ -136,7 +136,7 @@ SHIPPED: dict[str, Job] = {
             _BUSBW,
             _RESULTS,
             _SUITE,
-            Setting("LAUNCHES", "10", "with fewer than 6 a side, nothing can be told apart"),
+            Setting("LAUNCHES", "10", "with fewer than 7 a side (8 of full) no difference can be found"),
             Setting("BACKEND", "gloo", "or nccl (with --gpus-per-node), mpi (with SLURM_MPI_TYPE=pmi2 or pmix)"),
             Setting("WITHIN", "10%", "smaller differences are called equal"),
             Setting("BASELINE", Shell("$BUSBW_RESULTS_DIR/baseline"), "a link to the run that was good"),
