@@ -1,0 +1,229 @@
+"""The same number everywhere: what is shown of stored runs, worked out once more from the lines of their samples."""
+
+import json
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from busbw import console, store
+from busbw.cli import main
+from busbw.units import format_rate, format_size
+
+ROOT = Path(__file__).parents[2]
+SAMPLES = sorted(path.parent for path in ROOT.glob("results/samples/*/*/run.json"))
+RUNS = [*SAMPLES, ROOT / "tests/data/schema-3"]
+
+
+def exactly(value: float) -> Any:  # noqa: ANN401 - pytest has no type for it
+    return pytest.approx(value, rel=1e-9)
+
+
+@dataclass
+class Raw:
+    """One case on one group of ranks: ns per call of every sample by launch, as they are in the file."""
+
+    case: dict[str, Any]
+    ranks: tuple[int, ...]
+    factor: float | None
+    slowest: dict[int, list[float]]
+    fastest: dict[int, list[float]]
+    skew: dict[int, list[float]]
+
+    @property
+    def medians(self) -> list[float]:
+        return [statistics.median(times) for times in self.slowest.values()]
+
+    @property
+    def time(self) -> float:
+        return statistics.median(self.medians)
+
+    @property
+    def busbw(self) -> float | None:
+        if self.factor is None or not self.case["size_bytes"] or self.case["mode"] == "overlap":
+            return None
+        return float(self.factor * self.case["size_bytes"] / (self.time * 1e-9))
+
+    @property
+    def spread(self) -> float:
+        return statistics.median(spread(times) for times in self.slowest.values())
+
+
+def spread(times: list[float]) -> float:
+    p5, p95 = np.quantile(times, [0.05, 0.95])
+    return float((p95 - p5) / 2 / statistics.median(times))
+
+
+def raw(folder: Path) -> dict[tuple[str, tuple[int, ...]], Raw]:
+    found: dict[tuple[str, tuple[int, ...]], Raw] = {}
+    for line in (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for group in row.get("groups", ()):
+            ranks = tuple(group["ranks"])
+            one = found.setdefault(
+                (identity(row["case"]), ranks),
+                Raw(row["case"], ranks, group["bus_factor"], *(defaultdict(list) for _ in range(3))),
+            )
+            for name in ("slowest", "fastest"):
+                getattr(one, name)[row["launch"]] += [time / row["calls"] for time in group[f"{name}_ns"]]
+            one.skew[row["launch"]] += [time / row["calls"] for time in group["arrival_skew_ns"] or ()]
+    return found
+
+
+def identity(case: dict[str, Any]) -> str:
+    """What tells the cases of these runs apart, in a row of samples as in each output."""
+    return "|".join(str(case[name]) for name in ("op", "dtype", "redop", "size_bytes", "mode", "in_place"))
+
+
+def output(*arguments: object) -> Any:  # noqa: ANN401 - whatever JSON holds
+    result = CliRunner().invoke(main, [*map(str, arguments), "--json"], catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def _differences(shown: dict[str, Any], one: Raw) -> Iterator[tuple[str, Any, float | None]]:
+    """Name of a number, what is shown and what it is."""
+    yield "time_ns", shown["time_ns"], one.time
+    yield "spread", shown["spread"], one.spread
+    yield "busbw", shown["busbw"], one.busbw
+    yield "fastest_ns", shown["fastest_ns"], statistics.median(map(statistics.median, one.fastest.values()))
+    if shown["skew_share"] is not None:
+        shares = [
+            statistics.median(skew) / statistics.median(times)
+            for skew, times in zip(one.skew.values(), one.slowest.values(), strict=True)
+        ]
+        yield "skew_share", shown["skew_share"], statistics.median(shares)
+
+
+@dataclass
+class Written:
+    """What the commands make of a run: their JSON, and the files of the report."""
+
+    folder: Path
+    show: Any
+    report: Any
+    files: tuple[str, str]
+
+
+@pytest.fixture(scope="module", params=RUNS, ids=lambda folder: folder.name)
+def written(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Written:
+    folder: Path = request.param
+    where = tmp_path_factory.mktemp("report")
+    document = output("report", folder, "--output", where)
+    page, text = ((where / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
+    return Written(folder, output("show", folder), document, (page, text.replace("\\", "")))
+
+
+def test_show_and_report_have_the_numbers_of_the_samples(written: Written) -> None:
+    truth, checked = raw(written.folder), 0
+    for row in written.show["cases"]:
+        if row["ranks"] is None or row["row"] == "none":
+            continue
+        one = truth[identity(row), tuple(row["ranks"])]
+        for name, value, wanted in _differences(row, one):
+            assert value == (None if wanted is None else exactly(wanted)), (identity(row), name)
+            checked += 1
+        assert (row["low_ns"], row["high_ns"]) == (exactly(min(one.medians)), exactly(max(one.medians)))
+    for case in written.report["cases"]:
+        for group in case["groups"]:
+            one = truth[identity(case["case"]), tuple(group["ranks"])]
+            for name, value, wanted in _differences(group, one):
+                assert value == (None if wanted is None else exactly(wanted)), (identity(case["case"]), name)
+                checked += 1
+    for curve in written.report["curves"]:
+        for point in curve["points"]:
+            one = truth[identity({**curve["key"], "size_bytes": point["size_bytes"]}), tuple(curve["key"]["ranks"])]
+            assert (point["time_ns"], point["busbw"]) == (exactly(one.time), one.busbw and exactly(one.busbw))
+            checked += 2
+    assert checked >= 50
+
+
+def test_the_highest_busbw_is_that_of_the_run_in_every_output(written: Written) -> None:
+    truth = raw(written.folder)
+    best = max((one for one in truth.values() if one.busbw is not None), key=lambda one: one.busbw or 0.0)
+    for found in (written.show["best"], written.report["best"]):
+        assert (found["busbw"], tuple(found["ranks"])) == (exactly(best.busbw or 0.0), best.ranks)
+        assert found["size_bytes"] == best.case["size_bytes"]
+    label = written.show["best"]["label"]
+    said = f"{format_rate(best.busbw)}, by {label} at {format_size(best.case['size_bytes'])}"
+    assert label.startswith(best.case["op"])
+    assert f"highest busbw: {said}" in CliRunner().invoke(main, ["show", str(written.folder)]).stdout
+    for where in (written.report["answer"], *written.files):
+        assert f"The highest busbw is {said}" in where
+
+
+@pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
+def test_the_live_table_has_the_time_busbw_and_spread_of_its_launch(folder: Path) -> None:
+    truth, names, checked = raw(folder), console.header().splitlines()[0].lstrip("# ").split(), 0
+    for row in store.read(folder).measurements:
+        if len(row.groups) != 1 or row.case.in_place:
+            continue
+        (line,) = console.lines([row], 3)
+        cells = dict(zip(names, line.split(), strict=False))
+        times = truth[identity(json.loads(json.dumps({**_fields(row.case)}))), row.groups[0].ranks].slowest[row.launch]
+        assert float(cells["time"]) == pytest.approx(statistics.median(times) / 1e3, rel=0.006)
+        assert float(cells["spread"]) == pytest.approx(100 * spread(times), abs=0.051)
+        checked += 1
+    assert checked >= 1
+
+
+def _fields(case: Any) -> dict[str, Any]:  # noqa: ANN401 - a record by its fields
+    return {name: getattr(case, name) for name in case.__struct_fields__}
+
+
+@pytest.fixture
+def slowed(tmp_path: Path) -> Path:
+    """The sample run once more under another name, every launch slower by another factor."""
+    folder = tmp_path / "slowed"
+    folder.mkdir()
+    (source,) = SAMPLES[:1]
+    run = json.loads((source / "run.json").read_text(encoding="utf-8"))
+    (folder / "run.json").write_text(json.dumps({**run, "id": "slowed"}), encoding="utf-8")
+    lines = []
+    for line in (source / "samples.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        for group in row.get("groups", ()):
+            group["slowest_ns"] = [int(time * (1.2 + row["launch"])) for time in group["slowest_ns"]]
+        lines.append(json.dumps(row))
+    (folder / "samples.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return folder
+
+
+def test_compare_has_the_numbers_of_the_samples(slowed: Path) -> None:
+    first, second = raw(SAMPLES[0]), raw(slowed)
+    document, checked = output("compare", SAMPLES[0], slowed), 0
+    for band in document["bands"]:
+        sides: list[tuple[list[float], list[float]]] = []
+        for case in band["cases"]:
+            name = identity({**band, "size_bytes": case["size_bytes"]})
+            one, two = (_launches(side, name, case["statistic"]) for side in (first, second))
+            assert (case["a_ns"], case["b_ns"]) == (exactly(statistics.median(one)), exactly(statistics.median(two)))
+            assert case["ratio"] == exactly(_hodges_lehmann(one, two))
+            sides.append((one, two))
+            checked += 3
+        one, two = (
+            [statistics.geometric_mean(sizes) for sizes in zip(*side, strict=True)] for side in zip(*sides, strict=True)
+        )
+        assert band["ratio"] == exactly(_hodges_lehmann(one, two))
+        assert band["statistic"] == ("geometric mean" if len(sides) > 1 else band["cases"][0]["statistic"])
+        checked += 1
+    assert {case["statistic"] for band in document["bands"] for case in band["cases"]} == {"mean", "median"}
+    assert checked >= 50
+
+
+def _launches(side: dict[tuple[str, tuple[int, ...]], Raw], name: str, statistic: str) -> list[float]:
+    """One number a launch: of the one group, or of all pairs their geometric mean."""
+    of = statistics.median if statistic == "median" else statistics.fmean
+    groups = [[of(times) for times in one.slowest.values()] for (case, _), one in side.items() if case == name]
+    return [statistics.geometric_mean(launch) for launch in zip(*groups, strict=True)]
+
+
+def _hodges_lehmann(one: list[float], two: list[float]) -> float:
+    return math.exp(statistics.median(math.log(b / a) for a in one for b in two))
