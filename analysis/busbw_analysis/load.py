@@ -15,6 +15,7 @@ import pandas as pd
 from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.placement import Seat, binding, seats_of, variables_of
+from busbw.progress import progress_of
 from busbw.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.outside import plain_run
@@ -46,12 +47,16 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class CaseRow:
-    """One case of the plan and what became of it, over all the runs that were pooled."""
+    """One case of the plan and what became of it, over all the runs that were pooled.
+
+    ``lost`` says of a case which of its launches failed by no doing of the case, and have not been measured again.
+    """
 
     index: int
     case: Case
     state: CaseState
     reasons: tuple[str, ...]
+    lost: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +295,7 @@ def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
     measured: set[Case] = set()
     failed: dict[Case, dict[str, None]] = {}
     skipped: dict[Case, dict[str, None]] = {}
+    lost: dict[Case, dict[str, None]] = {}
     order: dict[Case, None] = {}
     for stored in runs:
         order.update(dict.fromkeys(stored.run.cases))
@@ -298,12 +304,17 @@ def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
         measured.update(row.case for row in stored.measurements)
         for skip in stored.skipped:
             skipped.setdefault(skip.case, {})[skip.reason] = None
+        progress = progress_of(stored)
         for failure in stored.failed:
-            failed.setdefault(failure.case, {})[failure.error] = None
+            if not failure.transient:
+                failed.setdefault(failure.case, {})[failure.error] = None
+            elif (failure.case, failure.block) in progress.lacking(progress.planned_as(failure.launch)):
+                text = f"launch {failure.launch + 1} of run {stored.run.id}: {failure.error}"
+                lost.setdefault(failure.case, {})[text] = None
         for row in stored.measurements:
             if row.check.state == "wrong":
                 failed.setdefault(row.case, {})[f"wrong data: {row.check.wrong_elements} elements differ"] = None
-    return tuple(_case_row(index, case, measured, failed, skipped) for index, case in enumerate(order))
+    return tuple(_case_row(index, case, measured, failed, skipped, lost) for index, case in enumerate(order))
 
 
 def _case_row(
@@ -312,12 +323,16 @@ def _case_row(
     measured: set[Case],
     failed: Mapping[Case, Iterable[str]],
     skipped: Mapping[Case, Iterable[str]],
+    lost: Mapping[Case, Iterable[str]],
 ) -> CaseRow:
     # A failure outweighs the launches in which the case went well: a result that came out wrong once is not a result.
+    # A rank that died says nothing of the launches before.
     if case in failed:
         return CaseRow(index, case, "failed", tuple(failed[case]))
     if case in measured:
-        return CaseRow(index, case, "measured", tuple(skipped.get(case, ())))
+        return CaseRow(index, case, "measured", tuple(skipped.get(case, ())), tuple(lost.get(case, ())))
+    if case in lost:
+        return CaseRow(index, case, "failed", tuple(lost[case]))
     if case in skipped:
         return CaseRow(index, case, "skipped", tuple(skipped[case]))
     return CaseRow(index, case, "not reached", ("the run ended before this case had its turn",))

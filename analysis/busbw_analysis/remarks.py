@@ -113,6 +113,14 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
         subject = "wrong data" if "wrong data" in reason else "failed"
         names = _some([case_name(case) for case in cases])
         yield Remark("bad", subject, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
+    by_loss: dict[str, list[CaseSummary]] = {}
+    for summary in summaries:
+        if summary.lost:
+            by_loss.setdefault("; ".join(summary.lost), []).append(summary)
+    for reason, cases in by_loss.items():
+        names = _some([case_name(case) for case in cases])
+        text = f"{_cases(len(cases))} failed in a launch by no fault of its own ({names}): {reason}."
+        yield Remark("caution", "launch lost", f"{text} The other launches count; --resume measures what is missing.")
     for _, cases in grouped("not reached"):
         names = _some([case_name(case) for case in cases])
         yield Remark("caution", "not reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")

@@ -16,7 +16,7 @@ from busbw.records import Case, LoopKind
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
-from busbw_analysis.load import Block, CaseState, Dataset, rank_list
+from busbw_analysis.load import Block, CaseRow, CaseState, Dataset, rank_list
 from busbw_analysis.overlap import Overlap, overlap_of
 from busbw_analysis.rank_views import RankView, views_of
 from busbw_analysis.shape import Modes, common_modes, drifts, find_modes, outliers
@@ -147,10 +147,11 @@ class Total:
 class CaseSummary:
     """One case of the plan: what became of it and, where it was measured, one summary per group of ranks.
 
-    ``groups`` is empty unless the case was measured and never failed: wrong data are no fast result, and the launches
-    that went well stay in the run folder. ``total`` is there for concurrent groups only (not for the pair matrix,
-    whose pairs take turns). ``check`` is ``verified``, ``wrong (what)``, ``not checked (reason)``
-    or, when the case failed for another reason, ``failed (reason)``. ``loops`` have made the calls.
+    ``groups`` is empty unless the case was measured and never failed by its own doing: wrong data are no fast result,
+    and the launches that went well stay in the run folder. ``total`` is there for concurrent groups only (not for the
+    pair matrix, whose pairs take turns). ``check`` is ``verified``, ``wrong (what)``, ``not checked (reason)``
+    or, when the case failed for another reason, ``failed (reason)``. ``loops`` have made the calls. ``lost`` says which
+    launches of a measured case failed by no doing of it, and wait for ``--resume``.
     """
 
     index: int
@@ -164,6 +165,7 @@ class CaseSummary:
     flags: tuple[Flag, ...]
     disturbance: Disturbance
     loops: tuple[LoopKind, ...] = ("python",)
+    lost: tuple[str, ...] = ()
 
     @property
     def only(self) -> GroupSummary | None:
@@ -183,9 +185,7 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
         skew=dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
         exit_span=dataset.samples["exit_span_ns"].to_numpy(dtype=np.float64),
     )
-    return tuple(
-        _case(row.index, row.case, row.state, row.reasons, by_case.get(row.index, []), columns) for row in dataset.cases
-    )
+    return tuple(_case(row, by_case.get(row.index, []), columns) for row in dataset.cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,16 +197,15 @@ class _Columns:
     exit_span: Floats
 
 
-def _case(
-    index: int, case: Case, state: CaseState, reasons: tuple[str, ...], blocks: Sequence[Block], columns: _Columns
-) -> CaseSummary:
+def _case(row: CaseRow, blocks: Sequence[Block], columns: _Columns) -> CaseSummary:
+    case, state, reasons = row.case, row.state, row.reasons
     by_group: dict[tuple[int, ...], list[Block]] = {}
     for block in blocks if state == "measured" else ():
         by_group.setdefault(block.samples.ranks, []).append(block)
     groups = tuple(_group(case, ranks, members, columns) for ranks, members in by_group.items())
     disturbance = disturbance_of(blocks)
     return CaseSummary(
-        index=index,
+        index=row.index,
         case=case,
         state=state,
         reasons=reasons,
@@ -217,6 +216,7 @@ def _case(
         flags=_flags(case, blocks, groups, disturbance) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({block.measurement.loop for block in blocks})),
+        lost=row.lost,
     )
 
 

@@ -67,12 +67,14 @@ class RankFailure(BusbwError):
     """A rank died, hung or dropped out; the message names rank, host, operation and size.
 
     ``lost`` are the ranks that are held to blame (empty: nobody stands out), ``said`` is what the backend said.
+    ``late``: their processes are there, and did not answer in time.
     """
 
-    def __init__(self, message: str, lost: tuple[int, ...] = (), said: str = "") -> None:
+    def __init__(self, message: str, lost: tuple[int, ...] = (), said: str = "", *, late: bool = False) -> None:
         super().__init__(message)
         self.lost = lost
         self.said = said
+        self.late = late
 
 
 class ClockError(BusbwError):

@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Operation
+from busbw.causes import WRONG_DATA, cause_of
 from busbw.compiled import row_of
 from busbw.conditions import Watch
 from busbw.environment import last_level_cache_bytes
@@ -76,12 +77,12 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
-            return Failed(case=case, launch=launch, block=block, error=part)
+            return Failed(case=case, launch=launch, block=block, error=part, cause=cause_of(part))
         one = _round(bench, op, case, groups, part, matrix, terms)
         beside = _cross_check(bench, op, part) if not isinstance(one, str) else None
         _give_back(bench, part)
         if isinstance(one, str):
-            return Failed(case=case, launch=launch, block=block, error=one)
+            return Failed(case=case, launch=launch, block=block, error=one, cause=cause_of(one))
         done.append(one)
         terms = dataclasses.replace(terms, calls=done[0].result.calls)
     results = [one.result for one in done]
@@ -198,7 +199,7 @@ def _sets(bench: Bench, case: Case) -> int:
 
 
 def _wrong(check: Check | str, when: str) -> str:
-    return check if isinstance(check, str) else f"wrong data {when}: {check.wrong_elements} elements differ"
+    return check if isinstance(check, str) else f"{WRONG_DATA} {when}: {check.wrong_elements} elements differ"
 
 
 # --- buffers and data ------------------------------------------------------------------------------------------

@@ -12,13 +12,13 @@ import msgspec
 
 from busbw import soundness, store
 from busbw.errors import DamagedRun
-from busbw.records import JSON, SCHEMA, Case, Ended, LaunchStarted, Measurement
+from busbw.records import JSON, SCHEMA, TRANSIENT, Case, Ended, Failed, LaunchStarted, Measurement, Skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Outline:
     """A run without its samples. ``launches`` maps the number of each to the one it resumes, ``blocks`` are (launch,
-    case, number) of those that were measured, ``out`` are the cases that failed or were skipped.
+    case, number) of those that were measured, ``out`` are the cases that were skipped or failed by their own doing.
     """
 
     machine: str
@@ -49,6 +49,7 @@ class _Row(msgspec.Struct, frozen=True):
     launch: int = 0
     block: int = 0
     resumes: int | None = None
+    cause: str = "unknown"
 
 
 _HEAD = msgspec.json.Decoder(_Head)
@@ -67,7 +68,9 @@ def outline_of(stored: store.StoredRun) -> Outline:
         ranks=len(run.hosts),
         launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
         blocks=tuple((row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement)),
-        out=frozenset(row.case for row in (*stored.skipped, *stored.failed)),
+        out=frozenset(
+            row.case for row in stored.rows if isinstance(row, Skipped) or (isinstance(row, Failed) and not row.transient)
+        ),
         end=stored.end,
     )
 
@@ -107,7 +110,7 @@ class _Seen:
             self.launches[row.launch] = row.resumes
         elif row.kind == "measurement":
             self.blocks.append((row.launch, self._case(row.case), row.block))
-        elif row.kind != "end":
+        elif row.kind != "end" and row.cause not in TRANSIENT:
             self.out.add(self._case(row.case))
 
     def _case(self, raw: msgspec.Raw) -> Case:

@@ -15,13 +15,18 @@ CaseBlock = tuple[Case, int]
 class Progress:
     """``planned`` launches of the blocks ``whole`` each; ``there`` maps every launch that began to what it has of them.
 
-    A launch that measured what another one left counts for that one. Cases that failed or were skipped are no part of
-    ``whole``: they lack nothing.
+    A launch that measured what another one left counts for that one: ``origin`` says for which. Cases that were
+    skipped, or failed by their own doing, are no part of ``whole``: they lack nothing.
     """
 
     planned: int
     whole: frozenset[CaseBlock]
     there: Mapping[int, frozenset[CaseBlock]]
+    origin: Mapping[int, int]
+
+    def planned_as(self, launch: int) -> int:
+        """The launch of the plan whose blocks ``launch`` measures: itself, or the one that it resumes."""
+        return self.origin.get(launch, launch)
 
     def lacking(self, launch: int) -> frozenset[CaseBlock]:
         """What ``launch`` has not measured yet: all of it where it never began."""
@@ -65,4 +70,5 @@ def progress_of(stored: StoredRun | Outline) -> Progress:
         planned=told.plan.get("launches") or len(there),
         whole=frozenset((case, block) for case in told.cases if case not in told.out for block in range(blocks)),
         there={launch: frozenset(found) for launch, found in there.items()},
+        origin=origin,
     )

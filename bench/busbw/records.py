@@ -44,6 +44,13 @@ StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
 EndStatus = Literal["complete", "failed", "interrupted"]
 
+FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment", "unknown"]
+"""Why a case failed: its data were wrong; the library or the program refused it; a rank died; a rank did not answer in
+time; a disk, a limit or a network was at fault; or it was not recorded (runs before schema 4)."""
+
+TRANSIENT = frozenset({"rank_lost", "timeout", "environment"})
+"""The causes that are not the case's own."""
+
 DTYPE_BYTES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "int32": 4, "int64": 8}
 REDOPS = ("sum", "avg", "min", "max", "product")
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -326,12 +333,20 @@ class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"
 
 
 class Failed(Record, frozen=True, kw_only=True, tag="failed", tag_field="kind"):
-    """A case that was tried and gave no result that may be believed: wrong data, an error, a dead or hung rank."""
+    """A block that was tried and gave no result that may be believed, with the error in words and its cause."""
 
     case: Case
     launch: int
     block: int
     error: str
+    cause: FailureCause = "unknown"
+
+    @property
+    def transient(self) -> bool:
+        """Whether the case is not to blame: other launches of it count, and ``--resume`` measures it again. A failure
+        whose cause was not recorded is taken for one of the case.
+        """
+        return self.cause in TRANSIENT
 
 
 class LaunchStarted(Record, frozen=True, kw_only=True, tag="launch", tag_field="kind"):

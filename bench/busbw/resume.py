@@ -67,7 +67,8 @@ class Remaining:
 
     ``resumes`` is the launch that began with them and was broken off (None: a launch of the plan that never began).
     ``skipped`` are the places of the cases whose ``skipped`` row is there already. ``number`` counts the launches of
-    this resumption from 0, ``launches`` is how many it has.
+    this resumption from 0, ``launches`` is how many it has. ``again`` are the places of the cases that have failed by
+    no doing of theirs: they come last, so that one which breaks every launch keeps no other from being measured.
     """
 
     resumes: int | None
@@ -75,12 +76,13 @@ class Remaining:
     skipped: frozenset[int]
     number: int
     launches: int
+    again: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
 class Lack:
     """What ``stored`` lacks of its plan: ``launches`` are to come, numbered from ``first`` on. ``void`` are the cases
-    that failed: a failure stands for the whole run, so they are not tried again.
+    that failed by their own doing: such a failure stands for the whole run, so they are not tried again.
     """
 
     stored: StoredRun
@@ -124,12 +126,13 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
 
     Missing blocks of a launch that began are measured by another launch, with the next free number, because fresh
     processes are another launch whatever they are called. Launches that never began come after these. Cases that
-    failed or were skipped lack nothing.
+    were skipped, or failed by their own doing, lack nothing.
     """
     places = {case: place for place, case in enumerate(stored.run.cases)}
-    failed = {row.case for row in stored.failed}
+    failed = {row.case for row in stored.failed if not row.transient}
     void = tuple(case for case in stored.run.cases if case in failed)
     skipped = frozenset(places[row.case] for row in stored.skipped if row.case in places)
+    again = frozenset(places[row.case] for row in stored.failed if row.transient and row.case in places)
     progress = progress_of(stored)
 
     def placed(blocks: Iterable[CaseBlock]) -> frozenset[Block]:
@@ -142,7 +145,8 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
     wanted += [(None, placed(progress.whole))] * (plan.launches - len(progress.there))
     wanted = [(resumes, blocks) for resumes, blocks in wanted if blocks]
     launches = tuple(
-        Remaining(resumes, blocks, skipped, number, len(wanted)) for number, (resumes, blocks) in enumerate(wanted)
+        Remaining(resumes, blocks, skipped, number, len(wanted), again)
+        for number, (resumes, blocks) in enumerate(wanted)
     )
     return Lack(stored, max(begun, default=-1) + 1, launches, void)
 
@@ -210,9 +214,10 @@ def refuse_another_world(
 
 
 def lacking(order: Sequence[tuple[Case, int]], cases: Sequence[Case], remaining: Remaining) -> list[tuple[Case, int]]:
-    """The part of ``order`` that is missing."""
+    """The part of ``order`` that is missing; cases that have failed before come last."""
     wanted = {(cases[place], block) for place, block in remaining.blocks if place < len(cases)}
-    return [one for one in order if one in wanted]
+    again = {cases[place] for place in remaining.again if place < len(cases)}
+    return sorted((one for one in order if one in wanted), key=lambda one: one[0] in again)
 
 
 def carry_on(

@@ -261,7 +261,7 @@ def _measure_all(
             return Outcome(measured, len(void), stopped=True)
         row: Measurement | Failed
         if case in hindered:
-            row = Failed(case=case, launch=job.launch, block=block, error=hindered[case])
+            row = Failed(case=case, launch=job.launch, block=block, error=hindered[case], cause="environment")
         else:
             row = measure(bench, case, shares(case, cases.weights), job.launch, block)
         record(row)

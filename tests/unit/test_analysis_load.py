@@ -5,10 +5,12 @@ import msgspec
 import pytest
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
-from busbw.records import JSON, Measurement
+from busbw.records import JSON, Failed, FailureCause, Measurement
 from busbw.store import SAMPLES_FILE, StoredRun
 from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.load import CHECKED, load, pool, rank_list
+from busbw_analysis.remarks import remarks_on
+from busbw_analysis.summary import summarise
 
 
 def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:
@@ -82,6 +84,33 @@ def test_every_checked_key_is_equal_for_a_run_and_its_twin_and_none_is_missing()
     missing = [key for key, value_of in CHECKED if value_of(run) is None]
     no_libraries = ["mpi.library", "mpi.threads", "mpi.transport", "nccl.version"]
     assert sorted(missing) == [*no_libraries, "storage.device", "storage.type", "virtualization"]
+
+
+@pytest.mark.parametrize(("cause", "launches"), [("rank_lost", 3), ("wrong_data", 0), ("unknown", 0)])
+def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, launches: int) -> None:
+    one = case("all_reduce", 64)
+    stored = synthetic_run([one], launches=4, samples=5)
+    kept = [row for row in stored.rows if not (isinstance(row, Measurement) and row.launch == 3)]
+    lost = Failed(case=one, launch=3, block=0, error="rank 1 was killed by SIGKILL", cause=cause)
+    dataset = pool((replace(stored, rows=(*kept, lost)),))
+    (summary,) = summarise(dataset)
+    assert sum(group.launches for group in summary.groups) == launches
+    assert summary.state == ("measured" if launches else "failed")
+    assert bool(summary.lost) == bool(launches)
+    said = [remark for remark in remarks_on(dataset, (summary,), (), ()) if remark.subject == "launch lost"]
+    assert [lost.error in remark.text for remark in said] == [True] * bool(launches)
+    (whole,) = summarise(pool((replace(stored, rows=(*stored.rows, lost)),)))
+    assert whole.lost == (), "what was measured again is not lost"
+
+
+def test_a_case_that_was_never_whole_has_failed_with_its_reason() -> None:
+    one = case("all_reduce", 64)
+    stored = synthetic_run([one], launches=1, samples=5)
+    lost = Failed(case=one, launch=0, block=0, error="rank 1 was killed by SIGKILL", cause="rank_lost")
+    rows = tuple(row for row in stored.rows if not isinstance(row, Measurement))
+    (row,) = pool((replace(stored, rows=(*rows, lost)),)).cases
+    assert row.state == "failed"
+    assert lost.error in row.reasons[0]
 
 
 def test_an_empty_fact_proves_no_difference() -> None:

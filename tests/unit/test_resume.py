@@ -23,7 +23,19 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.opening import opened
 from busbw.plan import Plan, Sweep
-from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Row, Run, Skipped
+from busbw.records import (
+    JSON,
+    SCHEMA,
+    Case,
+    Ended,
+    Failed,
+    FailureCause,
+    LaunchStarted,
+    Measurement,
+    Row,
+    Run,
+    Skipped,
+)
 from busbw.resume import (
     Lack,
     Remaining,
@@ -136,6 +148,38 @@ def test_what_failed_or_was_skipped_is_not_tried_again() -> None:
     assert {place for one in found.launches for place, _ in one.blocks} == {2}
     assert all(one.skipped == {1} for one in found.launches)
     assert "1 case(s) failed and are not tried again" in found.in_words()
+
+
+def test_what_a_rank_or_the_machine_failed_is_measured_again_and_last() -> None:
+    stored = whole_run()
+    lost = Failed(case=CASES[0], launch=2, block=1, error="rank 1 was killed", cause="rank_lost")
+    rows = [row for row in stored.rows if not isinstance(row, Ended)]
+    kept = [row for row in rows if not (isinstance(row, Measurement) and row.launch == 2 and row.block == 1)]
+    found = lack(with_rows(stored, [*kept, lost]))
+    assert found.void == ()
+    assert [(one.resumes, one.blocks) for one in found.launches] == [(2, {(0, 1), (1, 1), (2, 1)})]
+    order = [(case, block) for block in range(BLOCKS) for case in CASES]
+    assert [case for case, _ in lacking(order, CASES, found.launches[0])] == [CASES[1], CASES[2], CASES[0]]
+    again = gone_on_with(with_rows(stored, [*kept, lost]), blocks=100)
+    assert lack(again).launches == ()
+
+
+@pytest.mark.parametrize(("cause", "status"), [("rank_lost", "complete"), ("wrong_data", "failed")])
+def test_a_run_that_lacks_nothing_any_more_is_complete_unless_a_case_is_to_blame(
+    tmp_path: Path, cause: FailureCause, status: str
+) -> None:
+    stored = whole_run()
+    rows = [row for row in stored.rows if not isinstance(row, Ended)]
+    bad = Failed(case=CASES[0], launch=0, block=0, error="it failed", cause=cause)
+    ended = Ended(status="failed", reason="it failed", ended="2026-01-02T03:04:05.000Z")
+    folder = write_synthetic(tmp_path, with_rows(stored, [*rows, bad, ended]))
+    with opened(msgspec.structs.replace(PLAN, ranks=4), Settings(tmp_path, resume=folder)) as here:
+        result = here.nothing_to_do(speaks=True)
+    assert result is not None
+    assert result.failed == (status == "failed")
+    end = store.read(folder).end
+    assert end is not None
+    assert end.status == status
 
 
 def test_more_launches_may_be_asked_for_and_fewer_may_not() -> None:
@@ -436,8 +480,8 @@ def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> No
     assert result.whole
     last = store.read(folder).end
     assert last is not None
-    assert last.status == ("complete" if end in {None, "interrupted"} else end)
-    assert len(store.read(folder).rows) == len(rows) + (2 if end == "interrupted" else 1)
+    assert last.status == "complete", "no case of it has failed"
+    assert len(store.read(folder).rows) == len(rows) + (2 if end in {"interrupted", "failed"} else 1)
 
 
 # --- the command -----------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from busbw.backends.base import BackendRow, World
+from busbw.causes import cause_of
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
@@ -61,7 +62,9 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         failure = (
             None
             if tracking.case is None
-            else Failed(case=tracking.case, launch=launch, block=tracking.block, error=str(error))
+            else Failed(
+                case=tracking.case, launch=launch, block=tracking.block, error=str(error), cause=cause_of(error)
+            )
         )
         here.finish("failed", str(error), failure)
 

@@ -21,6 +21,7 @@ from types import FrameType
 
 from busbw import errors
 from busbw.backends.base import BackendRow, World
+from busbw.causes import cause_of
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
@@ -70,7 +71,9 @@ class LaunchFailed(Exception):
         return (
             None
             if self.case is None
-            else Failed(case=self.case, launch=launch, block=self.block, error=str(self.error))
+            else Failed(
+                case=self.case, launch=launch, block=self.block, error=str(self.error), cause=cause_of(self.error)
+            )
         )
 
 
@@ -297,7 +300,9 @@ def _verdict(watch: _Watch) -> LaunchFailed:
             for number, text in blamed.items()
         ]
         said = next((f"; {word.said}" for word in words if word.said), "")
-        return LaunchFailed(RankFailure(f"{', '.join(names)} during {during}{said}", tuple(blamed)), case, block)
+        late = not any(watch.ranks[number].gone for number in blamed)
+        failure = RankFailure(f"{', '.join(names)} during {during}{said}", tuple(blamed), late=late)
+        return LaunchFailed(failure, case, block)
     if roots:
         return LaunchFailed(_as_error(roots[0]), case, block)
     message = words[0].message if words else f"the launch ended during {during} and no rank says why"

@@ -37,11 +37,13 @@ class Opened:
         return len(self.lack.void) if self.lack else 0
 
     def nothing_to_do(self, *, speaks: bool) -> Result | None:
-        """The result when a resumed run lacks nothing; its end is written when it came to none of its own."""
+        """The result when a resumed run lacks nothing. Its end is written when it came to none of its own, or to one
+        that was the fault of a rank or the machine.
+        """
         if self.lack is None or self.launches:
             return None
         end = self.lack.stored.end
-        if speaks and (end is None or end.status == "interrupted"):
+        if speaks and (end is None or end.status == "interrupted" or (end.status == "failed" and not self.failed)):
             finish_well(self.folder, self.failed)
         elif speaks:
             pack(self.folder)  # as it was found
