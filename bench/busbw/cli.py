@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from busbw import __version__
 from busbw.errors import BusbwError, Interrupted, UsageError
+from busbw.streams import guard, unwritten
 
 _LAZY = {
     "show": "busbw_analysis.commands",
@@ -67,6 +68,20 @@ class _Commands(click.Group):
         rows = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
         with formatter.section("Commands"):
             formatter.write_dl([*rows, *_LAZY_HELP.items()])
+
+    def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
+        streams = guard()
+        given = args[0] if args else extra.get("args")
+        data_only = "--json" in (sys.argv if given is None else given)
+        try:
+            return super().main(*args, **extra)
+        except SystemExit as leaves:
+            status = streams.status_after(leaves.code if isinstance(leaves.code, int) else 1, data_only=data_only)
+            raise SystemExit(status) from None
+        except OSError as error:
+            if not streams.raised(error):
+                raise
+            raise SystemExit(streams.status_after(1, data_only=data_only)) from None
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
@@ -228,6 +243,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         _conclude(result, as_json=as_json)
     if not result.whole and (result.failed or not result.measured):
         click.get_current_context().exit(result.status)
+    if result.unwritten is not None:
+        click.get_current_context().exit(1)
 
 
 _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
@@ -364,11 +381,17 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
 
 def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
-    if as_json:
-        click.echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
-        return
     folder = shlex.quote(str(result.folder))
+    if as_json:
+        try:
+            click.echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
+        except OSError:
+            click.echo(f"results: {folder}", err=True)
+            raise
+        return
     click.echo(f"results: {folder}", err=True)
+    if result.unwritten is not None:
+        click.echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)
     click.echo(f"next:    busbw report {folder}", err=True)
     if result.whole:
         return

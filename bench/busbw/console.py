@@ -49,7 +49,9 @@ TRAFFIC_NOTE = (
 
 
 class LiveTable:
-    """Prints a line when the last block of a case is in, once per launch, and shows how far the run is."""
+    """Prints a line when the last block of a case is in, once per launch, and shows how far the run is. ``unwritten``
+    says why it could not (None: it could, or nobody reads it any more).
+    """
 
     def __init__(
         self,
@@ -70,6 +72,7 @@ class LiveTable:
         self._launch = place
         self._began = began
         self._out: TextIO | None = out or sys.stdout
+        self.unwritten: str | None = None
         self._pending: defaultdict[Case, list[Measurement]] = defaultdict(list)
         self._done = 0
         self._blocks = 0
@@ -146,8 +149,11 @@ class LiveTable:
     def _print(self, line: str) -> None:
         try:
             self._show(line)
-        except BrokenPipeError:
-            # Whoever read the table has seen enough (| head). The run goes on: it does not depend on an audience.
+        except OSError as error:
+            # Whoever read the table has seen enough (| head), or the disk below it is full. The run goes on: it does
+            # not depend on an audience, and what is stored is stored.
+            if not isinstance(error, BrokenPipeError):
+                self.unwritten = error.strerror or str(error)
             if self._out is sys.stdout and sys.stdout is not None:
                 nowhere = os.open(os.devnull, os.O_WRONLY)
                 os.dup2(nowhere, sys.stdout.fileno())  # what is still in its buffer is flushed at exit

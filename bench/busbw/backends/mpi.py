@@ -38,6 +38,7 @@ from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
+from busbw.segments import EARLY, remove_segments
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""
@@ -71,6 +72,7 @@ class MpiBackend:
             for comm in (everyone, MPI.COMM_SELF):
                 comm.Set_errhandler(MPI.ERRORS_RETURN)
             refuse_mixed_levels(everyone)
+            remove_segments("self", EARLY)  # every rank has them: it was heard after MPI_Init
             self._control = everyone.Dup()
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)

@@ -40,6 +40,7 @@ class Settings:
 class Result:
     """A run that came to its end: blocks measured, cases failed. ``speaks``: this process talks to the user; ``whole``:
     it was to be resumed and lacked nothing. ``status`` is the exit status of one in which something failed.
+    ``unwritten`` says why its table could not be written to stdout (None: it was).
     """
 
     folder: Path
@@ -48,6 +49,7 @@ class Result:
     speaks: bool
     whole: bool = False
     status: int = 1
+    unwritten: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,8 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         raise Interrupted(here.folder)
     failed = here.failed + outcome.failed
     _close(here, failed, seat.launcher, outcome.written)
-    return Result(here.folder, outcome.measured, failed, speaks=True)
+    unwritten = table.unwritten if isinstance(table, LiveTable) else None
+    return Result(here.folder, outcome.measured, failed, speaks=True, unwritten=unwritten)
 
 
 def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], ending: Ending) -> Result | None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -31,6 +31,7 @@ from busbw.launch.promises import default_ranks
 from busbw.listeners import Several, Silent, in_words
 from busbw.plan import Plan
 from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.segments import LATE, remove_segments
 from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"
@@ -135,7 +136,7 @@ def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
 
 def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened, size: int) -> Result:
     began = time.monotonic()
-    measured, failed, launch = 0, here.failed, 0
+    measured, failed, launch, unwritten = 0, here.failed, 0, None
     written: int | None = here.size_bytes
     for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, _raise_interrupt)
@@ -146,6 +147,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened,
             measured += outcome.measured
             failed += outcome.failed
             written = outcome.written
+            unwritten = unwritten or outcome.unwritten
     except LaunchFailed as broken:
         here.finish("failed", str(broken.error), broken.as_row(launch))
         raise broken.error from broken
@@ -153,7 +155,7 @@ def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened,
         here.finish("interrupted", "interrupted by a signal")
         raise
     finish_well(here.folder, failed, written)
-    return Result(here.folder, measured, failed, speaks=True)
+    return Result(here.folder, measured, failed, speaks=True, unwritten=unwritten)
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:
@@ -333,6 +335,7 @@ def _end(ranks: list[_Rank]) -> None:
         if rank.outcome is not None:
             rank.process.join(_LAST_WORDS_SECONDS)
         if not rank.gone:
+            remove_segments(rank.process.pid or "", LATE)
             rank.process.kill()
     for rank in ranks:
         rank.process.join()
@@ -372,7 +375,8 @@ def _be_rank(
         timeout = job.plan.timing.timeout_seconds
         world = World(number, size, number, job.launcher, timeout, store=address, local_size=size, lost=lost)
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
-        parent.send(run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent()))
+        outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent())
+        parent.send(replace(outcome, unwritten=table.unwritten) if isinstance(table, LiveTable) else outcome)
     except BusbwError as error:
         _last_words(parent, _as_word(error))
     except Exception as error:  # noqa: BLE001 - a bug in one rank has to reach the user through the parent

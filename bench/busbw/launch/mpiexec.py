@@ -122,9 +122,11 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     if size > usable_cores() and vendor == "Open MPI":
         variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
     with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
+        # Only until the doors are open: a launcher that is killed later leaves no folder behind.
+        until_open = stack.enter_context(ExitStack())
+        folder = Path(until_open.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
         said = stack.enter_context((folder / "said").open("w+b"))
-        listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+        listener = until_open.enter_context(socket.socket(socket.AF_UNIX))
         listener.bind(str(folder / "door"))
         listener.listen(size)
         process = subprocess.Popen(
@@ -161,6 +163,7 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
                     f"{mpiexec} started ranks {sorted(door.rank for door in doors)} where 0 to {size - 1} were asked"
                 )
                 raise LaunchError(message)
+            until_open.close()
             yield tuple(sorted(doors, key=lambda door: door.rank))
         finally:
             _close(guards, process)
