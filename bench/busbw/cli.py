@@ -346,36 +346,47 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
     from busbw import cases, environment, launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
-    from busbw.launch.opening import way_here  # noqa: PLC0415
+    from busbw.launch.opening import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
+    from busbw.plan import told_as_options  # noqa: PLC0415
+    from busbw.refusals import anywhere, unsuited  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # Of a world of several hosts, which of its ranks make files here is not known before they are there.
-    way = way_here(wanted, ranks) if launch.launcher_here(os.environ).name == "local" else "direct"
+    here = launch.launcher_here(os.environ).name == "local"
+    way = way_here(wanted, ranks) if here else "direct"
+    with told_as_options():
+        refuse_impossible(wanted, ranks, on_one_host=here)
     planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
-    seconds = cases.estimated_seconds(wanted, planned.cases)
+    place = place_here(ranks) if here else anywhere()
+    skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
+    seconds = cases.estimated_seconds(wanted, [case for case in planned.cases if case not in skipped])
     if as_json:
         document = {
             "plan": wanted.as_json(),
             "cases": msgspec.to_builtins(planned.cases),
             "adjusted": list(planned.adjusted),
+            "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
             "estimated_seconds": seconds,
         }
         click.echo(json.dumps(document, indent=2))
         return
     for case in planned.cases:
+        why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
         details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
-        place = "in place" if case.in_place else "out of place"
+        way_of_call = "in place" if case.in_place else "out of place"
         click.echo(
             f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
-            + ", ".join([f"{case.ranks} ranks", f"groups {case.group}", place, *timing_in_words(case)])
+            + ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
+            + why
         )
     for note in planned.adjusted:
         click.echo(f"size rounded: {note}", err=True)
     click.echo(
-        f"{len(planned.cases)} cases × {wanted.launches} launch(es): about {units.format_span(seconds)}, "
-        "more where one call takes seconds; what cannot run here is found out when it runs; nothing was measured",
+        f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
+        f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "
+        "cases would be skipped, and those that the backend refuses; nothing was measured",
         err=True,
     )
 

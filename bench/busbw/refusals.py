@@ -1,10 +1,12 @@
 """Why a case cannot run on this world: said once for the case, and the same on every rank."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
+from busbw.memory_nodes import MOST_NODES
 from busbw.ops import OPS
 from busbw.ops.base import Op, Share
 from busbw.ops.groups import Round, split_world
@@ -38,8 +40,18 @@ class Place:
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
+def anywhere() -> Place:
+    """A place that has everything: what is refused there is refused on any host."""
+    return Place(crowded=False, comparable=True, cores=sys.maxsize, memory_nodes=frozenset(range(MOST_NODES)))
+
+
 def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     """Why ``case`` cannot run on this world; None when it can. The same on every rank."""
+    return unsuited(case, place) or backend.refuse(OPS[case.op], case)
+
+
+def unsuited(case: Case, place: Place) -> str | None:
+    """Why ``case`` cannot run at ``place``, whatever the backend; None when that would have to be asked."""
     op = OPS[case.op]
     wanted = "in" if case.in_place else "out"
     if op.sized and wanted not in op.placements:
@@ -55,7 +67,7 @@ def refusal(case: Case, backend: Backend, place: Place) -> str | None:
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
     here = _misplaced(case, place) or _homeless(case, place) or _cramped(case, op, groups, place)
-    return here or _untimeable(case, place) or backend.refuse(op, case)
+    return here or _untimeable(case, place)
 
 
 def _misplaced(case: Case, place: Place) -> str | None:

@@ -187,11 +187,11 @@ def test_a_case_that_fails_everywhere_fails_alone(commands: Commands, fault: str
     assert (run.end.status, run.end.reason) == ("failed", "2 case(s) failed")
 
 
-def test_a_size_that_no_memory_holds_fails_alone(commands: Commands) -> None:
+def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep("all_reduce", "1KiB,4096TiB"), "--ranks", "2")
-    assert finished.code == 1, finished.told
-    assert "FAILED: cannot be prepared: rank 0 says: " in finished.out
-    assert {row.case.size_bytes for row in commands.read().measurements} == {1024}
+    assert finished.code == 2, finished.told
+    assert "--sizes: " in finished.err
+    assert not commands.results.exists()
 
 
 def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:

@@ -226,7 +226,7 @@ def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_
     assert ends == dict.fromkeys(("ping_pong", "pair_uni", "pair_bidir"), (3, 1))
 
 
-def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_skipped(commands: Commands) -> None:
+def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_refused(commands: Commands) -> None:
     plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", placement='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "3", "--root", "2")
     assert finished.code == 0, finished.told
@@ -234,10 +234,9 @@ def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_skip
     assert not run.skipped
     assert {(row.case.root, row.check.state) for row in run.measurements} == {(2, "verified")}
     beyond = commands.run("run", "--plan", plan, "--ranks", "2", "--root", "2", "--results-dir", commands.folder / "b")
-    assert beyond.code == 1, beyond.told
-    assert {row.reason for row in commands.read(commands.folder / "b").skipped} == {
-        "root 2 is not a rank of every group; the smallest has 2 ranks"
-    }
+    assert beyond.code == 2, beyond.told
+    assert "--root: rank 2 is not there; 2 ranks are 0 to 1" in beyond.err
+    assert not (commands.folder / "b").exists()
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

@@ -160,6 +160,32 @@ def test_what_cannot_be_right_exits_2_and_names_what_is_allowed(arguments: list[
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--op", "broadcast", "--root", "7"), "--root"),
+        (("--op", "all_reduce", "--sizes", "4096TiB"), "--sizes"),
+        (("--op", "all_reduce", "--groups", "0,9"), "[9]"),
+    ],
+)
+@pytest.mark.parametrize("dry_run", [("--dry-run",), ()])
+def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
+    tmp_path: Path, options: tuple[str, ...], key: str, dry_run: tuple[str, ...]
+) -> None:
+    assert key in refused("run", *options, *dry_run, "--ranks", "2", "--results-dir", str(tmp_path / "results"))
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
+    options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--placement", "out", "--ranks", "2")
+    document = dry(*options)
+    assert [row["case"]["op"] for row in document["skipped"]] == ["all_reduce"] * 2
+    assert {row["reason"] for row in document["skipped"]} == {"all_reduce is measured in place only"}
+    result = busbw("run", "--dry-run", *options)
+    assert result.stdout.count("would be skipped: all_reduce is measured in place only") == 2
+    assert "2 of 4 cases would be skipped" in result.stderr
+
+
 # --- dry runs --------------------------------------------------------------------------------------------------
 
 

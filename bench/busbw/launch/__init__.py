@@ -13,6 +13,7 @@ from busbw.errors import LaunchError, UsageError
 from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.launch.endings import ending_below
+from busbw.launch.opening import refuse_impossible
 from busbw.plan import Plan, Timing, told_as_options
 from busbw.resume import plan_of, refuse_another_world
 
@@ -132,9 +133,11 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     Raises BusbwError when it breaks (everything measured until then is on the disk) and KeyboardInterrupt when it is
     interrupted.
     """
-    ranks_of(plan, os.environ)
+    launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
     plan.require_path()
-    return launcher_here(os.environ).run(plan, usable_backend(plan, row), settings)
+    with told_as_options():
+        refuse_impossible(plan, ranks, on_one_host=launcher.meets is None)
+    return launcher.run(plan, usable_backend(plan, row), settings)
 
 
 def usable_backend(plan: Plan, row: BackendRow | None = None) -> BackendRow:

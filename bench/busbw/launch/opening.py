@@ -6,18 +6,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from busbw import environment, store
+from busbw.backends import backend_named
+from busbw.cases import expand
 from busbw.claim import Claim
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.ops import OPS
+from busbw.ops.base import Share
+from busbw.ops.groups import split_world
 from busbw.ops.storage import Way
 from busbw.packing import pack, unpack
 from busbw.plan import Plan
-from busbw.records import EndStatus, Failed
+from busbw.records import DTYPE_BYTES, EndStatus, Failed
+from busbw.refusals import Place
 from busbw.resume import Lack, Remaining, lack_of
 from busbw.storage_facts import files_folder, refuse_path, remove_files, storage_facts, way_of_all
-from busbw.units import parse_sizes
+from busbw.units import about_size, format_size, parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +105,46 @@ def way_here(plan: Plan, ranks_here: int) -> Way:
     """
     _refuse_path(plan, ranks_here, _file_sizes(plan))
     return way_of_all([storage_facts(plan.files_below)])
+
+
+def place_here(ranks: int) -> Place:
+    """What decides whether a case can run with ``ranks`` ranks of this host alone, before any of them is there."""
+    facts = environment.host_facts()
+    host, cores = str(facts["host"]), environment.cores_of_launcher()
+    free = (facts.get("memory") or {}).get("available_bytes")
+    return Place(
+        crowded=ranks > cores,
+        comparable=True,
+        cores=max(1, cores // ranks),
+        memory_nodes=environment.memory_nodes([facts]),
+        hosts=(host,) * ranks,
+        memory={host: free} if isinstance(free, int) else {},
+    )
+
+
+def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
+    """Raise UsageError for what cannot be on ``ranks`` ranks, whatever the backend: groups and traffic of other numbers
+    of ranks, a root that is none of them, and buffers that the memory of this host could not hold if it were empty.
+    """
+    device = backend_named(plan.backend).device
+    total = psutil.virtual_memory().total + psutil.swap_memory().total
+    for case in expand(plan, ranks, 1, device).cases:
+        op = OPS[case.op]
+        if case.root is not None and case.root >= ranks:
+            message = f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}"
+            raise UsageError(message)
+        if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
+            continue
+        group = min(len(group) for group in split_world(case.group, ranks))
+        # Of an uneven op the layout depends on its traffic; S alone is the least that it takes.
+        layout = None if op.uneven else op.layout(Share(0, group, case.count, case.in_place))
+        count = case.count if layout is None else max(layout.send_count, layout.receive_count)
+        if count * DTYPE_BYTES[case.dtype] > total:
+            message = (
+                f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
+                f"this host, which is {about_size(total)}; give smaller ones"
+            )
+            raise UsageError(message)
 
 
 def _file_sizes(plan: Plan) -> list[int]:
