@@ -38,7 +38,10 @@ def test_only_what_is_mapped_here_and_is_named_so_is_removed() -> None:
 
 
 def test_the_launcher_removes_those_of_a_rank_that_it_kills() -> None:
-    hold = "import mmap, sys; f = open(sys.argv[1], 'r+b'); m = mmap.mmap(f.fileno(), 0); print(flush=True); sys.stdin.read()"
+    hold = (
+        "import mmap, sys; file = open(sys.argv[1], 'r+b'); held = mmap.mmap(file.fileno(), 0); print(flush=True); "
+        "sys.stdin.read()"
+    )
     with segment("vader_segment.") as path:
         process = subprocess.Popen(
             [sys.executable, "-c", hold, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
