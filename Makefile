@@ -2,6 +2,7 @@
 
 PYTHON ?= python3
 RANKS ?= 4
+ROUNDS ?= 5
 SELECT ?=
 
 # Where each part of the tests leaves its times, as JUnit XML.
@@ -14,7 +15,7 @@ installed := $(venv)/.installed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
+.PHONY: help venv demo test unit-test integration-test test-all faults cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -50,6 +51,9 @@ integration-test: $(installed) ## tests with real ranks, and those of a GPU wher
 
 test-all: export BUSBW_EXHAUSTIVE = 1
 test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half
+
+faults: $(installed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more
+	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
 
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh

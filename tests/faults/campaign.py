@@ -1,9 +1,9 @@
 """Break real runs on purpose, at random moments, and say how often what has to be true afterwards was not.
 
-``python tests/faults/campaign.py --rounds 10 --seed 1``: every round makes each fault of ``fault_trials`` once over each
-backend. After each: no process, no shared memory and no temporary file is left; the run folder can be read; the rank
-that was to blame was named; ``--resume`` makes the run whole and ``show`` has all of it; and the end came within two
-timeouts and 5 s. As root a run has a /dev/shm of its own, so that nothing else on the machine is taken for its own.
+``python tests/faults/campaign.py --rounds 10 --seed 1``: every round makes each fault of ``fault_trials`` once over
+each backend. After each: no process, no shared memory and no temporary file is left; the run folder can be read; the
+rank that was to blame was named; ``--resume`` makes the run whole and ``show`` has all of it; and the end came within
+two timeouts and 5 s. As root a run has a /dev/shm of its own, so that nothing else on the machine is taken for its own.
 """
 
 from __future__ import annotations
