@@ -334,14 +334,12 @@ def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(
 
 @pytest.mark.usefixtures("over_mpi")
 def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    import torch.distributed as dist  # noqa: PLC0415 - as the meeting does
-
-    def taken(*_arguments: object, **_more: object) -> None:
+    def taken(*_arguments: object) -> None:
         message = "The server socket has failed to listen"
         raise RuntimeError(message)
 
     monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
-    monkeypatch.setattr(dist, "TCPStore", taken)
+    monkeypatch.setattr(FakeMpi, "meet_at_store", taken, raising=False)
     first = meeting.at_mpirun(seat_of_mpirun(0), {}, 20.0)
     with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the others: The server socket"):
         first.tell(Order(plan=PLAN))

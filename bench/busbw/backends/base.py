@@ -73,7 +73,7 @@ class World:
     ``store`` is the host and port of a key-value store that the launcher keeps (None: the launcher's own
     environment says how to meet). ``timeout_seconds`` bounds every wait for another rank. ``local_size`` is how many
     ranks this host has, ``node`` its number (None: not promised). ``folder`` is where operations on storage make their
-    files (None: the plan has none of them).
+    files (None: the plan has none of them). ``key`` is what the ranks of this launch sign with on the store.
 
     A backend whose calls never end by themselves watches them from a thread and calls ``lost`` when this rank has got
     nowhere for the timeout, and for ``batch_seconds``, what it may measure without a word with the others, on top. The
@@ -90,6 +90,7 @@ class World:
     local_size: int | None = None
     node: int | None = None
     batch_seconds: float = 0.0
+    key: bytes = b""
     lost: Callable[[Exception], None] = _end_here
 
 

@@ -30,7 +30,7 @@ from busbw.backends.mpi_calls import (
 )
 from busbw.backends.mpi_facts import first_words, library
 from busbw.backends.mpi_native import MPI, address
-from busbw.backends.mpi_world import first_rank, in_words, initialise, refuse_mixed_levels
+from busbw.backends.mpi_world import in_words, initialise, meet_at_store, refuse_mixed_levels
 from busbw.backends.side_channel import answers, first_line, wait_warily
 from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
@@ -65,6 +65,7 @@ class MpiBackend:
         self.size = world.size
         self.device: Device | None = None
         self._folder = world.folder
+        self._key = world.key
         self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
@@ -76,7 +77,7 @@ class MpiBackend:
             self._control = everyone.Dup()
             self._measured = everyone.Dup()
             self._store = _store(world, self._control)
-        except (MPI.Exception, RuntimeError) as error:
+        except (MPI.Exception, RuntimeError, OSError) as error:
             message = f"rank {world.rank} of {world.size} could not join the world: {in_words(error)}"
             raise LaunchError(message) from error
         self._groups: dict[Ranks, MPI.Intracomm] = {tuple(range(world.size)): self._measured}
@@ -169,7 +170,7 @@ class MpiBackend:
         try:
             request = self._control.Iallreduce(MPI.IN_PLACE, (result, len(result), MPI.INT64_T), _COMBINE[how])
             if wary:
-                wait_warily(_Pending(request), self._store, self.size)
+                wait_warily(_Pending(request), self._store, self.size, self._key)
             else:
                 request.Wait()
         except (MPI.Exception, RuntimeError) as error:
@@ -230,7 +231,7 @@ class MpiBackend:
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` beside MPI, on a store over TCP, and wait a moment for what the others post."""
-        return answers(self._store, self.size, {self.rank: text})
+        return answers(self._store, self.size, {self.rank: text}, key=self._key)
 
     def close(self) -> None:
         """Finalise MPI."""
@@ -287,11 +288,8 @@ def _store(world: World, control: MPI.Intracomm) -> dist.Store:
     timeout = timedelta(seconds=world.timeout_seconds)
     if world.store is not None:
         return dist.TCPStore(*world.store, is_master=False, timeout=timeout)
-    kept = None
-    if world.rank == 0:
-        kept = dist.TCPStore("0.0.0.0", 0, is_master=True, wait_for_workers=False, timeout=timeout)  # noqa: S104 - other hosts have to reach it
-    host, port = first_rank(0 if kept is None else kept.port, control)
-    return kept or dist.TCPStore(host, port, is_master=False, timeout=timeout)
+    kept, where = meet_at_store(world.timeout_seconds, control)
+    return kept or dist.TCPStore(*where, is_master=False, timeout=timeout)
 
 
 def _groups(case: Case) -> tuple[Ranks, ...]:

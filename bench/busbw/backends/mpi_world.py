@@ -6,10 +6,11 @@ import socket
 from collections.abc import Mapping
 
 import numpy as np
+import torch.distributed as dist
 
 from busbw.backends.mpi_facts import THREADS, first_words, library
 from busbw.backends.mpi_native import MPI, function
-from busbw.backends.side_channel import first_line
+from busbw.backends.side_channel import first_line, serve_store
 from busbw.environment import cores_of_launcher
 from busbw.errors import LaunchError
 
@@ -142,12 +143,22 @@ def refuse_mixed_levels(everyone: MPI.Intracomm) -> None:
         raise LaunchError(message)
 
 
-def first_rank(port: int, comm: MPI.Intracomm = MPI.COMM_WORLD) -> tuple[str, int]:
-    """Where the first rank of ``comm`` is reached from this one, and its ``port``, which it alone has to know."""
-    told = np.asarray([port], dtype=np.int64)
-    comm.Bcast(told)
-    first, *_ = names = gathered(socket.gethostname(), comm)
-    return ("127.0.0.1" if names[comm.Get_rank()] == first else first), int(told[0])
+def meet_at_store(
+    timeout_seconds: float, comm: MPI.Intracomm = MPI.COMM_WORLD
+) -> tuple[dist.TCPStore | None, tuple[str, int]]:
+    """A store that the first rank of ``comm`` keeps (None in the others), and where this rank reaches it.
+
+    Raises RuntimeError or OSError in the first rank when it can have no port.
+    """
+    hosts = gathered(socket.gethostname(), comm)
+    kept, told = None, ""
+    if comm.Get_rank() == 0:
+        one_host = len(set(hosts)) == 1
+        kept, address = serve_store("127.0.0.1" if one_host else hosts[0], 0, timeout_seconds, one_host=one_host)
+        told = f"{address} {kept.port}"
+    address, _, port = gathered(told, comm)[0].rpartition(" ")
+    here = hosts[comm.Get_rank()] == hosts[0]
+    return kept, ((address or "127.0.0.1") if here else hosts[0], int(port))
 
 
 def gathered(name: str, comm: MPI.Intracomm = MPI.COMM_WORLD) -> list[str]:

@@ -1,22 +1,81 @@
 """Beside what is measured: what ranks of a world that breaks say to each other over a store that the launcher keeps."""
 
 import contextlib
+import errno
+import ipaddress
 import os
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
 import torch.distributed as dist
 
 from busbw.errors import BackendError
+from busbw.signing import printable, signed, verified
 
-_FAILED_KEY = "busbw/failed/{rank}"
+_FAILED = "failed/{rank}"
+_FAILED_KEY = f"busbw/{_FAILED}"
 _ANSWER_GRACE_SECONDS = 3.0
 _ANSWER_POLL_SECONDS = 0.05
+_STORE_SECONDS = 1.0
+"""What a word with the store takes at most where it can be reached."""
+
 _INTERNET = (socket.AF_INET, socket.AF_INET6)
+_LOOPBACK = "127.0.0.1"
+
+
+def serve_store(host: str, port: int, timeout_seconds: float, *, one_host: bool = False) -> tuple[dist.TCPStore, str]:
+    """A store that this process keeps at ``port`` (0: a free one), and the address that it listens at ("": all).
+
+    host: what the ranks call this host. The store listens at that address alone. It listens at all addresses where
+        that is none of this host, or the loopback by a name that other hosts may resolve to something else.
+    one_host: all ranks are on this host, so that the loopback is enough where ``host`` is that.
+    Raises RuntimeError or OSError when the port cannot be had.
+    """
+    listening, address = _listening(host, port, one_host=one_host)
+    with listening:
+        store = dist.TCPStore(
+            address or _LOOPBACK,
+            listening.getsockname()[1],
+            None,
+            is_master=True,
+            timeout=timedelta(seconds=timeout_seconds),
+            wait_for_workers=False,
+            master_listen_fd=listening.fileno(),
+        )
+        listening.detach()
+    return store, address
+
+
+def _listening(host: str, port: int, *, one_host: bool) -> tuple[socket.socket, str]:
+    for family, address in _addresses(host, one_host=one_host):
+        try:
+            return socket.create_server((address, port), family=family), address
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:
+                raise
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True), ""
+    return socket.create_server(("", port)), ""
+
+
+def _addresses(host: str, *, one_host: bool) -> list[tuple[socket.AddressFamily, str]]:
+    """What ``host`` resolves to here, IPv4 first; without the loopback where other hosts may mean another address."""
+    try:
+        found = {(family, str(address[0])) for family, _, _, _, address in socket.getaddrinfo(host, 0)}
+    except (OSError, UnicodeError):
+        return []
+    local = one_host or host == "localhost" or host in {address for _, address in found}
+    return sorted(
+        (family, address)
+        for family, address in found
+        if "%" not in address and (local or not ipaddress.ip_address(address).is_loopback)
+    )
 
 
 class Pending(Protocol):
@@ -29,19 +88,39 @@ class Pending(Protocol):
         """Finish it."""
 
 
-def wait_warily(work: Pending, store: dist.Store, size: int) -> None:
+def wait_warily(work: Pending, store: dist.Store, size: int, key: bytes = b"") -> None:
     """Wait for ``work``, but no longer than until a rank of the world gives up.
 
     Raises BackendError then, and RuntimeError when the work itself fails. A rank whose operation has just run into the
-    timeout would wait for a second one here, while the others have long heard each other out and gone.
+    timeout would wait for a second one here, while the others have long heard each other out and gone. The store is
+    asked by a thread: it may be out of reach, and its calls then end after a quarter of an hour.
     """
-    while not work.is_completed():
-        for rank in range(size):
-            if store.check([_FAILED_KEY.format(rank=rank)]):
-                message = f"rank {rank} has given up"
+    gone: list[int] = []
+    over = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(RuntimeError):  # the store is gone: the work's own timeout ends the wait
+            while not over.wait(_ANSWER_POLL_SECONDS):
+                gone.extend(rank for rank in range(size) if _failure(store, rank, key) is not None)
+
+    threading.Thread(target=ask, name="busbw-ask", daemon=True).start()
+    try:
+        while not work.is_completed():
+            if gone:
+                message = f"rank {gone[0]} has given up"
                 raise BackendError(message)
-        time.sleep(_ANSWER_POLL_SECONDS)
+            time.sleep(_ANSWER_POLL_SECONDS)
+    finally:
+        over.set()
     work.wait()
+
+
+def _failure(store: dist.Store, rank: int, key: bytes) -> str | None:
+    """What ``rank`` says of how it failed; None when it has said nothing, or somebody else said it."""
+    if not store.check([_FAILED_KEY.format(rank=rank)]):
+        return None
+    text = verified(key, _FAILED.format(rank=rank), store.get(_FAILED_KEY.format(rank=rank)))
+    return None if text is None else printable(text)
 
 
 def hang_up(kept_port: int) -> None:
@@ -73,33 +152,58 @@ def _open_files() -> list[str]:
 
 
 def answers(
-    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] | None = None
+    store: dist.Store, size: int, mine: dict[int, str], leave: Callable[[], None] | None = None, key: bytes = b""
 ) -> dict[int, str]:
     """Post ``mine`` and collect what the ranks of a failed world say, until all have spoken or a grace is over.
 
-    ``leave`` is called in between: what wakes the ranks that still wait for this one.
+    leave: called in between; it wakes the ranks that still wait for this one.
+    key: what the ranks of this launch sign with; a word that is not signed is not heard.
+    Returns in bounded time also where the store is out of reach, whose calls then take a quarter of an hour.
     """
     heard = dict(mine)
-    try:
+
+    def post() -> None:
         for rank, text in mine.items():
-            store.set(_FAILED_KEY.format(rank=rank), text)
-        if leave is not None:
-            leave()
+            store.set(_FAILED_KEY.format(rank=rank), signed(key, _FAILED.format(rank=rank), text))
+
+    def listen() -> None:
         deadline = time.monotonic() + _ANSWER_GRACE_SECONDS
         while len(heard) < size and time.monotonic() < deadline:
             for rank in set(range(size)) - set(heard):
-                key = _FAILED_KEY.format(rank=rank)
-                if store.check([key]):
-                    heard[rank] = store.get(key).decode()
+                text = _failure(store, rank, key)
+                if text is not None:
+                    heard[rank] = text
             time.sleep(_ANSWER_POLL_SECONDS)
-    except (RuntimeError, OSError):
-        # The store went down with whoever held it; what was heard until then is all there is.
-        return heard
-    return heard
+
+    posted = _within(_STORE_SECONDS, post)
+    if leave is not None:
+        leave()
+    if posted:
+        _within(_ANSWER_GRACE_SECONDS + _STORE_SECONDS, listen)
+    return dict(heard)
+
+
+def _within(seconds: float, talk: Callable[[], None]) -> bool:
+    """Whether ``talk``, with the store, came to its end in this time. It went down with whoever held it, or no network
+    leads there, otherwise: what was heard until then is all there is.
+    """
+    ended = threading.Event()
+
+    def run() -> None:
+        with contextlib.suppress(RuntimeError, OSError):
+            talk()
+            ended.set()
+
+    thread = threading.Thread(target=run, name="busbw-last-words", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return ended.is_set()
 
 
 def first_line(error: Exception) -> str:
     """What a torch error says, without the path of its source file and without its advice."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
     lines = str(error).strip().splitlines()
     if not lines:
         return type(error).__name__

@@ -49,10 +49,11 @@ class TorchBackend:
         self._folder = world.folder
         self._where = "cpu" if device is None else device.name
         timeout = timedelta(seconds=world.timeout_seconds)
+        self._world = world
         try:
-            self._store = _store(world)
-            self._store_port = world.store[1] if world.store is not None else int(os.environ.get("MASTER_PORT", "0"))
             with _not_for_ever(world):
+                self._store = _store(world)
+                self._store_port = world.store[1] if world.store else int(os.environ.get("MASTER_PORT", "0"))
                 dist.init_process_group(
                     library,
                     store=dist.PrefixStore("busbw", self._store),
@@ -112,7 +113,8 @@ class TorchBackend:
             if group in self._groups:
                 continue
             try:
-                self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
+                with _not_for_ever(self._world):
+                    self._groups[group] = dist.new_group(list(group), timeout=self._timeout, backend=self._library)
             except RuntimeError as error:
                 raise BackendError(first_line(error)) from error
 
@@ -152,7 +154,7 @@ class TorchBackend:
         try:
             work = dist.all_reduce(buffer, REDUCTIONS[how], group=self._control, async_op=wary)
             if work is not None:
-                wait_warily(work, self._store, self.size)
+                wait_warily(work, self._store, self.size, self._world.key)
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
         result: Vector = buffer.numpy()
@@ -209,12 +211,13 @@ class TorchBackend:
 
     def fail(self, text: str) -> dict[int, str]:
         """Post ``text`` on the launcher's store, let go of the others and wait a moment for what they post."""
-        return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port))
+        return answers(self._store, self.size, {self.rank: text}, lambda: hang_up(self._store_port), self._world.key)
 
     def close(self) -> None:
         """Drop the process groups."""
         try:
-            dist.destroy_process_group()
+            with _not_for_ever(self._world):
+                dist.destroy_process_group()
         except RuntimeError as error:
             raise BackendError(first_line(error)) from error
 

@@ -1,5 +1,6 @@
 """Ranks that torchrun, mpirun or srun has started: this process is one of them and joins the world it finds."""
 
+import faulthandler
 import os
 import sys
 import time
@@ -24,6 +25,7 @@ from busbw.storage_facts import files_folder, remove_files
 from busbw.worker import Job, Outcome, run
 
 _INTERRUPTED = "interrupted by a signal"
+_EXITS_SECONDS = 5.0
 
 
 class _Tracking(Silent):
@@ -83,20 +85,22 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
     _die_with_launcher(ending)
     try:
         with ending.listening(give_up):
-            store = None
+            store, key = None, b""
             if settings.meeting is not None:
                 settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-                store = settings.meeting.store
+                store, key = settings.meeting.store, settings.meeting.key
             table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
             job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked, here.size_bytes)
-            outcome = run(job, _world(seat, plan, store, lost), Several(table, tracking))
+            outcome = run(job, _world(seat, plan, store, key, lost), Several(table, tracking))
     except BusbwError as error:
         broke(error)
         if ending.manners.together:
             _leave(error)
+        _exit_soon(error)
         raise
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         here.finish("interrupted", _INTERRUPTED)
+        _exit_soon(interrupt)
         raise
     if outcome.stopped:
         here.finish("interrupted", f"ended at the end of a block by {ending.in_words()}")
@@ -121,7 +125,8 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
     _die_with_launcher(ending)
 
     def lost(error: Exception) -> None:
-        time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
+        if not (isinstance(error, RankFailure) and 0 in error.lost):
+            time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
         _leave(error, speaks=_speaks(error))
 
     job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
@@ -133,10 +138,11 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
 
     try:
         with ending.listening(give_up):
-            outcome: Outcome = run(job, _world(seat, plan, meeting.store, lost), Silent())
+            outcome: Outcome = run(job, _world(seat, plan, meeting.store, meeting.key, lost), Silent())
     except BusbwError as error:
         if ending.manners.together:
             lost(error)
+        _exit_soon(error)
         if _speaks(error):
             raise
         return Result(job.folder, 0, 1, speaks=False)
@@ -149,7 +155,9 @@ def _die_with_launcher(ending: Ending) -> None:
         die_with_parent(os.getppid())
 
 
-def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable[[Exception], None]) -> World:
+def _world(
+    seat: Seat, plan: Plan, store: tuple[str, int] | None, key: bytes, lost: Callable[[Exception], None]
+) -> World:
     timeout = plan.timing.timeout_seconds
     return World(
         seat.rank,
@@ -160,6 +168,7 @@ def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable
         store=store,
         local_size=seat.local_size,
         node=seat.node,
+        key=key,
         lost=lost,
     )
 
@@ -167,6 +176,15 @@ def _world(seat: Seat, plan: Plan, store: tuple[str, int] | None, lost: Callable
 def _speaks(error: Exception) -> bool:
     """Whether a rank that is not the first says why it goes: where rank 0 cannot."""
     return not isinstance(error, RankFailure) or 0 in error.lost
+
+
+def _exit_soon(error: BaseException) -> None:
+    """Bound how long this process takes to exit after ``error``: libraries take down their connections then, and wait
+    for ranks and networks that are gone. The thread behind it needs nothing of Python.
+    """
+    if isinstance(error, RankFailure | KeyboardInterrupt):
+        nowhere = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115 - it is open until this process ends
+        faulthandler.dump_traceback_later(_EXITS_SECONDS, exit=True, file=nowhere)
 
 
 def _leave(error: BaseException, *, speaks: bool = True) -> None:

@@ -13,7 +13,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
 from pathlib import Path
@@ -35,6 +34,7 @@ from busbw.segments import LATE, remove_segments
 from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"
+_KEY_BYTES = 32
 _POLL_SECONDS = 0.5
 _LAST_WORDS_SECONDS = 5.0
 """How long the others may take to say what happened once one rank is in trouble; more than they wait themselves."""
@@ -168,7 +168,8 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
 
     Returns rank 0's outcome. Raises LaunchFailed when the launch broke, with every rank gone.
     """
-    import torch.distributed as dist  # noqa: PLC0415 - loaded in the parent, once, so that the forked ranks have it
+    # Loaded in the parent, once, so that the forked ranks have torch.
+    from busbw.backends.side_channel import first_line, serve_store  # noqa: PLC0415
 
     context = multiprocessing.get_context("fork")
     sys.stdout.flush()
@@ -197,21 +198,16 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                 ranks.append(_Rank(number, process, ours))
         close_behind(doors)
         try:
-            meeting = dist.TCPStore(
-                _LOOPBACK,
-                port,
-                is_master=True,
-                wait_for_workers=False,
-                timeout=timedelta(seconds=job.plan.timing.timeout_seconds),
-            )
-        except RuntimeError as error:
+            meeting, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
+        except (RuntimeError, OSError) as error:
             message = (
-                f"cannot open the rendezvous on {_LOOPBACK} port {port}: {str(error).splitlines()[0]}; "
+                f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}; "
                 "give another port with --port, or leave it out for a free one"
             )
             raise LaunchFailed(LaunchError(message), None, 0) from error
+        key = os.urandom(_KEY_BYTES)
         for rank in ranks:
-            rank.pipe.send((_LOOPBACK, meeting.port))
+            rank.pipe.send((_LOOPBACK, meeting.port, key))
         return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
 
 
@@ -371,9 +367,11 @@ def _be_rank(
         _last_words(parent, _as_word(error))
 
     try:
-        address = parent.recv()
+        host, port, key = parent.recv()
         timeout = job.plan.timing.timeout_seconds
-        world = World(number, size, number, job.launcher, timeout, store=address, local_size=size, lost=lost)
+        world = World(
+            *(number, size, number, job.launcher, timeout), store=(host, port), local_size=size, key=key, lost=lost
+        )
         table = Silent() if quiet else LiveTable(job.plan, job.launch, began, job.remaining)
         outcome = run(job, world, Several(table, _Reporting(parent)) if number == 0 else Silent())
         parent.send(replace(outcome, unwritten=table.unwritten) if isinstance(table, LiveTable) else outcome)

@@ -23,6 +23,7 @@ from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_f
 from busbw.plan import Plan
 from busbw.records import Record
 from busbw.resume import Remaining
+from busbw.signing import VARIABLE, key_of, new_secret, printable, secret_in, signed, verified
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -30,7 +31,10 @@ if TYPE_CHECKING:
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
 
-_ORDER_KEY, _SEAT_KEY, _HEARD_KEY, _ELSEWHERE_KEY = "order", "seat/{rank}", "heard/{rank}", "elsewhere"
+_SEAT, _ASKED, _ORDER, _HEARD, _ELSEWHERE = "seat/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}", "elsewhere"
+_SLACK_SECONDS = 2.0
+"""How much later than the store's own timeout a wait for it is ended: without a network the store does not notice."""
+
 _LINGER_SECONDS = 3.0
 """How long rank 0 waits for the others when there is nothing for them to do."""
 
@@ -46,6 +50,7 @@ _MOST_NAMES = 16
 class Order(Record, frozen=True, kw_only=True):
     """What rank 0 tells the others: the ``plan``, which ``launch`` this is of the run called ``run``, and what remains
     to be measured where that is resumed. ``plan`` None: nothing is measured, and ``status`` is the exit status then.
+    ``session`` is new for each launch: the key with which its ranks sign what they say is made of it.
     """
 
     plan: Plan | None = None
@@ -53,16 +58,22 @@ class Order(Record, frozen=True, kw_only=True):
     launch: int = 0
     remaining: Remaining | None = None
     status: int = 0
+    session: str = ""
 
 
 class Meeting(Protocol):
     """How rank 0 speaks to the others before the world has formed. ``store`` is the key-value store that the world can
-    form over (None: it has its own way), there once the others have been told.
+    form over (None: it has its own way), and ``key`` what its ranks sign with; both are there once the others have been
+    told.
     """
 
     @property
     def store(self) -> tuple[str, int] | None:
         """The store, once the others have been told."""
+
+    @property
+    def key(self) -> bytes:
+        """The key, once the others have been told."""
 
     def tell(self, order: Order) -> None:
         """Rank 0, once: the order is there for all others. Raises LaunchError when it cannot be said."""
@@ -77,8 +88,10 @@ class Meeting(Protocol):
 class StoreMeeting:
     """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``.
 
-    Ranks of another ``attempt`` do not meet there. Raises LaunchError when rank 0 cannot open it, or another rank does
-    not reach it in ``timeout_seconds``.
+    Ranks of another ``attempt`` do not meet there. What ranks say there is signed with ``secret`` (empty: anyone can
+    sign). A rank asks with a number that nobody has used before, and takes an order that is signed for that number
+    alone: one that was recorded earlier is of no use. Raises LaunchError when rank 0 cannot open the store, or another
+    rank does not reach it in ``timeout_seconds``.
     """
 
     def __init__(
@@ -91,36 +104,44 @@ class StoreMeeting:
         serves: bool = True,
         attempt: str = "0",
         own_world: bool = True,
+        secret: bytes = b"",
     ) -> None:
         import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
 
+        from busbw.backends.side_channel import serve_store  # noqa: PLC0415 - as above
+
         self._seat = seat
+        self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
         self._where = host, port
         self._timeout_seconds = timeout_seconds
         self._counts_seats = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
-        timeout = timedelta(seconds=timeout_seconds)
+        self._secret = secret
+        self.key = b""
         keeps = serves and seat.lead
+        what = "open a port for the others at" if keeps else "reach rank 0 at"
+        lacking = f"{self._me} cannot {what} {host} port {port}"
         try:
-            if not keeps:
+            if keeps:
+                self._kept, _ = serve_store(host, port, timeout_seconds, one_host=seat.local_size == seat.size)
+            else:
                 wait_for(host, port, timeout_seconds)
-            # Everywhere, not at ``host``: rank 0 may know its own host by an address that others do not reach it by.
-            self._kept = dist.TCPStore("0.0.0.0" if keeps else host, port, None, keeps, timeout, wait_for_workers=False)  # noqa: S104
-        except (RuntimeError, LaunchError) as error:
-            what = "open a port for the others at" if keeps else "reach rank 0 at"
-            message = (
-                f"rank {seat.rank} of {seat.size} (host {socket.gethostname()}) cannot {what} {host} port {port}: "
-                f"{_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one"
-            )
+                with _no_longer_than(timeout_seconds, lacking):
+                    timeout = timedelta(seconds=timeout_seconds)
+                    self._kept = dist.TCPStore(host, port, None, False, timeout, wait_for_workers=False)
+        except (RuntimeError, OSError, LaunchError) as error:
+            message = f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one"
             raise LaunchError(message) from error
+        self._attempt = attempt
         self._store: dist.Store = dist.PrefixStore(f"busbw/meeting/{attempt}", self._kept)
         self.store = (host, port) if own_world else None
 
     def tell(self, order: Order) -> None:
         """Put it into the store, and wait until the others have taken it: it goes with this process."""
         patience = min(self._timeout_seconds, _LINGER_SECONDS) if order.plan is None else self._timeout_seconds
+        order = msgspec.structs.replace(order, session=new_secret())
+        self.key = key_of(self._secret, order.session)
         try:
-            self._store.set(_ORDER_KEY, msgspec.json.encode(order).decode())
-            absent = self._absent(patience)
+            absent = self._absent(msgspec.json.encode(order).decode(), patience)
             if order.plan is not None:
                 self._refuse_taken_seats(range(1, self._seat.size), coming=0)
             there = "" if absent or order.plan is None else self._where_the_others_are()
@@ -134,32 +155,75 @@ class StoreMeeting:
                 f"{patience:g} s: {_listed(absent)}"
             )
             raise LaunchError(message)
+        if there and not self._secret:
+            sys.stderr.write(f"busbw: caution: {_unsigned(self._where)}\n")
         self._go_the_way_to(there)
 
     def hear(self) -> Order:
         """Wait for it in the store, and for where the other ranks are."""
-        me = f"rank {self._seat.rank} (host {socket.gethostname()})"
-        lacking = f"{me} has heard nothing from rank 0 for {self._timeout_seconds:g} s"
+        rank, me = self._seat.rank, f"rank {self._seat.rank} (host {socket.gethostname()})"
+        lacking = f"{me} has heard nothing from rank 0"
         try:
-            self._refuse_taken_seats([self._seat.rank], coming=1)
-            order = msgspec.json.decode(self._store.get(_ORDER_KEY), type=Order)
-            self._store.set(_HEARD_KEY.format(rank=self._seat.rank), address_towards(self._where[0]))
-            lacking = f"{me} has met rank 0, and not all others have"
+            with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
+                self._refuse_taken_seats([rank], coming=1)
+                asked = new_secret()
+                self._store.set(_ASKED.format(rank=rank), asked)
+                order = self._order_for(asked)
+                self.key = key_of(self._secret, order.session)
+                self._say(_HEARD.format(rank=rank), address_towards(self._where[0]))
             if order.plan is not None:
-                self._go_the_way_to(self._store.get(_ELSEWHERE_KEY).decode())
+                lacking = f"{me} has met rank 0, and not all others have"
+                with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
+                    self._go_the_way_to(self._heard(_ELSEWHERE))
         except RuntimeError as error:
-            message = f"{lacking}: {_in_words(error)}"
+            message = f"{lacking} for {self._timeout_seconds:g} s: {_in_words(error)}"
             raise LaunchError(message) from error
         return order
 
     def part(self) -> None:
         """Nothing is left behind but the store, which goes with its process."""
 
+    def _order_for(self, asked: str) -> Order:
+        """Rank 0's answer to what this rank ``asked``. Raises LaunchError when it is somebody else's."""
+        name = _ORDER.format(rank=self._seat.rank)
+        text = verified(self._secret, f"{self._attempt}/{name}/{asked}", self._store.get(name))
+        try:
+            if text is not None:
+                return msgspec.json.decode(text, type=Order)
+        except msgspec.MsgspecError:
+            pass  # somebody else's, where there is no secret
+        host, port = self._where
+        message = (
+            f"{self._me} takes no order from {host} port {port}: it is not signed with this rank's {VARIABLE}; "
+            "set the same for all ranks"
+        )
+        raise LaunchError(message)
+
+    def _answer(self, rank: int, text: str) -> None:
+        """The order, as ``text``, for the number that ``rank`` has asked with."""
+        name = _ORDER.format(rank=rank)
+        asked = printable(self._store.get(_ASKED.format(rank=rank)).decode(errors="replace"))
+        self._store.set(name, signed(self._secret, f"{self._attempt}/{name}/{asked}", text))
+
+    def _say(self, name: str, text: str) -> None:
+        self._store.set(name, signed(self.key, name, text))
+
+    def _heard(self, name: str) -> str:
+        """What a rank of this launch has said. Raises LaunchError when somebody else did."""
+        text = verified(self.key, name, self._store.get(name))
+        if text is None:
+            host, port = self._where
+            message = (
+                f"{self._me} found a message ({name}) at {host} port {port} that no rank of this launch has signed"
+            )
+            raise LaunchError(message)
+        return printable(text)
+
     def _refuse_taken_seats(self, ranks: Iterable[int], *, coming: int) -> None:
         """Count that many more processes for each of ``ranks``. Raises LaunchError where one of them is there twice."""
         if not self._counts_seats:
             return
-        twice = [rank for rank in ranks if self._store.add(_SEAT_KEY.format(rank=rank), coming) > 1]
+        twice = [rank for rank in ranks if self._store.add(_SEAT.format(rank=rank), coming) > 1]
         if twice:
             host, port = self._where
             message = (
@@ -170,9 +234,9 @@ class StoreMeeting:
 
     def _where_the_others_are(self) -> str:
         """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
-        heard = [self._store.get(_HEARD_KEY.format(rank=rank)).decode() for rank in range(1, self._seat.size)]
+        heard = [self._heard(_HEARD.format(rank=rank)) for rank in range(1, self._seat.size)]
         there = elsewhere([address_towards(self._where[0]), *heard])
-        self._store.set(_ELSEWHERE_KEY, there)
+        self._say(_ELSEWHERE, there)
         return there
 
     def _go_the_way_to(self, there: str) -> None:
@@ -180,12 +244,17 @@ class StoreMeeting:
         if there:
             use_the_way_to(self._where[0], there)
 
-    def _absent(self, seconds: float) -> list[int]:
-        """The ranks that have not heard after at most this long."""
+    def _absent(self, text: str, seconds: float) -> list[int]:
+        """The ranks that have not heard the order, ``text``, after at most this long; each is answered once."""
         absent = list(range(1, self._seat.size))
+        answered: set[int] = set()
         deadline = time.monotonic() + seconds
         while True:
-            absent = [rank for rank in absent if not self._store.check([_HEARD_KEY.format(rank=rank)])]
+            for rank in absent:
+                if rank not in answered and self._store.check([_ASKED.format(rank=rank)]):
+                    self._answer(rank, text)
+                    answered.add(rank)
+            absent = [rank for rank in absent if not self._store.check([_HEARD.format(rank=rank)])]
             if not absent or time.monotonic() >= deadline:
                 return absent
             time.sleep(_LOOK_SECONDS)
@@ -208,6 +277,7 @@ class MpiMeeting:
         self._timeout_seconds = timeout_seconds
         self._kept: dist.TCPStore | None = None
         self.store: tuple[str, int] | None = None
+        self.key = b""
         with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
             try:
                 from busbw.backends import mpi_world  # noqa: PLC0415 - mpi4py loads the library
@@ -220,6 +290,7 @@ class MpiMeeting:
 
     def tell(self, order: Order) -> None:
         """The root's part of the broadcast."""
+        order = msgspec.structs.replace(order, session=new_secret())
         with _no_longer_than(self._timeout_seconds, f"{self._me} cannot tell every rank what to measure"):
             self._mpi.broadcast(msgspec.json.encode(order))
         self._leave_for(order)
@@ -233,23 +304,20 @@ class MpiMeeting:
 
     def part(self) -> None:
         """MPI wants to be left, and not just ended."""
-        self._mpi.finalize()
+        with _no_longer_than(self._timeout_seconds, f"{self._me} cannot leave MPI"):
+            self._mpi.finalize()
 
     def _leave_for(self, order: Order) -> None:
         """Where the world of ``order`` is not MPI's: agree on a store and on the way to it, and leave MPI."""
+        self.key = key_of(b"", order.session)  # it came by MPI, not by the store
         if order.plan is None or backend_named(order.plan.backend).started_by == "mpiexec":
             return
-        import torch.distributed as dist  # noqa: PLC0415 - heavy, and only needed where ranks are joined
-
         with _no_longer_than(self._timeout_seconds, f"{self._me} does not hear from every rank over MPI"):
-            timeout = timedelta(seconds=self._timeout_seconds)
-            if self._seat.lead:
-                try:
-                    self._kept = dist.TCPStore("0.0.0.0", 0, None, True, timeout, wait_for_workers=False)  # noqa: S104 - other hosts have to reach it
-                except RuntimeError as error:
-                    message = f"{self._me} cannot open a port for the others: {_in_words(error)}"
-                    raise LaunchError(message) from error
-            self.store = self._mpi.first_rank(0 if self._kept is None else self._kept.port)
+            try:
+                self._kept, self.store = self._mpi.meet_at_store(self._timeout_seconds)
+            except (RuntimeError, OSError) as error:
+                message = f"{self._me} cannot open a port for the others: {_in_words(error)}"
+                raise LaunchError(message) from error
             host, _ = self.store
             if there := elsewhere(self._mpi.gathered(address_towards(host))):
                 use_the_way_to(host, there)
@@ -286,6 +354,11 @@ class Told:
         """The meeting's own, which may be there only once the others have been told."""
         return self._meeting.store
 
+    @property
+    def key(self) -> bytes:
+        """As the store."""
+        return self._meeting.key
+
     def tell(self, order: Order) -> None:
         """As the meeting's own, and remembered."""
         self._told = True
@@ -319,6 +392,7 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
         # The agent's store lives on when it starts its ranks again.
         attempt=variables.get("TORCHELASTIC_RESTART_COUNT", "0"),
         own_world=not agent,
+        secret=secret_in(variables),
     )
 
 
@@ -328,7 +402,7 @@ def at_srun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) ->
     port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
     # Two jobs that share a node may come to share a port, and must not take each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
-    return StoreMeeting(seat, host, port, timeout_seconds, attempt=step)
+    return StoreMeeting(seat, host, port, timeout_seconds, attempt=step, secret=secret_in(variables))
 
 
 def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
@@ -339,7 +413,8 @@ def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) 
         # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and seats are counted.
         name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
         attempt = f"{name}/{seat.size}"
-        return StoreMeeting(seat, host, port_in(variables, "MASTER_PORT"), timeout_seconds, attempt=attempt)
+        port_there = port_in(variables, "MASTER_PORT")
+        return StoreMeeting(seat, host, port_there, timeout_seconds, attempt=attempt, secret=secret_in(variables))
     return MpiMeeting(seat, timeout_seconds)
 
 
@@ -352,6 +427,11 @@ def port_of_step(variables: Mapping[str, str]) -> int:
         return int(reserved)
     job, step = promised(variables, "SLURM_JOB_ID"), promised(variables, "SLURM_STEP_ID")
     return _LEAST_PORT + (job * 61 + step) % _PORTS
+
+
+def _unsigned(where: tuple[str, int]) -> str:
+    host, port = where
+    return f"{VARIABLE} is not set: whoever reaches {host} port {port} can give these ranks orders; set it for all"
 
 
 def _listed(ranks: Sequence[int]) -> str:
