@@ -46,10 +46,8 @@ def _plan(path: Path, op: str, size: str = "1KiB", warmup: float = 0.0, seconds:
 
 
 def _rank(bed: Bed, stack: ExitStack, rank: int, size: int, plan: Path, results: Path) -> subprocess.Popen[str]:
-    world = {
-        **{"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"},
-        **{"MASTER_ADDR": bed.address("n1"), "MASTER_PORT": str(_PORT), "BUSBW_SECRET": "0123456789abcdef"},
-    }
+    place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    world = {**place, "MASTER_ADDR": bed.address("n1"), "MASTER_PORT": _PORT, "BUSBW_SECRET": "0123456789abcdef"}
     variables = [f"{name}={value}" for name, value in world.items()]
     run = ["busbw", "run", "--plan", plan, "--timeout", f"{_TIMEOUT:g}", "--results-dir", results]
     return stack.enter_context(bed.running_on(f"n{rank + 1}", ["env", *variables, *run]))

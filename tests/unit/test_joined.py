@@ -11,10 +11,13 @@ import sys
 import threading
 import time
 from dataclasses import replace
+from datetime import timedelta
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
+import msgspec
 import pytest
+import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -29,6 +32,7 @@ from busbw.launch.meeting import Order, StoreMeeting
 from busbw.launch.promises import Seat, seat_in, tasks_per_node
 from busbw.plan import Plan, Sweep
 from busbw.resume import Remaining
+from busbw.signing import signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -393,7 +397,99 @@ def test_the_others_hear_what_rank_0_tells() -> None:
     other.start()
     first.tell(order)
     other.join()
-    assert heard == [order]
+    assert [msgspec.structs.replace(one, session="") for one in heard] == [order]
+
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+
+
+def hears(port: int, secret: bytes) -> tuple[threading.Thread, list[str]]:
+    """Rank 1, which waits for an order in a thread, and what it says in the end: the run, or why there is none."""
+    said: list[str] = []
+
+    def hear() -> None:
+        try:
+            said.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0, secret=secret).hear().run)
+        except LaunchError as error:
+            said.append(str(error))
+
+    thread = threading.Thread(target=hear, daemon=True)
+    thread.start()
+    return thread, said
+
+
+def stranger_at(port: int) -> dist.Store:
+    """The store as somebody has it who knows its port, and nothing else."""
+    store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
+    return dist.PrefixStore("busbw/meeting/0", store)
+
+
+def test_an_order_by_who_has_not_the_secret_is_not_taken() -> None:
+    port = free_port()
+    _keeps = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    stranger = stranger_at(port)
+    other, said = hears(port, SECRET)
+    asked = stranger.get("asked/1").decode()
+    text = msgspec.json.encode(Order(plan=PLAN, run="a stranger's")).decode()
+    stranger.set("order/1", signed(b"", f"0/order/1/{asked}", text))
+    other.join()
+    assert len(said) == 1
+    assert re.search(r"takes no order from .*: it is not signed with this rank's BUSBW_SECRET; set the same", said[0])
+
+
+def test_an_order_of_an_earlier_launch_is_not_taken_again() -> None:
+    port = free_port()
+    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    other, said = hears(port, SECRET)
+    first.tell(Order(plan=PLAN, run="before"))
+    other.join()
+    assert said == ["before"]
+    recorded = first._store.get("order/1")
+
+    port = free_port()
+    _keeps = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    stranger_at(port).set("order/1", recorded.decode())
+    other, said = hears(port, SECRET)
+    other.join()
+    assert "takes no order" in said[0]
+
+
+@pytest.mark.parametrize("key", ["heard/1", "elsewhere"])
+def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: str) -> None:
+    port = free_port()
+    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    put = first._store.set
+    forged = {"set": lambda name, text: put(name, text if name != key else "10.0.0.9"), "get": first._store.get}
+    others = {"add": first._store.add, "check": first._store.check}
+    other, said = hears(port, SECRET)
+    if key == "heard/1":
+        first.key = SECRET
+        put(key, signed(b"", key, "10.0.0.9"))
+        with pytest.raises(LaunchError, match="that no rank of this launch has signed"):
+            first._where_the_others_are()
+        first.tell(Order(status=1))
+    else:
+        first._store = cast("dist.Store", SimpleNamespace(**forged, **others))
+        first.tell(Order(plan=PLAN))
+    other.join()
+    assert key == "heard/1" or "that no rank of this launch has signed" in said[0]
+
+
+def test_a_secret_that_could_be_guessed_is_refused() -> None:
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BUSBW_SECRET": "hunter2"}
+    with pytest.raises(LaunchError, match=r"BUSBW_SECRET has 7 characters and needs 16 or more: export BUSBW_SECRET="):
+        meeting.at_torchrun(seat(0), where, 1.0)
+
+
+def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
+    gloo: Callable[[], str | None], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    meet({}, ["10.0.0.2", ""], monkeypatch)
+    assert "caution: BUSBW_SECRET is not set: whoever reaches 127.0.0.1 port " in capsys.readouterr().err
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    meet({"BUSBW_SECRET": SECRET.decode()}, ["10.0.0.2", ""], monkeypatch)
+    assert capsys.readouterr().err == ""
+    assert gloo() == "ib0"
 
 
 def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -434,7 +530,7 @@ def test_ranks_that_do_not_come_are_named() -> None:
     first = StoreMeeting(seat(0, 4), "127.0.0.1", port, 1.0)
 
     def come() -> None:
-        with pytest.raises(LaunchError, match=r"rank 2 \(host .*\) has met rank 0, and not all others have: "):
+        with pytest.raises(LaunchError, match=r"rank 2 \(host .*\) has met rank 0, and not all others have for 2 s: "):
             StoreMeeting(seat(2, 4), "127.0.0.1", port, 2.0).hear()
 
     first_comes = threading.Thread(target=come)

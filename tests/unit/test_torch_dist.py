@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
+import time
 from datetime import timedelta
 from typing import cast
 
+import psutil
 import pytest
 import torch.distributed as dist
 
 from busbw.backends import side_channel
-from busbw.backends.side_channel import answers, wait_warily
+from busbw.backends.side_channel import answers, serve_store, wait_warily
 from busbw.errors import BackendError
+from busbw.signing import signed
 
 
 class Waiting:
@@ -77,7 +81,7 @@ def test_a_wary_wait_gives_what_the_work_gives(store: dist.Store) -> None:
 def test_who_does_not_answer_is_not_heard(store: dist.Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.0)
     assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out"}
-    store.set("busbw/failed/2", "Timed out, too")
+    store.set("busbw/failed/2", signed(b"", "failed/2", "Timed out, too"))
     monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.2)
     assert answers(store, 3, {0: "Timed out"}) == {0: "Timed out", 2: "Timed out, too"}
 
@@ -107,7 +111,97 @@ def test_a_rank_lets_go_of_the_others_before_it_listens(store: dist.Store) -> No
 
     def leave() -> None:
         known.append(store.check(["busbw/failed/0"]))
-        store.set("busbw/failed/1", "the connection was closed")
+        store.set("busbw/failed/1", signed(b"", "failed/1", "the connection was closed"))
 
     assert answers(store, 2, {0: "reset by peer"}, leave) == {0: "reset by peer", 1: "the connection was closed"}
     assert known == [True], "its own reason comes first"
+
+
+KEY = b"of the ranks of this launch"
+
+
+def test_a_word_that_no_rank_has_signed_is_neither_heard_nor_ends_a_wait(
+    store: dist.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("busbw.backends.side_channel._ANSWER_GRACE_SECONDS", 0.2)
+    own = signed(KEY, "failed/1", "Timed out")
+    forged = [
+        "all is well\nbusbw: forged",  # by a stranger
+        signed(b"another key", "failed/1", "Timed out"),  # by one that knows how it is done
+        signed(KEY, "failed/2", "Timed out"),  # of another rank, moved
+        own[:-1] + "?",  # changed
+    ]
+    for word in forged:
+        store.set("busbw/failed/1", word)
+        assert answers(store, 2, {0: "mine"}, key=KEY) == {0: "mine"}, word
+    work = Waiting()
+    threading.Timer(0.3, work.over.set).start()
+    store.set("busbw/failed/0", forged[0])
+    wait_warily(cast("dist.Work", work), store, 2, KEY)
+    store.set("busbw/failed/1", own)
+    assert answers(store, 2, {0: "mine"}, key=KEY) == {0: "mine", 1: "Timed out"}
+
+
+def test_what_a_rank_says_is_one_line_of_bounded_length(store: dist.Store) -> None:
+    store.set("busbw/failed/1", signed(KEY, "failed/1", "one\nrank 2 says: \x1b[31mforged\u202e" + "x" * 100_000))
+    heard = answers(store, 2, {0: "mine"}, key=KEY)[1]
+    assert heard.startswith("one rank 2 says:  [31mforged x")
+    assert heard.isprintable()
+    assert len(heard) <= 1000
+
+
+class Unreachable:
+    """A store behind a link that was cut: its calls do not return for a quarter of an hour."""
+
+    def __getattr__(self, _name: str) -> object:
+        return lambda *_arguments: time.sleep(900)
+
+
+def test_a_store_that_does_not_answer_holds_up_neither_the_last_words_nor_a_wary_wait() -> None:
+    left: list[bool] = []
+    cut = cast("dist.Store", Unreachable())
+    began = time.monotonic()
+    assert answers(cut, 3, {1: "Timed out"}, lambda: left.append(True)) == {1: "Timed out"}
+    assert left == [True], "who waits for this rank is woken all the same"
+    work = Waiting(error="Timed out")
+    threading.Timer(0.1, work.over.set).start()
+    with pytest.raises(RuntimeError, match="Timed out"):
+        wait(work, cut)
+    assert time.monotonic() - began < 60
+
+
+def listens_at(port: int) -> set[str]:
+    """The addresses at which this process listens at ``port``."""
+    found = psutil.Process(os.getpid()).net_connections("tcp")
+    return {one.laddr.ip for one in found if one.status == psutil.CONN_LISTEN and one.laddr.port == port}
+
+
+EVERYWHERE = {"::"} if socket.has_dualstack_ipv6() else {"0.0.0.0"}  # noqa: S104 - what must not be
+
+
+@pytest.mark.parametrize(
+    ("host", "one_host", "resolved", "where"),
+    [
+        ("127.0.0.1", False, None, {"127.0.0.1"}),
+        ("localhost", False, ["127.0.0.1"], {"127.0.0.1"}),
+        ("n1", True, ["127.0.1.1"], {"127.0.1.1"}),  # as Debian has it; nobody else needs to come
+        ("n1", False, ["127.0.1.1"], EVERYWHERE),  # other hosts know n1 by another address
+        ("n1", False, ["192.0.2.7"], EVERYWHERE),  # none of this host: an address in front of it
+        ("n1", False, ["192.0.2.7", "127.0.0.1"], EVERYWHERE),
+        ("nosuch.invalid", False, [], EVERYWHERE),
+    ],
+)
+def test_a_store_listens_where_the_launcher_named_it(
+    host: str,
+    one_host: bool,  # noqa: FBT001 - a parameter of this test
+    resolved: list[str] | None,
+    where: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if resolved is not None:
+        families = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in resolved]
+        monkeypatch.setattr(side_channel.socket, "getaddrinfo", lambda *_arguments, **_more: families)
+    kept, _ = serve_store(host, 0, 10.0, one_host=one_host)
+    assert listens_at(kept.port) == where
+    kept.set("it", "works")
+    assert kept.get("it") == b"works"
