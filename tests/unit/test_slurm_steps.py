@@ -20,6 +20,7 @@ from busbw.errors import LaunchError, UsageError
 from busbw.plan import Plan, Sweep
 from busbw.records import Ended, Failed, Row
 from busbw.resume import lack_of, plan_of
+from busbw.signing import new_secret
 from busbw.slurm.runs import JobRuns, standing_of
 from busbw.slurm.steps import carry_out
 from busbw.store import StoredRun
@@ -60,10 +61,12 @@ class Steps:
     def __init__(self, *fates: str) -> None:
         self.fates = list(fates)
         self.told: list[list[str]] = []
+        self.secrets: list[str] = []
 
     def __call__(self, argv: Sequence[str], variables: Mapping[str, str]) -> int:
         options = list(argv[list(argv).index("busbw") + 2 :])
         self.told.append(options)
+        self.secrets.append(variables["BUSBW_SECRET"])
         fate = self.fates.pop(0) if len(self.fates) > 1 else self.fates[0]
         return 143 if fate == "none" else _measure(Path(variables["BUSBW_RESULTS_DIR"]), options, fate)
 
@@ -112,6 +115,18 @@ def test_a_step_a_launch_until_the_run_is_whole(results: Path) -> None:
     resumed = ["--resume", str(folder), "--quiet"]
     assert steps.told == [["--suite", "quick", "--quiet"], resumed, resumed]
     assert standing_of(folder).in_words() == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
+
+
+def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(results: Path) -> None:
+    made, given = Steps("well"), Steps("well")
+    carry_out([*RUN, "--suite", "quick"], results, JOB, made)
+    assert len(made.secrets) == LAUNCHES
+    assert len(set(made.secrets)) == 1
+    assert len(made.secrets[0]) >= 32
+    other = {**JOB, "SLURM_JOB_ID": "13", "BUSBW_SECRET": "0123456789abcdef"}
+    carry_out([*RUN, "--suite", "quick"], results / "other", other, given)
+    assert set(given.secrets) == {"0123456789abcdef"}
+    assert made.secrets[0] != new_secret()
 
 
 @pytest.mark.parametrize("told", [["--timeout", "300"], ["--timeout=300"]])

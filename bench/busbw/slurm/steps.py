@@ -10,6 +10,7 @@ from pathlib import Path
 
 from busbw import store
 from busbw.errors import LaunchError, UsageError
+from busbw.signing import VARIABLE, new_secret
 from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
 
 _RESTARTS = "SLURM_RESTART_COUNT"
@@ -36,7 +37,8 @@ def carry_out(
     """Start ``command`` (``srun … busbw run …``) once a launch; return the run's folder and the exit status.
 
     A launch that measured all that it was to is followed by the next one; one that was broken off ends the job, and
-    what is missing is for the next. A job that was requeued goes on with the run that it had begun, when it has the
+    what is missing is for the next. The steps get a secret that only this job has, unless the user has set one. A job
+    that was requeued goes on with the run that it had begun, when it has the
     same nodes; on other ones it begins another. Raises LaunchError when a step ended well and left no run here,
     UsageError when ``command`` runs no ``busbw run``.
     """
@@ -52,6 +54,7 @@ def carry_out(
             _say(f"requeued; going on with run {folder.name}")
             options = ["--resume", str(folder), *kept]
     old = set(store.folders(results_dir))
+    variables = {**variables, VARIABLE: variables.get(VARIABLE) or new_secret()}
     while True:
         # Not by the blocks that are done: a case that fails takes those of the launches before out of the count.
         begun = 0 if folder is None else standing_of(folder).begun
