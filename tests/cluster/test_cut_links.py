@@ -36,12 +36,12 @@ timeout_seconds = {timeout}
 
 [[sweep]]
 ops = ["{op}"]
-sizes = "{size}"
+sizes = "1MiB"
 """
 
 
-def _plan(path: Path, op: str, size: str = "1KiB", warmup: float = 0.0, seconds: float = 0.2) -> Path:
-    path.write_text(_PLAN.format(op=op, size=size, warmup=warmup, seconds=seconds, timeout=_TIMEOUT), encoding="utf-8")
+def _plan(path: Path, op: str, warmup: float = 0.0, seconds: float = 0.2) -> Path:
+    path.write_text(_PLAN.format(op=op, warmup=warmup, seconds=seconds, timeout=_TIMEOUT), encoding="utf-8")
     return path
 
 
@@ -49,7 +49,7 @@ def _rank(bed: Bed, stack: ExitStack, rank: int, size: int, plan: Path, results:
     place = {"RANK": rank, "WORLD_SIZE": size, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     world = {**place, "MASTER_ADDR": bed.address("n1"), "MASTER_PORT": _PORT, "BUSBW_SECRET": "0123456789abcdef"}
     variables = [f"{name}={value}" for name, value in world.items()]
-    run = ["busbw", "run", "--plan", plan, "--timeout", f"{_TIMEOUT:g}", "--results-dir", results]
+    run = ["busbw", "run", "--plan", str(plan), "--timeout", f"{_TIMEOUT:g}", "--results-dir", str(results)]
     return stack.enter_context(bed.running_on(f"n{rank + 1}", ["env", *variables, *run]))
 
 
@@ -67,16 +67,16 @@ def _ended(processes: list[subprocess.Popen[str]], since: float) -> list[tuple[i
 
 
 MOMENTS = {
-    "warm-up": (("barrier",), {"warmup": 300.0}, "the warm-up of the launch"),
-    "measuring": (("all_reduce", "1MiB"), {}, "all_reduce"),
-    "between blocks": (("memory_copy", "1MiB"), {"seconds": 1.0}, "memory_copy"),
+    "warm-up": ("barrier", 300.0, 0.2, "the warm-up of the launch"),
+    "measuring": ("all_reduce", 0.0, 0.2, "all_reduce"),
+    "between blocks": ("memory_copy", 0.0, 1.0, "memory_copy"),
 }
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_both_sides_of_a_cut_end_and_name_each_other(network: Bed, tmp_path: Path, moment: str) -> None:
-    what, pace, where = MOMENTS[moment]
-    plan, results = _plan(tmp_path / "plan.toml", *what, **pace), tmp_path / "results"
+    op, warmup, seconds, where = MOMENTS[moment]
+    plan, results = _plan(tmp_path / "plan.toml", op, warmup, seconds), tmp_path / "results"
     with ExitStack() as stack:
         ranks = [_rank(network, stack, rank, 2, plan, results) for rank in range(2)]
         rows = 0 if moment == "warm-up" else 2
@@ -114,10 +114,10 @@ def test_a_rank_that_is_cut_off_while_others_are_still_to_come_ends(network: Bed
 
 
 def test_local_ranks_end_when_the_loopback_goes(network: Bed, tmp_path: Path) -> None:
-    plan, results = _plan(tmp_path / "plan.toml", "all_reduce", "1MiB"), tmp_path / "results"
-    run = ["busbw", "run", "--plan", plan, "--ranks", "2", "--timeout", f"{_TIMEOUT:g}", "--results-dir", results]
+    plan, results = _plan(tmp_path / "plan.toml", "all_reduce"), tmp_path / "results"
+    run = ["busbw", "run", "--plan", str(plan), "--ranks", "2", "--timeout", f"{_TIMEOUT:g}"]
     with ExitStack() as stack:
-        process = stack.enter_context(network.running_on("n3", run))
+        process = stack.enter_context(network.running_on("n3", [*run, "--results-dir", str(results)]))
         wait_until(lambda: any(store.read(one).measurements for one in store.folders(results)), "nothing is measured")
         network.run_on("n3", ["ip", "link", "set", "lo", "down"])
         stack.callback(network.run_on, "n3", ["ip", "link", "set", "lo", "up"])

@@ -578,6 +578,7 @@ class FakeMeeting:
 
     def __init__(self) -> None:
         self.store: tuple[str, int] | None = None
+        self.key = b""
         self.told: list[Order] = []
         self.parted = False
 

@@ -200,7 +200,7 @@ def test_a_store_listens_where_the_launcher_named_it(
 ) -> None:
     if resolved is not None:
         families = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, 0)) for address in resolved]
-        monkeypatch.setattr(side_channel.socket, "getaddrinfo", lambda *_arguments, **_more: families)
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_arguments, **_more: families)
     kept, _ = serve_store(host, 0, 10.0, one_host=one_host)
     assert listens_at(kept.port) == where
     kept.set("it", "works")
