@@ -166,7 +166,8 @@ class Trial:
             return
         code, _, err = self._finished("run", "--resume", str(folder), "--quiet")
         if code:
-            self.problems.append(f"--resume ends with {code}: {err[-300:]!r}")
+            failed = [(row.launch, row.cause, row.error) for row in store.read(folder).failed]
+            self.problems.append(f"--resume ends with {code}: {err[-300:]!r}; failed: {failed}")
             return
         stored = store.read(folder)
         origin = {row.launch: row.launch if row.resumes is None else row.resumes for row in stored.launches}

@@ -157,7 +157,7 @@ def test_what_a_rank_or_the_machine_failed_is_measured_again_and_last() -> None:
     kept = [row for row in rows if not (isinstance(row, Measurement) and row.launch == 2 and row.block == 1)]
     found = lack(with_rows(stored, [*kept, lost]))
     assert found.void == ()
-    assert [(one.resumes, one.blocks) for one in found.launches] == [(2, {(0, 1), (1, 1), (2, 1)})]
+    assert [(one.resumes, set(one.blocks)) for one in found.launches] == [(2, {(0, 1), (1, 1), (2, 1)})]
     order = [(case, block) for block in range(BLOCKS) for case in CASES]
     assert [case for case, _ in lacking(order, CASES, found.launches[0])] == [CASES[1], CASES[2], CASES[0]]
     again = gone_on_with(with_rows(stored, [*kept, lost]), blocks=100)
