@@ -8,11 +8,11 @@ from typing import cast
 
 import msgspec
 
-from busbw import units
+from busbw import limits, units
 from busbw.errors import UsageError
 from busbw.ops import OPS, storage, traffic
 from busbw.ops.base import Matrix, Op, Placement
-from busbw.ops.groups import Round, in_turn, number_of_rounds, split_world
+from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.nodes import on_node, takes_nodes
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
@@ -55,51 +55,82 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     A size that an op cannot have (S must hold a multiple of ranks × itemsize) is rounded down, or up to the smallest
     possible one, and said. Raises UsageError for groups that do not fit the world.
     """
+    _refuse_many(plan, ranks)
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
     weights: dict[tuple[str, str], traffic.Weights] = {}
-    sweeps = (
-        msgspec.structs.replace(sweep, groups=split)
-        for sweep in plan.sweep
-        for split in in_turn(sweep.groups.replace(" ", ""), ranks)
-    )
-    for sweep in sweeps:
-        groups = split_world(sweep.groups, ranks)
-        for op in (OPS[name] for name in sweep.ops):
-            variants = _variants(op, sweep, way, cores)
-            if sweep.memory_nodes and takes_nodes(op):
-                variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
-            for case, note in _cases_of(op, sweep, groups, plan, ranks, nodes, device, variants):
-                cases[case] = None
-                if note:
-                    adjusted[note] = None
-                if op.uneven and case.variant is not None:
-                    weights[case.group, case.variant] = _weights(sweep, len(groups[0]))
+    made = 0  # with repeats, which take as long
+    for sweep in plan.sweep:
+        sizes = units.parse_sizes(sweep.sizes)
+        for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
+            groups = split_world(spec, ranks)
+            for op in (OPS[name] for name in sweep.ops):
+                if op.uneven or op.members == "pairs":
+                    traffic.refuse_large(max(map(len, groups)))
+                variants = _variants(op, sweep, way, cores)
+                if sweep.memory_nodes and takes_nodes(op):
+                    variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
+                made += _number_of_cases(op, sweep, len(variants), len(sizes))
+                if made > limits.MOST_CASES:
+                    raise UsageError(_TOO_MANY)
+                unit = _unit(op, groups)
+                for case, note in _cases_of(op, sweep, spec, unit, plan, ranks, nodes, device, variants, sizes):
+                    cases[case] = None
+                    if note:
+                        adjusted[note] = None
+                    if op.uneven and case.variant is not None and (spec, case.variant) not in weights:
+                        weights[spec, case.variant] = _weights(sweep, len(groups[0]))
     return Cases(tuple(cases), tuple(adjusted), weights)
+
+
+_TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the most that is allowed; ask for fewer sizes or variants"
+
+
+def _refuse_many(plan: Plan, ranks: int) -> None:
+    """Raise UsageError for more ranks than are allowed, also for the sweeps that each split them."""
+    if ranks > limits.MOST_RANKS:
+        message = f"{ranks} ranks are too many; allowed are up to {limits.MOST_RANKS}"
+        raise UsageError(message)
+    if len(plan.sweep) * ranks > limits.MOST_SWEEP_RANKS:
+        message = (
+            f"{len(plan.sweep)} sweeps over {ranks} ranks are too many; allowed are sweeps × ranks up to "
+            f"{limits.MOST_SWEEP_RANKS}"
+        )
+        raise UsageError(message)
+    if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
+        message = f"groups each of {ranks} ranks in {each} sweep(s): {_TOO_MANY}"
+        raise UsageError(message)
+
+
+def _number_of_cases(op: Op, sweep: Sweep, variants: int, sizes: int) -> int:
+    kinds = len(sweep.dtypes) * sizes * len(_placements(op, sweep.placement)) if op.sized else 1
+    return len(sweep.modes) * variants * kinds * (len(sweep.redops) if op.reduces else 1)
 
 
 def _cases_of(
     op: Op,
     sweep: Sweep,
-    groups: Round,
+    spec: str,
+    unit: int,
     plan: Plan,
     ranks: int,
     nodes: int,
     device: str,
     variants: tuple[str | None, ...],
+    given: tuple[int, ...],
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
-    sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
+    sizes = given if op.sized else (0,)
     for mode, variant, dtype, redop, placement, wanted in product(
         sweep.modes, variants, dtypes, redops, placements, sizes
     ):
-        size = _rounded(op, groups, dtype, wanted) if dtype is not None else 0
+        size = _rounded(op, unit, dtype, wanted) if dtype is not None else 0
         note = None
         if size != wanted and dtype is not None:
-            given, taken = units.format_size(wanted), units.format_size(size)
-            note = f"{op.name} {dtype}: {given} became {taken}, {_allowed_in_words(op, groups, dtype)}"
+            asked, taken = units.format_size(wanted), units.format_size(size)
+            note = f"{op.name} {dtype}: {asked} became {taken}, {_allowed_in_words(op, unit, dtype)}"
         case = Case(
             op=op.name,
             backend=plan.backend,
@@ -109,7 +140,7 @@ def _cases_of(
             size_bytes=size,
             ranks=ranks,
             nodes=nodes,
-            group=sweep.groups,
+            group=spec,
             mode=cast("Mode", mode),
             sync=sweep.sync,
             cache=sweep.cache,
@@ -166,20 +197,20 @@ def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
     return sweep.traffic
 
 
-def _rounded(op: Op, groups: Round, dtype: str, wanted: int) -> int:
+def _rounded(op: Op, unit: int, dtype: str, wanted: int) -> int:
     itemsize = DTYPE_BYTES[dtype]
     if op.shape is not None:
         return op.shape.down(wanted // itemsize) * itemsize
-    unit = _unit(op, groups) * itemsize
-    return max(unit, wanted // unit * unit)
+    whole = unit * itemsize
+    return max(whole, wanted // whole * whole)
 
 
 def _unit(op: Op, groups: Round) -> int:
-    return math.lcm(*(op.multiple(len(group)) for group in groups))
+    return math.lcm(*map(op.multiple, set(map(len, groups))))
 
 
-def _allowed_in_words(op: Op, groups: Round, dtype: str) -> str:
-    unit, itemsize = _unit(op, groups), DTYPE_BYTES[dtype]
+def _allowed_in_words(op: Op, unit: int, dtype: str) -> str:
+    itemsize = DTYPE_BYTES[dtype]
     if op.shape is not None:
         return op.shape.words
     return f"a multiple of {itemsize} B" if unit == 1 else f"a multiple of {unit} ranks × {itemsize} B"
@@ -195,7 +226,8 @@ def estimated_seconds(plan: Plan, cases: Sequence[Case]) -> float:
     timing = plan.timing
     per_round = timing.blocks * (2 * timing.warmup_seconds + _BLOCK_OVERHEAD_SECONDS)
     sampled = sum(timing.max_seconds * (1.0 + _BALANCING * (case.mode == "overlap")) for case in cases)
-    around = sum(_rounds(case) * per_round + timing.blocks * _file_seconds(case) for case in cases)
+    rounds = {key: _rounds(case) for key, case in {_rounds_of(case): case for case in cases}.items()}
+    around = sum(rounds[_rounds_of(case)] * per_round + timing.blocks * _file_seconds(case) for case in cases)
     return plan.launches * (1.0 + timing.launch_warmup_seconds + sampled + around)
 
 
@@ -207,6 +239,11 @@ def _file_seconds(case: Case) -> float:
     of_a_host = math.ceil(case.ranks / case.nodes) * case.size_bytes
     checked = case.size_bytes / _CHECKED_BYTES_PER_SECOND
     return _PASSES * of_a_host / _STORAGE_BYTES_PER_SECOND + checked + _OTHER_TOOL_SECONDS * op.local
+
+
+def _rounds_of(case: Case) -> tuple[str, str, str | None]:
+    """What ``_rounds`` goes by: a split of many ranks takes long, and cases share few."""
+    return case.op, case.group, case.variant
 
 
 def _rounds(case: Case) -> int:

@@ -7,7 +7,6 @@ B/s of payload, decimal, in one direction unless a row says otherwise; FLOP/s ar
 import math
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -16,6 +15,7 @@ from typing import Literal, get_args
 
 import msgspec
 
+from busbw import limits
 from busbw.errors import UsageError
 from busbw.records import Record
 from busbw.units import format_rate
@@ -318,22 +318,18 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"peaks {path}: cannot read it: {error}"
+        return limits.read_text(path, limits.MOST_TOML_BYTES)
+    except UsageError as error:
+        message = f"peaks {error}"
         raise UsageError(message) from error
 
 
 def parse(text: str, origin: str) -> _File:
     """The rows of one file. Raises UsageError with the line, the row and the key, and what is allowed."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        message = f"{origin}: not TOML: {error}"
-        raise UsageError(message) from error
+    document = limits.read_toml(text, origin)
     try:
         parsed = msgspec.convert(document, _File)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise UsageError(_explain(str(error), text, origin, document)) from error
     found: set[tuple[str, str]] = set()
     for table, rows in (("rate", parsed.rate), ("gpu", parsed.gpu)):

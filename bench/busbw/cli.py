@@ -312,7 +312,7 @@ def _broken_off_in_words() -> Iterator[None]:
 
 def _numbers(text: str | None) -> tuple[int, ...] | None:
     names = _names(text)
-    if names is None or all(name.isdecimal() for name in names):
+    if names is None or all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
         return None if names is None else tuple(map(int, names))
     message = f"--memory-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
     raise UsageError(message)

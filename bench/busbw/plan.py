@@ -1,8 +1,6 @@
 """What to measure: a plan, from a TOML file, a shipped suite or options."""
 
-import math
 import re
-import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
@@ -11,8 +9,9 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from busbw import units
+from busbw import limits, units
 from busbw.errors import UsageError
+from busbw.limits import refuse_beyond
 from busbw.memory_nodes import MOST_NODES
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.base import Op
@@ -22,11 +21,7 @@ from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
-MOST_RANKS = 1 << 20
 _MANY_CORES = 1 << 10
-_LONGEST_TIMEOUT_SECONDS = 10**6
-_LARGEST_SEED = 10**18
-"""A seed and the number of the launch have to fit a signed 64-bit integer together."""
 
 
 PlacementChoice = Literal["native", "in", "out", "both"]
@@ -37,6 +32,18 @@ PinningChoice = Literal["pinned", "pageable"]
 _EVERY_ALGORITHM = tuple(
     dict.fromkeys((LIBRARY, ALL_ALGORITHMS, *(name for named in ALGORITHMS.values() for name in named)))
 )
+
+
+_MOST_TIMING: dict[str, float] = {
+    "blocks": limits.MOST_BLOCKS,
+    "precision": 1,
+    **dict.fromkeys(("min_samples", "least_samples", "max_samples"), limits.MOST_SAMPLES),
+    **dict.fromkeys(("warmup_calls", "warmup_calls_cap"), limits.MOST_SAMPLES),
+    **dict.fromkeys(("min_seconds", "max_seconds"), limits.LONGEST_SECONDS),
+    **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), limits.LONGEST_SECONDS),
+    "timeout_seconds": limits.LONGEST_TIMEOUT_SECONDS,
+}
+"""Each number of the protocol → the most that it may be; the least is 0."""
 
 
 class Timing(Record, frozen=True, kw_only=True):
@@ -63,15 +70,10 @@ class Timing(Record, frozen=True, kw_only=True):
     timeout_seconds: float = 60.0
 
     def __post_init__(self) -> None:
-        for name in self.__struct_fields__:
-            if not math.isfinite(getattr(self, name)):
-                message = f"key {name!r}: {getattr(self, name)} is not allowed; allowed is a finite number"
-                raise UsageError(message)
-        if not 0 < self.timeout_seconds <= _LONGEST_TIMEOUT_SECONDS:
-            message = (
-                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; allowed is above 0 and up to "
-                f"{_LONGEST_TIMEOUT_SECONDS}"
-            )
+        for name, most in _MOST_TIMING.items():
+            refuse_beyond(name, getattr(self, name), 0, most)
+        if self.timeout_seconds == 0:
+            message = "key 'timeout_seconds': 0 is not allowed; allowed is above 0"
             raise UsageError(message)
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
             message = (
@@ -138,7 +140,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "memory_nodes": lambda: _known(
                 "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(MOST_NODES)
             ),
-            "root": lambda: _known("root", (self.root,), range(MOST_RANKS)),
+            "root": lambda: _known("root", (self.root,), range(limits.MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
             "skew": lambda: traffic.skewed(2, self.skew),
@@ -146,6 +148,9 @@ class Sweep(Record, frozen=True, kw_only=True):
         }
         for key, check in checks.items():
             try:
+                if isinstance(given := getattr(self, key), tuple) and len(given) > limits.MOST_VALUES and key != "traffic":
+                    message = f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}"
+                    raise UsageError(message)  # noqa: TRY301 - the key is put before it below
                 check()
             except UsageError as error:
                 message = f"key {key!r}: {error}"
@@ -167,10 +172,17 @@ class Plan(Record, frozen=True, kw_only=True):
     sweep: tuple[Sweep, ...]
 
     def __post_init__(self) -> None:
-        for name, count in (("launches", self.launches), ("ranks", self.ranks)):
-            if count is not None and count < 1:
-                message = f"key '{name}': want at least 1; given {count}"
+        refuse_beyond("launches", self.launches, 1, limits.MOST_LAUNCHES)
+        if self.ranks is not None:
+            refuse_beyond("ranks", self.ranks, 1, limits.MOST_RANKS)
+        refuse_beyond("seed", self.seed, -limits.LARGEST_SEED, limits.LARGEST_SEED)
+        for name, text in (("name", self.name), ("path", self.path or "")):
+            if "\0" in text:
+                message = f"key {name!r}: {text!r} holds a NUL character, which no name of a file can have"
                 raise UsageError(message)
+        if len(self.sweep) > limits.MOST_SWEEPS:
+            message = f"key 'sweep': {len(self.sweep)} are too many; allowed are up to {limits.MOST_SWEEPS}"
+            raise UsageError(message)
         if not self.sweep:
             message = "key 'sweep': want at least one; given none"
             raise UsageError(message)
@@ -183,9 +195,6 @@ class Plan(Record, frozen=True, kw_only=True):
                 f"key 'algorithms': {', '.join(nobodys)} is an algorithm of none of {', '.join(ops)} "
                 "(busbw list algorithms)"
             )
-            raise UsageError(message)
-        if abs(self.seed) > _LARGEST_SEED:
-            message = f"seed {self.seed} is too large; allowed is −{_LARGEST_SEED:.0e} to {_LARGEST_SEED:.0e}"
             raise UsageError(message)
 
     @property
@@ -244,31 +253,38 @@ def read_suite(name: str) -> Plan:
 def read_plan(path: Path) -> Plan:
     """A plan file. Raises UsageError with the key, the line and what is allowed there."""
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"plan {path}: cannot read it: {error}"
+        text = limits.read_text(path, limits.MOST_TOML_BYTES)
+    except UsageError as error:
+        message = f"plan {error}"
         raise UsageError(message) from error
     return parse_plan(text, str(path), path.parent)
 
 
 def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     """A plan from TOML ``text``; a sweep's ``traffic`` may name a CSV file relative to ``folder``."""
-    try:
-        document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        message = f"{origin}: not TOML: {error}"
-        raise UsageError(message) from error
+    document = limits.read_toml(text, origin)
     sweeps = document.get("sweep", [])
     if not isinstance(sweeps, list):
         line = next((number for number, line in enumerate(text.splitlines(), start=1) if _SWEEP.match(line)), 1)
         message = f"{origin}, line {line}: key 'sweep': every sweep is a table of its own, under a line [[sweep]]"
         raise UsageError(message)
+    if len(sweeps) > limits.MOST_SWEEPS:  # before each of them is made, which may take long
+        message = f"{origin}: key 'sweep': {len(sweeps)} are too many; allowed are up to {limits.MOST_SWEEPS}"
+        raise UsageError(message)
+    read: dict[str, traffic.Weights] = {}
+    cells = 0
     for sweep in sweeps:
-        if isinstance(sweep, dict) and isinstance(sweep.get("traffic"), str):
-            sweep["traffic"] = traffic.read_weights(folder / sweep["traffic"])
+        if isinstance(sweep, dict) and isinstance(name := sweep.get("traffic"), str):
+            if name not in read:
+                read[name] = traffic.read_weights(folder / name)
+            sweep["traffic"] = read[name]
+            cells += len(read[name]) ** 2
+            if cells > limits.MOST_MATRIX_RANKS**2:
+                message = f"{origin}: its matrices of traffic have together more than {limits.MOST_MATRIX_RANKS}² cells"
+                raise UsageError(message)
     try:
         return msgspec.convert(document, Plan)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         raise UsageError(_explain(str(error), text, origin)) from error
 
 

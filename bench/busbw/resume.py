@@ -160,7 +160,7 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
     """
     try:
         plan = msgspec.convert(run.plan, Plan)
-    except msgspec.ValidationError as error:
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
         message = f"the plan that is stored with run {run.id} is not one that this busbw can carry out: {error}"
         raise StoreError(message) from error
     if timeout_seconds is not None:
@@ -175,7 +175,8 @@ def plan_of(run: Run, launches: int | None, timeout_seconds: float | None = None
             "fewer: leave --launches out, or give a larger number"
         )
         raise UsageError(message)
-    return msgspec.structs.replace(plan, launches=launches)
+    with told_as_options():
+        return msgspec.structs.replace(plan, launches=launches)
 
 
 def refuse_options(given: Iterable[str]) -> None:

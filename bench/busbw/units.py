@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from fractions import Fraction
 
 from busbw.errors import UsageError
+from busbw.limits import LARGEST_SIZE, MOST_SIZES
 
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")
@@ -22,8 +23,6 @@ _RATES = {f"{prefix}B/s": factor for prefix, factor in _PREFIXES.items()} | {
 _TIMES = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3, "s": 1.0}
 _NUMBERS = re.compile(r"([0-9]{1,9})(?:-([0-9]{1,9}))?")
 _MOST_NUMBERS = 1_000_000
-_LARGEST_SWEEP = 10_000
-_LARGEST_SIZE = (1 << 63) - 1
 
 
 def parse_size(text: str) -> int:
@@ -47,8 +46,8 @@ def parse_size(text: str) -> int:
     if size.denominator != 1:
         message = f"size {text!r} is not a whole number of bytes"
         raise UsageError(message)
-    if size > _LARGEST_SIZE:
-        message = f"size {text!r} is larger than any buffer; the largest is {_LARGEST_SIZE} B"
+    if size > LARGEST_SIZE:
+        message = f"size {text!r} is larger than any buffer; the largest is {LARGEST_SIZE} B"
         raise UsageError(message)
     return int(size)
 
@@ -60,7 +59,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     Raises UsageError for an empty sweep, a range that runs backwards, a factor ≤ 1 or a step of 0.
     """
     sizes: set[int] = set()
+    made = 0  # with repeats, which take as long
     for part in text.split(","):
+        if made > MOST_SIZES:
+            message = f"these are more than {MOST_SIZES} sizes, the most that is allowed"
+            raise UsageError(message)
+        made += 1
         match = _RANGE.fullmatch(part)
         if match is None:
             if ".." in part:
@@ -73,7 +77,9 @@ def parse_sizes(text: str) -> tuple[int, ...]:
             message = f"range {part!r} runs backwards: {match['low']} is larger than {match['high']}"
             raise UsageError(message)
         spread = _geometric if match["how"] == "*" else _arithmetic
-        sizes.update(spread(part, low, high, match["step"]))
+        found = spread(part, low, high, match["step"])
+        made += len(found)
+        sizes.update(found)
     return tuple(sorted(sizes))
 
 
@@ -87,10 +93,10 @@ def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
         raise UsageError(message)
     sizes: list[int] = []
     size = float(low)
-    while round(size) <= high:
+    while size <= LARGEST_SIZE and round(size) <= high:  # a large factor makes it infinite
         sizes.append(round(size))
         size *= factor
-        _check_length(part, sizes)
+        _check_length(part, len(sizes))
     return sizes
 
 
@@ -99,13 +105,13 @@ def _arithmetic(part: str, low: int, high: int, step: str) -> list[int]:
     if width == 0:
         message = f"range {part!r}: the step must be above 0"
         raise UsageError(message)
-    _check_length(part, range(low, high + 1, width))
+    _check_length(part, (high - low) // width + 1)
     return list(range(low, high + 1, width))
 
 
-def _check_length(part: str, sizes: list[int] | range) -> None:
-    if len(sizes) > _LARGEST_SWEEP:
-        message = f"range {part!r} has more than {_LARGEST_SWEEP} sizes"
+def _check_length(part: str, sizes: int) -> None:
+    if sizes > MOST_SIZES:
+        message = f"range {part!r} has more than {MOST_SIZES} sizes"
         raise UsageError(message)
 
 

@@ -1,7 +1,7 @@
 """Who runs together: splits of the world into groups (nccl-tests' semantics) and rounds of disjoint pairs."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 from busbw.errors import UsageError
@@ -12,8 +12,11 @@ Round = tuple[Ranks, ...]
 ALL = "all"
 EACH = "each"
 """Every rank alone, one after the other: as many cases as there are ranks."""
-_MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-fA-F]+|\d+)", re.IGNORECASE)
-_LIST = re.compile(r"\d+(,\d+)*(;\d+(,\d+)*)*")
+# 010 is 8 where C reads it and 10 where people do, so it is neither.
+_MASK = re.compile(r"(and|or|mod|div):(0x[0-9a-f]{1,8}|0|[1-9][0-9]{0,8})", re.IGNORECASE | re.ASCII)
+_LIST = re.compile(r"[0-9]{1,9}([,;][0-9]{1,9})*+")
+_SHOWN = 60
+"""Characters of a split, or ranks, that a message has room for."""
 
 _COLOUR: dict[str, Callable[[int, int], int]] = {
     "and": lambda rank, value: rank & value,
@@ -37,19 +40,24 @@ def split_world(spec: str, ranks: int) -> Round:
         return _by_colour(spec, mask[1].lower(), int(mask[2], 0), ranks)
     if not _LIST.fullmatch(spec.replace(" ", "")):
         message = (
-            f"groups {spec!r} is not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK, or a list such as "
-            "0,1;2,3"
+            f"groups {_short(spec)} is not a split; allowed: all, each, div:N, mod:N, and:MASK, or:MASK, or a list "
+            "such as 0,1;2,3"
         )
         raise UsageError(message)
     groups = tuple(tuple(int(rank) for rank in part.split(",")) for part in spec.replace(" ", "").split(";"))
     named = [rank for group in groups for rank in group]
     strangers = sorted({rank for rank in named if rank >= ranks})
-    twice = sorted({rank for rank in named if named.count(rank) > 1})
+    twice = sorted(rank for rank, times in Counter(named).items() if times > 1)
     if strangers or twice:
-        problem = f"ranks {strangers} do not exist" if strangers else f"ranks {twice} are named twice"
-        message = f"groups {spec!r}: {problem}; allowed are ranks 0 to {ranks - 1}, each once"
+        wrong = f"{(strangers or twice)[:_SHOWN]}{' and more' if len(strangers or twice) > _SHOWN else ''}"
+        problem = f"ranks {wrong} do not exist" if strangers else f"ranks {wrong} are named twice"
+        message = f"groups {_short(spec)}: {problem}; allowed are ranks 0 to {ranks - 1}, each once"
         raise UsageError(message)
     return groups
+
+
+def _short(spec: str) -> str:
+    return repr(spec if len(spec) <= _SHOWN else f"{spec[:_SHOWN]}…")
 
 
 def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
@@ -59,7 +67,7 @@ def in_turn(spec: str, ranks: int) -> tuple[str, ...]:
 
 def _by_colour(spec: str, how: str, value: int, ranks: int) -> Round:
     if value == 0 and how in {"mod", "div"}:
-        message = f"groups {spec!r}: the divisor must be above 0"
+        message = f"groups {_short(spec)}: the divisor must be above 0"
         raise UsageError(message)
     colours: defaultdict[int, list[int]] = defaultdict(list)
     for rank in range(ranks):

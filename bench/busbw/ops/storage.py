@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from busbw.errors import UsageError
+from busbw.limits import MOST_DEPTH
 from busbw.ops.base import Layout, Op, Shape, Share, Span
 from busbw.units import format_size, parse_size
 
@@ -20,7 +21,6 @@ because the file system is memory. Later ones are worse.
 GRAIN_BYTES = 4096
 """O_DIRECT wants offsets, lengths and addresses in multiples of the device's block: 4096 B at most of today's."""
 
-_MOST_DEPTH = 1024
 _VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
 
 
@@ -56,8 +56,8 @@ def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[st
             message = f"block {block} cannot be read past the page cache; want a multiple of {GRAIN_BYTES} B"
             raise UsageError(message)
     for depth in depths:
-        if not 1 <= depth <= _MOST_DEPTH:
-            message = f"depth {depth} cannot be; want 1 to {_MOST_DEPTH} blocks under way"
+        if not 1 <= depth <= MOST_DEPTH:
+            message = f"depth {depth} cannot be; want 1 to {MOST_DEPTH} blocks under way"
             raise UsageError(message)
     return tuple(str(Access(parse_size(block), depth, way)) for block in blocks for depth in depths)
 

@@ -3,12 +3,14 @@
 import re
 
 from busbw.errors import UsageError
+from busbw.limits import MOST_THREADS, MOST_VALUES
 
 CORES = "cores"
 _PREFIX = "threads:"
-_MOST = 1 << 16
 
-_PART = re.compile(rf"(?P<low>\d+|{CORES})(?:\.\.(?P<high>\d+|{CORES})(?P<how>[*+])(?P<step>\d+))?")
+_PART = re.compile(
+    rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|{CORES})(?P<how>[*+])(?P<step>[0-9]{{1,9}}))?"
+)
 
 
 def parse_threads(text: str, cores: int) -> tuple[int, ...]:
@@ -16,6 +18,7 @@ def parse_threads(text: str, cores: int) -> tuple[int, ...]:
     rank has. Ascending and without repeats. Raises UsageError.
     """
     found: set[int] = set()
+    made = 0  # with repeats, which take as long
     for part in text.replace(" ", "").split(","):
         match = _PART.fullmatch(part)
         if match is None:
@@ -24,8 +27,8 @@ def parse_threads(text: str, cores: int) -> tuple[int, ...]:
         low = cores if match["low"] == CORES else int(match["low"])
         high = low if match["high"] is None else cores if match["high"] == CORES else int(match["high"])
         step = int(match["step"] or 1)
-        if not 1 <= low <= _MOST or high > _MOST:
-            message = f"threads {part!r}: want 1 to {_MOST}"
+        if not 1 <= low <= MOST_THREADS or high > MOST_THREADS:
+            message = f"threads {part!r}: want 1 to {MOST_THREADS}"
             raise UsageError(message)
         if (step < 2 and match["how"] == "*") or step < 1:
             message = f"threads {part!r}: want a factor of at least 2, or a step of at least 1"
@@ -34,6 +37,10 @@ def parse_threads(text: str, cores: int) -> tuple[int, ...]:
             message = f"threads {part!r} runs backwards: {low} is more than {high}"
             raise UsageError(message)
         while low <= high:
+            made += 1
+            if made > MOST_VALUES:
+                message = f"threads {text[:80]!r}: these are more than {MOST_VALUES} numbers, the most that is allowed"
+                raise UsageError(message)
             found.add(low)
             low = low * step if match["how"] == "*" else low + step
     if not found:

@@ -2,12 +2,14 @@
 
 import csv
 import hashlib
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from busbw.errors import UsageError
+from busbw.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 from busbw.ops.base import Matrix
 
 Weights = tuple[tuple[float, ...], ...]
@@ -35,18 +37,19 @@ def read_weights(path: Path) -> Weights:
     Raises UsageError when it cannot be read, is not square, holds something else than numbers ≥ 0, or is all zero.
     """
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if any(cell.strip() for cell in row)]
-    except (OSError, UnicodeDecodeError) as error:
-        message = f"traffic matrix {path}: cannot read it: {error}"
+        text = read_text(path, MOST_TRAFFIC_BYTES)
+    except UsageError as error:
+        message = f"traffic matrix {error}"
         raise UsageError(message) from error
     weights: list[tuple[float, ...]] = []
-    for number, row in enumerate(rows, start=1):
-        try:
-            weights.append(tuple(float(cell) for cell in row))
-        except ValueError:
-            message = f"traffic matrix {path}, row {number}: {row} is not numbers separated by commas"
-            raise UsageError(message) from None
+    rows = csv.reader(io.StringIO(text, newline=""))
+    try:
+        for row in rows:
+            if any(cell.strip() for cell in row):
+                weights.append(tuple(map(float, row)))
+    except (ValueError, csv.Error):
+        message = f"traffic matrix {path}, row {rows.line_num}: it is not numbers separated by commas"
+        raise UsageError(message) from None
     return checked_weights(weights, str(path))
 
 
@@ -54,14 +57,21 @@ def checked_weights(weights: Sequence[Sequence[float]], origin: str) -> Weights:
     """``weights`` as a matrix. Raises UsageError unless it is square, finite, not negative and not all zero."""
     side = len(weights)
     if side == 0 or any(len(row) != side for row in weights):
-        widths = sorted({len(row) for row in weights})
+        widths = sorted({len(row) for row in weights})[:8]
         message = f"traffic matrix {origin} has {side} rows of {widths} columns; it must be square"
         raise UsageError(message)
-    values = [value for row in weights for value in row]
-    if not all(math.isfinite(value) and value >= 0 for value in values) or not any(values):
+    refuse_large(side)
+    if not all(0 <= value < math.inf for row in weights for value in row) or not any(map(any, weights)):
         message = f"traffic matrix {origin} must hold finite numbers ≥ 0, and not only zeros"
         raise UsageError(message)
     return tuple(tuple(float(value) for value in row) for row in weights)
+
+
+def refuse_large(ranks: int) -> None:
+    """Raise UsageError for a group of which a matrix of its pairs would have too many cells."""
+    if ranks > MOST_MATRIX_RANKS:
+        message = f"a matrix of {ranks} × {ranks} ranks is too large; allowed is a group of up to {MOST_MATRIX_RANKS}"
+        raise UsageError(message)
 
 
 def split(weights: Weights, count: int) -> Matrix:

@@ -1,12 +1,13 @@
 """From what the user asks for to the job: the plan is read and held against the world before anything is submitted."""
 
+import re
 import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw import cases, plan, resume, store
+from busbw import cases, limits, plan, resume, store
 from busbw.backends import backend_named
 from busbw.errors import LaunchError, UsageError
 from busbw.launch.mpiexec import vendor_of_library
@@ -16,6 +17,9 @@ from busbw.slurm.script import Setting
 
 MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}
 """Vendor of the library, as mpi4py gives it → what srun has to be told, so that its ranks find each other."""
+
+
+_COUNT = re.compile("[1-9][0-9]{0,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +53,14 @@ def shape_of(nodes: str, ranks_per_node: int) -> Shape:
     a plan can have.
     """
     words = [word.strip() for word in nodes.split(",")]
-    if not all(word.isdecimal() and int(word) > 0 for word in words):
+    if not all(_COUNT.fullmatch(word) for word in words):
         message = f"--nodes {nodes!r}: want a number (4), or several for one run each (1,2,4)"
         raise UsageError(message)
     counts = tuple(dict.fromkeys(int(word) for word in words))
     ranks = max(counts) * ranks_per_node
-    if ranks > plan.MOST_RANKS:
+    if ranks > limits.MOST_RANKS:
         message = (
-            f"--nodes {nodes} with {ranks_per_node} rank(s) on each: {ranks} ranks; allowed: up to {plan.MOST_RANKS}"
+            f"--nodes {nodes} with {ranks_per_node} rank(s) on each: {ranks} ranks; allowed: up to {limits.MOST_RANKS}"
         )
         raise UsageError(message)
     return Shape(max(counts), ranks_per_node, counts if len(words) > 1 else ())
@@ -89,6 +93,7 @@ def new_order(
         wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
+    made = 0
     for nodes, ranks in shape.worlds:
         if wanted.ranks not in {None, ranks}:
             message = (
@@ -96,7 +101,10 @@ def new_order(
                 f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
             )
             raise UsageError(message)
-        cases.expand(wanted, ranks, nodes, device)
+        made += len(cases.expand(wanted, ranks, nodes, device).cases)
+        if made > limits.MOST_CASES:
+            message = f"the runs of the array have together more than {limits.MOST_CASES} cases, the most that is allowed"
+            raise UsageError(message)
     if backend is not None:
         options += ["--backend", backend]
     if launches is not None:
