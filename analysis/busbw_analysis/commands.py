@@ -12,6 +12,7 @@ import click
 from busbw import store
 from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
+from busbw.escape import echo
 from busbw.records import JSON
 from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, report_json, tables
 from busbw_analysis.columns import Row
@@ -181,17 +182,17 @@ def compare(
     gate = comparison.gate(fail_on)
     if as_json:
         document = compare_tables.document(comparison, gate)
-        click.echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
     else:
         for notice in comparison.notices:
-            click.echo(f"caution: {notice}", err=True)
+            echo(f"caution: {notice}", err=True)
         for line in compare_tables.incomplete_lines(comparison):
-            click.echo(f"caution: {line}", err=True)
+            echo(f"caution: {line}", err=True)
         for line in compare_tables.left_out_lines(comparison):
-            click.echo(line, err=True)
-        click.echo(compare_tables.text(comparison))
+            echo(line, err=True)
+        echo(compare_tables.text(comparison))
     for line in compare_tables.gate_lines(comparison, gate):
-        click.echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
+        echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
     if gate.code:
         click.get_current_context().exit(gate.code)
 
@@ -228,11 +229,11 @@ def _print(judgements: Sequence[Judgement], document: dict[str, JSON], text: str
         said = [{"severity": one.severity, "subject": one.subject, "text": one.text} for one in remarks]
         runs = [stored.run.id for judgement in judgements for stored in judgement.dataset.runs]
         complete = {"runs": runs, "remarks": said, **document}
-        click.echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))
         return
     for remark in remarks:
-        click.echo(f"{remark.severity}: {remark.text}", err=True)
-    click.echo(text)
+        echo(f"{remark.severity}: {remark.text}", err=True)
+    echo(text)
 
 
 def _strict(value: JSON) -> JSON:
@@ -271,5 +272,5 @@ def report(
     folder = rooms.folder_for([store.find(results_dir, run) for run in runs], output)
     written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))
     path = rooms.write(written, folder)
-    click.echo(written.answer, err=True)
-    click.echo(written.json if as_json else str(path), nl=not as_json)
+    echo(written.answer, err=True)
+    echo(written.json if as_json else str(path), nl=not as_json)

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.escape import echo
 from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.drawings import MOST_RANKS
 from busbw_analysis.drawings import draw as drawing
@@ -45,7 +46,7 @@ def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
         text = drawing(op, name, ranks, usual if hosts is None else hosts)
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
         raise UsageError(str(error)) from error
-    click.echo(text, nl=False)
+    echo(text, nl=False)
 
 
 def documented() -> Iterator[tuple[str, str]]:

@@ -1,28 +1,16 @@
-"""What a run folder says becomes text that no terminal, browser or table takes for an order: control characters shown.
+"""What a run folder says becomes text that no terminal, browser or table takes for an order."""
 
-A run may come from anyone. An escape sequence in a host name would recolour or rewrite the terminal of whoever looks
-at it, a reversal of the writing direction would turn a sentence around, and a line break would forge a line.
-"""
-
-import re
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
+from busbw.escape import plain_text
 from busbw.records import JSON
 from busbw.store import StoredRun
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
-
-_SPACE: Final = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
-_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-
-def plain_text(text: str) -> str:
-    r"""``text`` on one line, with every control character written out, as ``\x1b``."""
-    return _CONTROL.sub(_written_out, _SPACE.sub(" ", text))
 
 
 def plain_run(stored: StoredRun) -> StoredRun:
@@ -33,11 +21,6 @@ def plain_run(stored: StoredRun) -> StoredRun:
         rows=tuple(_record(row) for row in stored.rows),
         warnings=tuple(plain_text(warning) for warning in stored.warnings),
     )
-
-
-def _written_out(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
 
 
 def _record(record: _Record) -> _Record:

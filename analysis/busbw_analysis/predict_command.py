@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from busbw import store
+from busbw.escape import echo
 from busbw.records import JSON
 from busbw.units import parse_sizes
 from busbw_analysis import predict_tables as tables
@@ -71,11 +72,11 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
         from busbw_analysis.scaling_plot import write  # noqa: PLC0415
 
         write(evidence, asked, plot)
-        click.echo(f"drawn: {plot}", err=True)
+        echo(f"drawn: {plot}", err=True)
     for notice in prediction.notes:
-        click.echo(f"note: {notice}", err=True)
+        echo(f"note: {notice}", err=True)
     if as_json:
         document: dict[str, JSON] = {"runs": [one.run.id for one in stored], **tables.document(prediction)}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
     else:
-        click.echo(tables.text(prediction))
+        echo(tables.text(prediction))

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.escape import echo
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.theory.fit import Fit
@@ -45,11 +46,11 @@ def published(*, name: str | None, as_json: bool) -> None:
     pairs = [(curve, curve.fit()) for curve in curves]
     if as_json:
         rows = [_row(curve, fit) for curve, fit in pairs]
-        click.echo(json.dumps({"published": rows}, indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps({"published": rows}, indent=2, ensure_ascii=False, allow_nan=False))
         return
     if name is not None:
-        click.echo(_points_text(*pairs[0]))
-    click.echo(aligned(_COLUMNS, [_line(curve, fit) for curve, fit in pairs], _NOTES))
+        echo(_points_text(*pairs[0]))
+    echo(aligned(_COLUMNS, [_line(curve, fit) for curve, fit in pairs], _NOTES))
 
 
 def _row(curve: Published, fit: Fit) -> Row:

@@ -8,6 +8,7 @@ from typing import Final
 import click
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.escape import echo
 from busbw.records import JSON
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS
 from busbw.schedules.switched import SWITCHED
@@ -100,7 +101,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             message = f"--order {order} changes nothing with --from: every rank of such a network is like the others"
             raise UsageError(message)
         network, origin = _of_run(run or "", results_dir, op, ranks, ranks_per_host)
-        click.echo(f"network: {origin}", err=True)
+        echo(f"network: {origin}", err=True)
     else:
         network = read_network(specification, _placement(specification, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
@@ -127,11 +128,11 @@ def _print(rows: list[Row], text: str, simulated: str, refused: dict[str, str], 
     if as_json:
         left_out: dict[str, JSON] = {**refused}
         document = {"simulated": simulated, "cases": rows, "left_out": left_out}
-        click.echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
         return
     for name, why in refused.items():
-        click.echo(f"left out: {name}: {why}", err=True)
-    click.echo(f"# {simulated}\n{text}")
+        echo(f"left out: {name}: {why}", err=True)
+    echo(f"# {simulated}\n{text}")
 
 
 def _algorithms(op: str, algorithm: str) -> list[str]:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from itertools import product
 from typing import cast
 
-import msgspec
-
 from busbw import limits, units
 from busbw.errors import UsageError
 from busbw.ops import OPS, storage, traffic
@@ -61,7 +59,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     weights: dict[tuple[str, str], traffic.Weights] = {}
     made = 0  # with repeats, which take as long
     for sweep in plan.sweep:
-        sizes = units.parse_sizes(sweep.sizes)
+        sizes = len(units.parse_sizes(sweep.sizes))
         for spec in in_turn(sweep.groups.replace(" ", ""), ranks):
             groups = split_world(spec, ranks)
             for op in (OPS[name] for name in sweep.ops):
@@ -70,11 +68,10 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
                 variants = _variants(op, sweep, way, cores)
                 if sweep.memory_nodes and takes_nodes(op):
                     variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
-                made += _number_of_cases(op, sweep, len(variants), len(sizes))
+                made += _number_of_cases(op, sweep, len(variants), sizes)
                 if made > limits.MOST_CASES:
                     raise UsageError(_TOO_MANY)
-                unit = _unit(op, groups)
-                for case, note in _cases_of(op, sweep, spec, unit, plan, ranks, nodes, device, variants, sizes):
+                for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, variants):
                     cases[case] = None
                     if note:
                         adjusted[note] = None
@@ -83,7 +80,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 
-_TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the most that is allowed; ask for fewer sizes or variants"
+_TOO_MANY = f"the plan has more than {limits.MOST_CASES} cases, the most that is allowed; ask for fewer sizes"
 
 
 def _refuse_many(plan: Plan, ranks: int) -> None:
@@ -110,19 +107,18 @@ def _number_of_cases(op: Op, sweep: Sweep, variants: int, sizes: int) -> int:
 def _cases_of(
     op: Op,
     sweep: Sweep,
-    spec: str,
-    unit: int,
+    split: tuple[str, Round],
     plan: Plan,
     ranks: int,
     nodes: int,
     device: str,
     variants: tuple[str | None, ...],
-    given: tuple[int, ...],
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
-    sizes = given if op.sized else (0,)
+    sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
+    spec, unit = split[0], _unit(op, split[1])
     for mode, variant, dtype, redop, placement, wanted in product(
         sweep.modes, variants, dtypes, redops, placements, sizes
     ):

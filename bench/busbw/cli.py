@@ -15,6 +15,7 @@ from click.core import ParameterSource
 
 from busbw import __version__
 from busbw.errors import BusbwError, Interrupted, UsageError
+from busbw.escape import echo, plain_text
 from busbw.streams import guard, unwritten
 
 _LAZY = {
@@ -86,6 +87,9 @@ class _Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 - click's own signature
         try:
             return super().invoke(ctx)
+        except click.ClickException as error:
+            error.message = plain_text(error.message)
+            raise
         except UsageError as error:
             _say(error)
             ctx.exit(2)
@@ -93,12 +97,12 @@ class _Commands(click.Group):
             _say(error)
             ctx.exit(1)
         except KeyboardInterrupt:
-            click.echo("busbw: interrupted; what was finished is kept", err=True)
+            echo("busbw: interrupted; what was finished is kept", err=True)
             ctx.exit(1)
 
 
-def _say(error: BusbwError) -> None:
-    click.echo(f"busbw: {error}", err=True)
+def _say(error: BaseException) -> None:
+    echo(f"busbw: {plain_text(str(error))}", err=True)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -282,15 +286,15 @@ def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
     ]
     if as_json:
         document = {"run": lack.stored.run.id, "missing": missing, "not_tried_again": lack.void}
-        click.echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
+        echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
         return
     for row in missing:
         why = "" if row["resumes"] is None else f" for launch {row['resumes'] + 1}"
         blocks = ", ".join(str(block + 1) for block in row["blocks"])
-        click.echo(f"launch {row['launch'] + 1}{why}  {in_words(row['case'])}  block {blocks}")
+        echo(plain_text(f"launch {row['launch'] + 1}{why}  {in_words(row['case'])}  block {blocks}"))
     for case in lack.void:
-        click.echo(f"not tried again: {in_words(case)} failed", err=True)
-    click.echo(f"{lack.in_words()}; nothing was measured", err=True)
+        echo(f"not tried again: {plain_text(in_words(case))} failed", err=True)
+    echo(f"{plain_text(lack.in_words())}; nothing was measured", err=True)
 
 
 @contextmanager
@@ -303,10 +307,12 @@ def _broken_off_in_words() -> Iterator[None]:
             raise
         from busbw import launch  # noqa: PLC0415 - numpy comes with it; it is there by now
 
-        folder = shlex.quote(str(broken.folder))
+        folder = plain_text(shlex.quote(str(broken.folder)))
         # A step of Slurm is read where another world would form: on the node that submits.
         command = "submit" if launch.launcher_here(os.environ).name == "srun" else "run"
-        click.echo(f"busbw: {broken}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True)
+        echo(
+            f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
+        )
         click.get_current_context().exit(1)
 
 
@@ -370,20 +376,20 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
             "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
             "estimated_seconds": seconds,
         }
-        click.echo(json.dumps(document, indent=2))
+        echo(json.dumps(document, indent=2))
         return
     for case in planned.cases:
         why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
         details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
         way_of_call = "in place" if case.in_place else "out of place"
-        click.echo(
+        echo(
             f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
             + ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
             + why
         )
     for note in planned.adjusted:
-        click.echo(f"size rounded: {note}", err=True)
-    click.echo(
+        echo(f"size rounded: {note}", err=True)
+    echo(
         f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "
         "cases would be skipped, and those that the backend refuses; nothing was measured",
@@ -392,24 +398,24 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
 
 def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
-    folder = shlex.quote(str(result.folder))
+    folder = plain_text(shlex.quote(str(result.folder)))
     if as_json:
         try:
-            click.echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
+            echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
         except OSError:
-            click.echo(f"results: {folder}", err=True)
+            echo(f"results: {folder}", err=True)
             raise
         return
-    click.echo(f"results: {folder}", err=True)
+    echo(f"results: {folder}", err=True)
     if result.unwritten is not None:
-        click.echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)
-    click.echo(f"next:    busbw report {folder}", err=True)
+        echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)
+    echo(f"next:    busbw report {folder}", err=True)
     if result.whole:
         return
     if result.failed:
-        click.echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
+        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
     elif not result.measured:
-        click.echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
+        echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
 
 
 @main.command("list")
@@ -422,11 +428,11 @@ def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
 
     rows = listing.rows(what, results_dir)
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     elif not rows:
-        click.echo(f"no {what} in {results_dir}", err=True)
+        echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
     else:
-        click.echo(listing.as_table(rows))
+        echo(listing.as_table(rows))
 
 
 @main.command()
@@ -454,13 +460,13 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
         backend=backend,
         ranks=ranks,
         launches=launches,
-        say=lambda text: click.echo(f"busbw: {text}", err=True),
+        say=lambda text: echo(f"busbw: {text}", err=True),
     )
     judge = importlib.import_module("busbw_analysis.selftest")
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)
-    click.echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
-    click.echo(f"kept in {shlex.quote(str(kept))}", err=True)
+    echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
+    echo(f"kept in {shlex.quote(str(kept))}", err=True)
     if judged.failures:
         click.get_current_context().exit(1)
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
 from busbw.cases import Cases
+from busbw.escape import plain_text
 from busbw.listeners import in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.plan import Plan
@@ -113,7 +114,8 @@ class LiveTable:
             self._print(NOTE)
             if any(OPS[case.op].memory_traffic is not None for case in cases.cases):
                 self._print(TRAFFIC_NOTE)
-            self._print(header())
+            for line in header().splitlines():
+                self._print(line)
         self._progress.start()
 
     def block_begins(self, case: Case, launch: int, block: int) -> None:  # noqa: ARG002 - the bar counts blocks
@@ -148,7 +150,7 @@ class LiveTable:
 
     def _print(self, line: str) -> None:
         try:
-            self._show(line)
+            self._show(plain_text(line))
         except OSError as error:
             # Whoever read the table has seen enough (| head), or the disk below it is full. The run goes on: it does
             # not depend on an audience, and what is stored is stored.

@@ -42,7 +42,7 @@ MOST_TRAFFIC_BYTES: Final = 1 << 25
 
 _MOST_KEY_PARTS: Final = 64
 _DEEP_KEY: Final = re.compile(
-    r"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){%d}""" % _MOST_KEY_PARTS
+    rf"""(?<![\w-])(?:(?:[\w-]++|"[^"\n]*+"|'[^'\n]*+')[ \t]*+\.[ \t]*+){{{_MOST_KEY_PARTS}}}"""
 )
 
 

@@ -9,6 +9,7 @@ from busbw.backends import BACKENDS, backend_named
 from busbw.catalogue import Catalogue, catalogue
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
+from busbw.escape import plain_text
 from busbw.launch import LAUNCHERS, launcher_here
 from busbw.launch.promises import lone_step
 from busbw.levels import Level, Picture, picture
@@ -45,7 +46,7 @@ def as_table(table: list[Row]) -> str:
 def _cell(value: JSON) -> str:
     if value is None:
         return "–"
-    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+    return plain_text(", ".join(map(str, value)) if isinstance(value, list) else str(value))
 
 
 def _ops() -> list[Row]:
@@ -264,7 +265,7 @@ def in_words(examined: Row) -> str:
         "findings",
         *(f"  - {finding}" for finding in examined["findings"]),
     ]
-    return "\n".join(lines)
+    return "\n".join(map(plain_text, lines))
 
 
 def _level_in_words(level: Row) -> str:

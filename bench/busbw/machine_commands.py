@@ -9,6 +9,7 @@ import msgspec
 
 from busbw import environment, listing
 from busbw.catalogue import VARIABLE, Catalogue, Gpu, Rate, catalogue
+from busbw.escape import echo, plain_text
 from busbw.levels import picture
 from busbw.records import JSON
 from busbw.units import format_rate
@@ -28,7 +29,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Say what this machine is, what can run on it, and what cannot and why."""
     examined = listing.examine(catalogue(peaks_file))
-    click.echo(json.dumps(examined, indent=2) if as_json else listing.in_words(examined))
+    echo(json.dumps(examined, indent=2) if as_json else listing.in_words(examined))
 
 
 @click.command()
@@ -41,7 +42,7 @@ def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
     if here:
         _print_here(rows, as_json=as_json)
     elif as_json:
-        click.echo(json.dumps({"gpus": _documents(rows, rows.gpus), "rates": _documents(rows, rows.rates)}, indent=2))
+        echo(json.dumps({"gpus": _documents(rows, rows.gpus), "rates": _documents(rows, rows.rates)}, indent=2))
     else:
         _print_catalogue(rows)
 
@@ -78,10 +79,10 @@ def _print_catalogue(rows: Catalogue) -> None:
         }
         for rate in rows.rates
     ]
-    pages = "\n".join(f"[{number}] {page}" for page, number in sources.items())
+    pages = "\n".join(plain_text(f"[{number}] {page}") for page, number in sources.items())
     told: list[Gpu | Rate] = [*rows.gpus, *rows.rates]
-    notes = "\n".join(f"{row.name}: {row.note}" for row in told if row.note)
-    click.echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
+    notes = "\n".join(plain_text(f"{row.name}: {row.note}") for row in told if row.note)
+    echo("\n\n".join(part for part in (listing.as_table(gpus), listing.as_table(rates), notes, pages) if part))
 
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:
@@ -89,7 +90,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     levels = listing.level_rows(seen)
     if as_json:
         document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "untold": list(seen.untold)}
-        click.echo(json.dumps(document, indent=2))
+        echo(json.dumps(document, indent=2))
         return
     table: list[dict[str, JSON]] = [
         {
@@ -104,11 +105,11 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
         }
         for row in levels
     ]
-    click.echo(listing.as_table(table))
+    echo(listing.as_table(table))
     for finding in (*seen.findings, *seen.resting):
-        click.echo(f"finding: {finding}", err=True)
+        echo(plain_text(f"finding: {finding}"), err=True)
     for untold in seen.untold:
-        click.echo(f"not told: {untold}", err=True)
+        echo(plain_text(f"not told: {untold}"), err=True)
 
 
 def _documents(rows: Catalogue, of: Sequence[Rate | Gpu]) -> list[JSON]:

@@ -148,7 +148,11 @@ class Sweep(Record, frozen=True, kw_only=True):
         }
         for key, check in checks.items():
             try:
-                if isinstance(given := getattr(self, key), tuple) and len(given) > limits.MOST_VALUES and key != "traffic":
+                if (
+                    isinstance(given := getattr(self, key), tuple)
+                    and len(given) > limits.MOST_VALUES
+                    and key != "traffic"
+                ):
                     message = f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}"
                     raise UsageError(message)  # noqa: TRY301 - the key is put before it below
                 check()
@@ -220,6 +224,12 @@ class Plan(Record, frozen=True, kw_only=True):
         """The plan as it is stored with a run."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
         return document
+
+
+def _few(given: object) -> None:
+    if isinstance(given, tuple) and len(given) > limits.MOST_VALUES:
+        message = f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}"
+        raise UsageError(message)
 
 
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:

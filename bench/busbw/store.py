@@ -415,7 +415,11 @@ def _answers(name: str, selector: str) -> bool:
 
 def folders(results_dir: Path) -> Iterator[Path]:
     """All run folders below ``results_dir``, oldest first."""
-    found = (path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}"))
+    try:
+        found = [path.parent for path in results_dir.glob(f"*/*/{RUN_FILE}")]
+    except OSError as error:
+        message = f"cannot read {results_dir}: {error.strerror}"
+        raise StoreError(message) from error
     yield from sorted(found, key=lambda folder: (folder.name, folder.parent.name))
 
 

@@ -54,36 +54,157 @@ class Input:
 # --- the grammar: mostly sound, with a few hostile values, so that they get behind the first check -----------------
 
 _INTEGERS: Final = (
-    *("1", "2", "3", "4", "0", "8", "-1", "-0", "1000", "4096", "65536", "1000000", "1000000000", "010", "0x10", "1_000"),
-    *("9223372036854775807", "9223372036854775808", "-9223372036854775809", "1" + "0" * 30, "9" * 5000, "٣", "", " 2 "),
+    *(
+        "1",
+        "2",
+        "3",
+        "4",
+        "0",
+        "8",
+        "-1",
+        "-0",
+        "1000",
+        "4096",
+        "65536",
+        "1000000",
+        "1000000000",
+        "010",
+        "0x10",
+        "1_000",
+    ),
+    *(
+        "9223372036854775807",
+        "9223372036854775808",
+        "-9223372036854775809",
+        "1" + "0" * 30,
+        "9" * 5000,
+        "\u0663",
+        "",
+        " 2 ",
+    ),
 )
 _TOML_NUMBERS: Final = (
     *("1", "2", "4", "0", "-1", "1000000", "1000000000", "9223372036854775807", "9" * 5000, "0x" + "f" * 5000),
     *("0b" + "1" * 2000, "1e308", "-1e308", "1e-320", "nan", "inf", "-inf", "0.5", "0.05", "1e999", "3.0", "true"),
 )
 _FLOATS: Final = (
-    *("0.5", "0.05", "0", "1", "2", "60", "1e6", "1e-320", "1e308", "-1e308", "1e999", "nan", "inf", "-inf", "-0.0", ""),
-    *("1e-9", "9" * 400, "٠.٥", "1_0", "5%", "100%", "1e-300%", "0x1p3", "x"),
+    *(
+        "0.5",
+        "0.05",
+        "0",
+        "1",
+        "2",
+        "60",
+        "1e6",
+        "1e-320",
+        "1e308",
+        "-1e308",
+        "1e999",
+        "nan",
+        "inf",
+        "-inf",
+        "-0.0",
+        "",
+    ),
+    *("1e-9", "9" * 400, "\u0660.\u0665", "1_0", "5%", "100%", "1e-300%", "0x1p3", "x"),
 )
 _SIZES: Final = (
     *("8", "1MiB", "8..1MiB*2", "1MiB..4MiB+1MiB", "8..64*1e308", "0..9223372036854775807+1", "8..64MiB*1.0000001"),
     *("1..9223372036854775807*2", "0", "7", "9223372036854775807", "9" * 40, "1e6", "8..4*2", "8..64", "8..64*nan"),
-    *("8..64*inf", "8..64+0", "", ",", "8,,8", "1.5", "1.5KiB", "٨", "8..8*2", "0..10*2", "1TiB..8000000TiB*3", "4MB"),
-    *(",".join(["1..9999+1"] * 9), ",".join(f"{first}..{first + 9999}+1" for first in range(1, 500_000, 10_000)), "1B" * 999),
+    *(
+        "8..64*inf",
+        "8..64+0",
+        "",
+        ",",
+        "8,,8",
+        "1.5",
+        "1.5KiB",
+        "\u0668",
+        "8..8*2",
+        "0..10*2",
+        "1TiB..8000000TiB*3",
+        "4MB",
+    ),
+    *(
+        ",".join(["1..9999+1"] * 9),
+        ",".join(f"{first}..{first + 9999}+1" for first in range(1, 500_000, 10_000)),
+        "1B" * 999,
+    ),
 )
 _GROUPS: Final = (
     *("all", "each", "div:2", "mod:2", "and:0x1", "or:0x3", "0,1;2,3", "0;1", "div:010", "div:0", "mod:-1", "div:1"),
-    *("mod:" + "9" * 5000, "and:0x" + "f" * 5000, "or:" + "1" * 40, "0,1;1,2", "0,99999999999", "٠,١", "div:٢", "", ";"),
+    *(
+        "mod:" + "9" * 5000,
+        "and:0x" + "f" * 5000,
+        "or:" + "1" * 40,
+        "0,1;1,2",
+        "0,99999999999",
+        "\u0660,\u0661",
+        "div:\u0662",
+        "",
+        ";",
+    ),
     *("0," * 3, " all ", "ALL", "DIV:2", ";".join(map(str, range(3000))), ",".join(map(str, range(9000))), "0\n1"),
     *(",".join(["1"] * 20_000), "0" * 5000, ",".join(["9" * 5000] * 3)),
 )
 _TEXTS: Final = (
-    *("x", "quick", "", " ", "\x1b[31mred", "\x1b]0;title\x07", "a\nb", "a\rb", "\x9b2J", "\u202egnp.exe", "\u2028", "\x7f"),
-    *("é" * 300, "a" * 100_000, "../../..", "/dev/null", "/proc/self/mem", "%s%n", "{0}", "${HOME}", "'\"`$(id)", "-", "--"),
+    *(
+        "x",
+        "quick",
+        "",
+        " ",
+        "\x1b[31mred",
+        "\x1b]0;title\x07",
+        "a\nb",
+        "a\rb",
+        "\x9b2J",
+        "\u202egnp.exe",
+        "\u2028",
+        "\x7f",
+    ),
+    *(
+        "é" * 300,
+        "a" * 100_000,
+        "../../..",
+        "/dev/null",
+        "/proc/self/mem",
+        "%s%n",
+        "{0}",
+        "${HOME}",
+        "'\"`$(id)",
+        "-",
+        "--",
+    ),
     *("[red]x[/red]", "\ufeff", "0" * 300, "a/" * 3000, "\U000e0001"),
 )
-_THREADS: Final = ("1", "1,4", "1..cores*2", "2..8+2", "cores", "0", "1..65536+1", "65537", "9" * 5000, "8..1*2", "1..9*1", "٢", "")
-_LISTS: Final = ("0", "0,1", "1023", "1024", "9" * 5000, "٣", "-1", "", "0,,1", ",".join(map(str, range(1024))), "0," * 9999)
+_THREADS: Final = (
+    "1",
+    "1,4",
+    "1..cores*2",
+    "2..8+2",
+    "cores",
+    "0",
+    "1..65536+1",
+    "65537",
+    "9" * 5000,
+    "8..1*2",
+    "1..9*1",
+    "\u0662",
+    "",
+)
+_LISTS: Final = (
+    "0",
+    "0,1",
+    "1023",
+    "1024",
+    "9" * 5000,
+    "\u0663",
+    "-1",
+    "",
+    "0,,1",
+    ",".join(map(str, range(1024))),
+    "0," * 9999,
+)
 _WORDS: Final = {
     "--dtype": ("float32", "float32,bfloat16", "float31", "int8", ",".join(["float32"] * 5000)),
     "--redop": ("sum", "sum,avg,min,max,product", "plus"),
@@ -164,7 +285,7 @@ def _anything(random: Random) -> str:
     )
 
 
-def _field(random: Random, key: str) -> str:
+def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by key, with chances in it
     """A value that belongs to ``key``, mostly: it may be far outside of what is allowed."""
     if random.random() < 0.15:
         return _anything(random)
@@ -223,7 +344,22 @@ def _csv(random: Random) -> bytes:
     side = random.choice((1, 2, 2, 3, 4, 300))
     cells = [[random.choice(("1", "2", "0.5", "1")) for _ in range(side)] for _ in range(side)]
     if random.random() < 0.7:
-        hostile = ("", "nan", "inf", "-1", "1e308", "1e999", "x", "٣", "\x00", '"', "9" * 200_000, '"1\n2"', "\x1b[31m", "0")
+        hostile = (
+            "",
+            "nan",
+            "inf",
+            "-1",
+            "1e308",
+            "1e999",
+            "x",
+            "\u0663",
+            "\x00",
+            '"',
+            "9" * 200_000,
+            '"1\n2"',
+            "\x1b[31m",
+            "0",
+        )
         cells[random.randrange(side)][random.randrange(side)] = random.choice(hostile)
     text = "\n".join(",".join(row) for row in cells) + random.choice(("", "\n", ",", "\r\n\r\n"))
     return random.choice((text.encode(), text.encode(), text.encode("utf-16"), b"\xff" + text.encode(), b""))
@@ -249,14 +385,18 @@ def _submit(random: Random) -> Input:
         "--launches": _RUN_OPTIONS["--launches"],
         "--timeout": _RUN_OPTIONS["--timeout"],
         "--backend": _RUN_OPTIONS["--backend"],
-        **dict.fromkeys(("--path", "--mpi", "--partition", "--time", "--before", "--srun", "--busbw", "--comment"), _text),
-        **{name: _RUN_OPTIONS["--port"] for name in ("--gpus-per-node", "--cpus-per-task", "--signal-seconds")},
+        **dict.fromkeys(
+            ("--path", "--mpi", "--partition", "--time", "--before", "--srun", "--busbw", "--comment"), _text
+        ),
+        **dict.fromkeys(("--gpus-per-node", "--cpus-per-task", "--signal-seconds"), _RUN_OPTIONS["--port"]),
     }
     nodes = random.choice((*_INTEGERS, "1,2,4", "2,2", ",".join(map(str, range(1, 3000)))))
     world = (f"--nodes={nodes}", f"--ranks-per-node={_of(random, _INTEGERS)}")
     what = random.choice(("plan.toml", "plan.toml", *suites()))
     arguments = ("submit", "--dry-run", what, *world, *_options(random, of, 3), *random.choice(((), ("--json",))))
-    return Input(arguments, {"plan.toml": _plan_text(random).encode(errors="surrogatepass"), "traffic.csv": _csv(random)})
+    return Input(
+        arguments, {"plan.toml": _plan_text(random).encode(errors="surrogatepass"), "traffic.csv": _csv(random)}
+    )
 
 
 def _resume(random: Random) -> Input:
@@ -265,9 +405,20 @@ def _resume(random: Random) -> Input:
 
 
 def _network(random: Random) -> str:
-    rate = ("1GB/s", "12.5GB/s", "0GB/s", "400Gb/s", "9" * 30 + "TB/s", "0." + "0" * 29 + "1B/s", "nanGB/s", "", "1", "٣GB/s")
+    rate = (
+        "1GB/s",
+        "12.5GB/s",
+        "0GB/s",
+        "400Gb/s",
+        "9" * 30 + "TB/s",
+        "0." + "0" * 29 + "1B/s",
+        "nanGB/s",
+        "",
+        "1",
+        "\u0663GB/s",
+    )
     delay = ("0us", "5us", "9" * 30 + "s", "-1us", "1e9s", "nan", "")
-    count = ("1", "2", "4", "0", "-1", "1000000000", "9" * 5000, "x", "", "٣")
+    count = ("1", "2", "4", "0", "-1", "1000000000", "9" * 5000, "x", "", "\u0663")
     keys = {
         **dict.fromkeys(("rate", "nic", "inner", "spine", "leaf", "memory"), rate),
         **dict.fromkeys(("delay", "inner_delay"), delay),
@@ -291,7 +442,9 @@ def _simulate(random: Random) -> Input:
         "--algorithm": lambda random: random.choice(_WORDS["--algorithm"]),
         "--ranks-per-host": lambda random: _of(random, _INTEGERS),
         "--order": lambda random: random.choice(("block", "cyclic")),
-        "--link": lambda random: random.choice(("host 0 out=10%", "host *=1GB/s", "*=1e308%", "*=0%", "x", "host 0 *=nan%")),
+        "--link": lambda random: random.choice(
+            ("host 0 out=10%", "host *=1GB/s", "*=1e308%", "*=0%", "x", "host 0 *=nan%")
+        ),
         "--overhead": lambda random: random.choice(("0us", "1us", "9" * 30 + "s", "-1s", "", "nan us")),
         "--sums": lambda random: random.choice(("20GB/s", "0GB/s", "9" * 30 + "TB/s", "0." + "0" * 29 + "1B/s", "")),
     }
@@ -317,9 +470,13 @@ def _others(random: Random) -> Input:
     lists = ("ops", "algorithms", "backends", "suites", "launchers", "runs", _text(random))
     return random.choice(
         (
-            Input(("compare", "run", random.choice(("run", "latest", _text(random))), f"--within={_of(random, _FLOATS)}")),
+            Input(
+                ("compare", "run", random.choice(("run", "latest", _text(random))), f"--within={_of(random, _FLOATS)}")
+            ),
             Input(("list", random.choice(lists), f"--results-dir={random.choice(('results', _text(random)))}")),
-            Input(("draw", f"all_reduce/{random.choice(('ring', _text(random)))}", f"--ranks={_of(random, _INTEGERS)}")),
+            Input(
+                ("draw", f"all_reduce/{random.choice(('ring', _text(random)))}", f"--ranks={_of(random, _INTEGERS)}")
+            ),
             Input(("draw", "all_reduce/ring", f"--hosts={_of(random, _INTEGERS)}")),
             Input(("published", _text(random))),
             Input((random.choice(("show", "fit")), _text(random), f"--results-dir={_text(random)}")),
@@ -341,7 +498,10 @@ def _peaks(random: Random) -> str:
     }
     for key in random.sample(sorted(sound), random.choice((0, 1, 1, 2))):
         sound[key] = _anything(random)
-    lines = [random.choice(("[[rate]]", "[[rate]]", "[[gpu]]", "[rate]")), *(f"{key} = {value}" for key, value in sound.items())]
+    lines = [
+        random.choice(("[[rate]]", "[[rate]]", "[[gpu]]", "[rate]")),
+        *(f"{key} = {value}" for key, value in sound.items()),
+    ]
     return "\n".join([*lines, *([f"x = {_anything(random)}"] if random.random() < 0.2 else [])])
 
 

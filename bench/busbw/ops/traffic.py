@@ -41,12 +41,9 @@ def read_weights(path: Path) -> Weights:
     except UsageError as error:
         message = f"traffic matrix {error}"
         raise UsageError(message) from error
-    weights: list[tuple[float, ...]] = []
     rows = csv.reader(io.StringIO(text, newline=""))
     try:
-        for row in rows:
-            if any(cell.strip() for cell in row):
-                weights.append(tuple(map(float, row)))
+        weights = [tuple(map(float, row)) for row in rows if any(cell.strip() for cell in row)]
     except (ValueError, csv.Error):
         message = f"traffic matrix {path}, row {rows.line_num}: it is not numbers separated by commas"
         raise UsageError(message) from None

@@ -10,6 +10,7 @@ import click
 from busbw import cases, listing, store, units
 from busbw.backends import backend_named
 from busbw.errors import LaunchError, UsageError
+from busbw.escape import echo, plain_text
 from busbw.slurm import overview, planned, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.planned import Order
@@ -119,8 +120,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     text = render(job)
     if dry_run:
         shown = {"script": text, "results": str(results_dir.absolute())}
-        click.echo(json.dumps(shown, indent=2) if as_json else text, nl=as_json)
-        click.echo(_about(order), err=True)
+        echo(json.dumps(shown, indent=2) if as_json else text, nl=as_json)
+        echo(_about(order), err=True)
         return
     if order.resumed:
         overview.refuse_a_second_job(order.resumed)
@@ -128,21 +129,23 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     number = queue.submit(text)
     log = None if order.shape.node_counts else Path.cwd() / f"busbw-{number}.out"
     if as_json:
-        click.echo(
-            json.dumps({"job": number, "results": str(results_dir.absolute()), "log": str(log) if log else None})
-        )
+        echo(json.dumps({"job": number, "results": str(results_dir.absolute()), "log": str(log) if log else None}))
     else:
-        click.echo(number)
-    click.echo(
+        echo(number)
+    echo(
         f"job:     {number}, {_about(order)}\n"
-        f"results: {shlex.quote(str(order.resumed or results_dir.absolute()))}\n"
-        f"log:     {shlex.quote(str(log or Path.cwd() / f'busbw-{number}_*.out'))}\n"
+        f"results: {plain_text(shlex.quote(str(order.resumed or results_dir.absolute())))}\n"
+        f"log:     {plain_text(shlex.quote(str(log or Path.cwd() / f'busbw-{number}_*.out')))}\n"
         f"next:    busbw status, or scancel {number}",
         err=True,
     )
     if wait:
         tasks = order.shape.node_counts
-        _wait(Follower(number, results_dir, lambda text: click.echo(text, err=True), log, order.resumed, tasks=tasks))
+        _wait(
+            Follower(
+                number, results_dir, lambda text: echo(plain_text(text), err=True), log, order.resumed, tasks=tasks
+            )
+        )
 
 
 def _order(
@@ -180,18 +183,22 @@ def _about(order: Order) -> str:
     )
 
 
+def _say(text: str) -> None:
+    echo(plain_text(text), err=True)
+
+
 def _wait(follower: Follower) -> None:
     try:
         verdict = follower.follow()
     except KeyboardInterrupt:
-        click.echo(
+        echo(
             f"busbw: not followed any more; job {follower.number} goes on (busbw status), scancel "
             f"{follower.number} ends it",
             err=True,
         )
         click.get_current_context().exit(1)
     for sentence in verdict.sentences:
-        click.echo(sentence, err=True)
+        echo(plain_text(sentence), err=True)
     click.get_current_context().exit(verdict.status)
 
 
@@ -205,11 +212,11 @@ def status(*, results_dir: Path, as_json: bool) -> None:
     """
     rows = overview.rows(results_dir, _queued())
     if as_json:
-        click.echo(json.dumps(rows, indent=2))
+        echo(json.dumps(rows, indent=2))
     elif rows:
-        click.echo(listing.as_table(rows))
+        echo(listing.as_table(rows))
     else:
-        click.echo(f"no jobs, and no runs in {results_dir}", err=True)
+        echo(f"no jobs, and no runs in {plain_text(str(results_dir))}", err=True)
 
 
 def _queued() -> tuple[queue.QueuedJob, ...]:
@@ -220,7 +227,7 @@ def _queued() -> tuple[queue.QueuedJob, ...]:
     except LaunchError as error:
         why, queued = str(error), ()
     if why is not None:
-        click.echo(f"busbw: runs only: {why}", err=True)
+        echo(f"busbw: runs only: {plain_text(why)}", err=True)
     return queued
 
 
@@ -235,7 +242,7 @@ def launches(*, command: tuple[str, ...], results_dir: Path) -> None:
     """
     variables = steps.here()
     folder, code = steps.carry_out(command, results_dir, variables)
-    click.echo(folder)
+    echo(folder)
     click.get_current_context().exit(code)
 
 

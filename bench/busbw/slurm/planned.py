@@ -93,18 +93,7 @@ def new_order(
         wanted = plan.override(base, backend=backend, launches=launches, path=path, timeout_seconds=timeout_seconds)
         wanted.require_path()
     device = backend_named(wanted.backend).device
-    made = 0
-    for nodes, ranks in shape.worlds:
-        if wanted.ranks not in {None, ranks}:
-            message = (
-                f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
-                f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
-            )
-            raise UsageError(message)
-        made += len(cases.expand(wanted, ranks, nodes, device).cases)
-        if made > limits.MOST_CASES:
-            message = f"the runs of the array have together more than {limits.MOST_CASES} cases, the most that is allowed"
-            raise UsageError(message)
+    _hold_against(shape, wanted, device)
     if backend is not None:
         options += ["--backend", backend]
     if launches is not None:
@@ -116,6 +105,24 @@ def new_order(
         # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
         options += ["--ranks", str(shape.worlds[0][1])]
     return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}")
+
+
+def _hold_against(shape: Shape, wanted: Plan, device: str) -> None:
+    """Raise UsageError when ``wanted`` does not fit the worlds of ``shape``."""
+    made = 0
+    for nodes, ranks in shape.worlds:
+        if wanted.ranks not in {None, ranks}:
+            message = (
+                f"plan {wanted.name!r} is for {wanted.ranks} ranks, but {nodes} node(s) with {shape.ranks_per_node} "
+                f"on each are {ranks}; leave 'ranks' out of the plan or make them agree"
+            )
+            raise UsageError(message)
+        made += len(cases.expand(wanted, ranks, nodes, device).cases)
+        if made > limits.MOST_CASES:
+            message = (
+                f"the runs of the array have together more than {limits.MOST_CASES} cases, the most that is allowed"
+            )
+            raise UsageError(message)
 
 
 def _patience(seconds: float | None) -> list[str]:

@@ -1,0 +1,33 @@
+"""Text on its way to a terminal: no terminal, browser or table takes it for an order, because control characters are
+written out.
+
+A run folder may come from anyone. An escape sequence in a host name would recolour or rewrite the terminal of whoever
+looks at it, a reversal of the writing direction would turn a sentence around, and a line break would forge a line.
+"""
+
+import re
+from typing import Final
+
+import click
+
+_SPACE: Final = re.compile("[\t\n\v\f\r\x85\u2028\u2029]+")
+_UNPRINTED: Final = "\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff"
+_CONTROL: Final = re.compile(f"[\x00-\x1f{_UNPRINTED}]")
+_NO_LINE_END: Final = re.compile(f"[\x00-\x09\x0b-\x1f{_UNPRINTED}]")
+
+
+def plain_text(text: str) -> str:
+    r"""``text`` on one line, with every control character written out, as ``\x1b``."""
+    return _CONTROL.sub(_written_out, _SPACE.sub(" ", text))
+
+
+def echo(text: object, *, err: bool = False, nl: bool = True) -> None:
+    r"""Print ``text``, whose line breaks are our own, with every other control character written out, as ``\u001b``:
+    in JSON it still means the same character. What is one line or one cell goes through ``plain_text`` before.
+    """
+    click.echo(_NO_LINE_END.sub(lambda found: f"\\u{ord(found[0]):04x}", str(text)), err=err, nl=nl)
+
+
+def _written_out(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
