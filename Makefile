@@ -4,6 +4,7 @@ PYTHON ?= python3
 RANKS ?= 4
 ROUNDS ?= 5
 SELECT ?=
+MINUTES ?= 10
 
 # Where each part of the tests leaves its times, as JUnit XML.
 times := build/times
@@ -15,7 +16,7 @@ installed := $(venv)/.installed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all faults cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
+.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -54,6 +55,9 @@ test-all: test cluster-test ## all tests with every number of ranks, every netwo
 
 faults: $(installed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more
 	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
+
+fuzz: $(installed) ## hostile run folders and plans, MINUTES=10 for each campaign
+	$(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh

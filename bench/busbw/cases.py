@@ -65,8 +65,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
+                if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
+                    raise UsageError(_TOO_MANY)
                 variants = _variants(op, sweep, way, cores)
                 if sweep.memory_nodes and takes_nodes(op):
+                    if len(variants) * len(sweep.memory_nodes) > limits.MOST_CASES:
+                        raise UsageError(_TOO_MANY)
                     variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
                 made += _number_of_cases(op, sweep, len(variants), sizes)
                 if made > limits.MOST_CASES:

@@ -180,10 +180,9 @@ class Plan(Record, frozen=True, kw_only=True):
         if self.ranks is not None:
             refuse_beyond("ranks", self.ranks, 1, limits.MOST_RANKS)
         refuse_beyond("seed", self.seed, -limits.LARGEST_SEED, limits.LARGEST_SEED)
-        for name, text in (("name", self.name), ("path", self.path or "")):
-            if "\0" in text:
-                message = f"key {name!r}: {text!r} holds a NUL character, which no name of a file can have"
-                raise UsageError(message)
+        if "\0" in (self.path or ""):
+            message = f"key 'path': {self.path!r} holds a NUL character, which no name of a file can have"
+            raise UsageError(message)
         if len(self.sweep) > limits.MOST_SWEEPS:
             message = f"key 'sweep': {len(self.sweep)} are too many; allowed are up to {limits.MOST_SWEEPS}"
             raise UsageError(message)

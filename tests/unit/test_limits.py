@@ -1,0 +1,179 @@
+"""Plans and options that ask for too much are refused in words, before anything of them is built."""
+
+from pathlib import Path
+
+import fuzz_plans
+import pytest
+from click.testing import CliRunner
+
+from busbw import cases, limits
+from busbw.cli import main
+from busbw.errors import UsageError
+from busbw.ops import traffic
+from busbw.ops.groups import split_world
+from busbw.ops.threads import parse_threads
+from busbw.plan import Plan, Sweep, Timing, parse_plan, read_plan
+from busbw.slurm.planned import shape_of
+from busbw.units import parse_sizes
+
+OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
+SWEEP = '[[sweep]]\nops = ["all_reduce"]\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"seed = {'9' * 5000}\n{SWEEP}",
+        f"seed = 0x{'f' * 5000}\n{SWEEP}",
+        f"[timing]\ntimeout_seconds = 0x{'f' * 5000}\n{SWEEP}",
+        f"x = {'[' * 30_000}{']' * 30_000}\n{SWEEP}",
+        f"{'a.' * 5000}a = 1\n{SWEEP}",
+        f"[{'a.' * 5000}a]\n",
+        f'path = "a\\u0000b"\n{SWEEP}',
+        f'{SWEEP}traffic = "a\\u0000b"\n',
+        f"launches = {limits.MOST_LAUNCHES + 1}\n{SWEEP}",
+        f"ranks = {limits.MOST_RANKS + 1}\n{SWEEP}",
+        f"[timing]\nmax_seconds = 1e308\n{SWEEP}",
+        f"[timing]\nblocks = {limits.MOST_BLOCKS + 1}\n{SWEEP}",
+        f"[timing]\nmax_samples = {limits.MOST_SAMPLES + 1}\n{SWEEP}",
+        f"[timing]\nwarmup_seconds = -1.0\n{SWEEP}",
+        f"[timing]\nlaunch_warmup_seconds = nan\n{SWEEP}",
+        SWEEP * (limits.MOST_SWEEPS + 1),
+        f"{SWEEP}depths = [{'1,' * (limits.MOST_VALUES + 1)}]\n",
+    ],
+)
+def test_a_plan_beyond_a_limit_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_plan(text, "plan.toml", tmp_path)
+    assert "plan.toml" in str(caught.value) or "a\\x00b" in str(caught.value) or "a\0b" in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_a_plan_as_large_as_allowed_is_one(tmp_path: Path) -> None:
+    text = f"launches = {limits.MOST_LAUNCHES}\nranks = {limits.MOST_RANKS}\n[timing]\nmax_seconds = {limits.LONGEST_SECONDS}\n"
+    plan = parse_plan(text + SWEEP * limits.MOST_SWEEPS, "plan.toml", tmp_path)
+    assert plan.launches == limits.MOST_LAUNCHES
+
+
+@pytest.mark.parametrize("name", ["large", "/dev/zero"])
+def test_a_file_is_read_within_its_limit(name: str, tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(b"#" * (limits.MOST_TOML_BYTES + 1))
+    with pytest.raises(UsageError, match=str(limits.MOST_TOML_BYTES)):
+        read_plan(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        "8..64MiB*1.0000001",
+        "0..9223372036854775807+1",
+        ",".join(f"{first}..{first + 9999}+1" for first in range(0, 50_000, 10_000)),
+        ",".join(["8"] * (limits.MOST_SIZES + 2)),
+    ],
+)
+def test_more_sizes_than_allowed_are_refused(sizes: str) -> None:
+    with pytest.raises(UsageError, match=str(limits.MOST_SIZES)):
+        parse_sizes(sizes)
+
+
+def test_a_factor_that_makes_a_size_infinite_ends_the_range() -> None:
+    assert parse_sizes("8..64*1e308") == (8,)
+
+
+@pytest.mark.parametrize("spec", ["div:010", "mod:" + "9" * 5000, "and:0x" + "f" * 9, "div:٢", "٠,١", "0" * 5000])  # noqa: RUF001 - digits of another script
+def test_a_split_with_a_number_that_nobody_means_is_refused(spec: str) -> None:
+    with pytest.raises(UsageError, match="is not a split"):
+        split_world(spec, 4)
+
+
+def test_a_long_list_of_groups_is_read_in_time_that_grows_with_it() -> None:
+    ranks = limits.MOST_RANKS
+    assert len(split_world(";".join(map(str, range(ranks))), ranks)) == ranks
+
+
+@pytest.mark.parametrize("text", ["9" * 5000, "1..65536+1", ",".join(["1..1000+1"] * 5), "٢"])
+def test_threads_beyond_what_is_allowed_are_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_threads(text, 4)
+
+
+@pytest.mark.parametrize("content", ["1," + "9" * 200_000, "1,\0\n1,2"])
+def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "traffic.csv").write_text(content)
+    with pytest.raises(UsageError, match=r"traffic\.csv"):
+        traffic.read_weights(tmp_path / "traffic.csv")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "ranks"),
+    [
+        (Sweep(ops=("all_reduce",), sizes="1..9000+1", dtypes=("float32",) * 3), 4),
+        (Sweep(ops=("storage_read",), blocks=("4KiB",) * 1000, depths=(1,) * 1000), 4),
+        (
+            Sweep(ops=("memory_read",), threads="1..1000+1", memory_nodes=tuple(range(1000))),
+            4,
+        ),
+        (Sweep(ops=("all_reduce",), groups="each"), limits.MOST_RANKS),
+        (Sweep(ops=("all_reduce",)), limits.MOST_RANKS + 1),
+        (Sweep(ops=("pair_matrix",), sizes="8"), limits.MOST_MATRIX_RANKS + 1),
+        (Sweep(ops=("all_to_all_v",), sizes="8"), limits.MOST_MATRIX_RANKS + 1),
+    ],
+)
+def test_a_plan_of_too_many_cases_or_ranks_is_refused_before_they_are_made(
+    sweep: Sweep, ranks: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(**_: object) -> None:
+        pytest.fail("a case was made")
+
+    monkeypatch.setattr(cases, "Case", made)
+    with pytest.raises(UsageError, match="allowed"):
+        cases.expand(Plan(sweep=(sweep,)), ranks, 1)
+
+
+def test_sweeps_that_each_split_many_ranks_are_refused() -> None:
+    plan = Plan(sweep=(Sweep(ops=("barrier",), groups="div:1"),) * limits.MOST_SWEEPS)
+    with pytest.raises(UsageError, match=str(limits.MOST_SWEEP_RANKS)):
+        cases.expand(plan, limits.MOST_RANKS, 1)
+
+
+def test_the_most_ranks_in_groups_of_one_are_expanded() -> None:
+    plan = Plan(sweep=(Sweep(ops=("all_reduce",), groups="div:1"),))
+    found = cases.expand(plan, limits.MOST_RANKS, 1).cases
+    assert cases.estimated_seconds(plan, found) > 0
+
+
+@pytest.mark.parametrize("nodes", ["9" * 5000, "٣", "1,9999999999"])
+def test_nodes_that_are_no_number_here_are_refused(nodes: str) -> None:
+    with pytest.raises(UsageError, match="want a number"):
+        shape_of(nodes, 1)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--memory-node", "9" * 5000),
+        ("--launches", str(limits.MOST_LAUNCHES + 1)),
+        ("--max-seconds", "1e308"),
+        ("--ranks", "1000000000"),
+        ("--ranks", "10000000", "--groups", "div:1"),
+        ("--results-dir", "a" * 5000, "--resume", "x"),
+    ],
+)
+def test_options_beyond_a_limit_exit_in_words(options: tuple[str, ...]) -> None:
+    op = () if "--resume" in options else ("--op", "memory_read" if "--memory-node" in options else "all_reduce")
+    result = CliRunner().invoke(main, ["run", "--dry-run", *op, *options])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code in {1, 2}
+    assert result.stderr.startswith("busbw: ")
+
+
+def test_every_limit_is_in_the_documentation() -> None:
+    numbers = [f"{value:,}" for name, value in vars(limits).items() if name.startswith(("MOST_", "LONGEST_"))]
+    assert [number for number in numbers if number not in OPERATIONS] == []
+    assert Timing(timeout_seconds=limits.LONGEST_TIMEOUT_SECONDS).timeout_seconds == limits.LONGEST_TIMEOUT_SECONDS
+
+
+def test_hostile_plans_end_in_words_soon_and_in_little_room() -> None:
+    found = fuzz_plans.campaign(seed=1, seconds=60, count=150)
+    assert found.failures == ()
+    assert found.tried == 150 or found.slowest_seconds < fuzz_plans.MOST_SECONDS

@@ -1,0 +1,190 @@
+"""Text of a run folder reaches terminals, pages and tables as text: no escape sequence, no forged line."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from busbw import environment, resume, store
+from busbw.cli import main
+from busbw.console import LiveTable
+from busbw.escape import echo, plain_text
+from busbw.plan import Plan, Sweep, Timing
+from busbw.records import JSON, Failed, Skipped
+from busbw.slurm import queue
+from busbw.testing.synthetic import case, synthetic_run, write_synthetic
+
+ROOT = Path(__file__).parents[2]
+FORGED = "FORGED 0 failures"
+HOSTILE = f"x\x1b[31m\x1b]0;title\x07\r\n{FORGED}\n\x9b2J\x08\x7f\u202egnp\u2066\x85\u2028{FORGED}\x00"
+UNPRINTED = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+SECRETS = (
+    *("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_CLIENT_SECRET", "ARM_CLIENT_SECRET"),
+    *("GOOGLE_APPLICATION_CREDENTIALS", "GITHUB_TOKEN", "GH_TOKEN", "GITLAB_TOKEN", "CI_JOB_TOKEN", "NPM_TOKEN"),
+    *("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "OPENAI_API_KEY", "DATABASE_URL", "PGPASSWORD"),
+    *("MYSQL_PWD", "REDIS_PASSWORD", "DOCKER_AUTH_CONFIG", "KUBECONFIG", "VAULT_TOKEN", "SSH_AUTH_SOCK", "SSH_KEY"),
+    *("SLURM_JWT", "SLURMRESTD_SECURITY", "PMIX_SERVER_URI", "PMIX_SECURITY_MODE", "PMI_FD", "NCCL_COMM_ID"),
+    *("OMPI_MCA_orte_hnp_uri", "NCCL_API_TOKEN", "UCX_PASSWORD", "GLOO_SECRET", "TORCH_TOKEN", "OMP_PASSWORD"),
+    *("SLURM_JOB_TOKEN", "MUNGE_KEY", "http_proxy", "BUSBW_PASSWORD", "MPICH_KEY", "CUDA_SECRET", "I_MPI_PASSWORD"),
+)
+
+
+@pytest.fixture(autouse=True)
+def no_launcher_around_us(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "BUSBW_RESULTS_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(queue, "missing", lambda: f"no Slurm {HOSTILE}")
+
+
+def poisoned(value: JSON) -> JSON:
+    """``value`` with hostile text at the end of every string and of every name."""
+    if isinstance(value, str):
+        return value + HOSTILE
+    if isinstance(value, dict):
+        return {key + HOSTILE: poisoned(inner) for key, inner in value.items()}
+    return [poisoned(inner) for inner in value] if isinstance(value, list) else value
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """A run whose every free text is hostile, and that lacks a launch."""
+    cases = [case("all_reduce", 1 << power, variant=None) for power in range(3, 24, 4)]
+    odd = [case("all_gather", 1 << power, variant=f"by hand: {HOSTILE}") for power in (10, 12)]
+    stored = synthetic_run([*cases, *odd], launches=2)
+    run = stored.run
+    facts = json.loads(json.dumps(run.environments["node0"]))
+    facts |= {name: poisoned(facts[name]) for name in ("kernel", "torch") if name in facts}
+    facts["cpu"] = {**facts["cpu"], "model": HOSTILE}
+    facts["variables"] = {"NCCL_ALGO": HOSTILE, f"GLOO_{HOSTILE}": HOSTILE, "SLURM_JOB_ID": HOSTILE}
+    plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),), launches=3, timing=Timing(blocks=1))
+    host = f"node0{HOSTILE}"
+    run = msgspec.structs.replace(
+        run,
+        machine=HOSTILE,
+        launcher=HOSTILE,
+        plan=plan.as_json(),
+        hosts=(host,) * len(run.hosts),
+        environments={host: facts},
+        adjusted=(HOSTILE,),
+    )
+    rows = [
+        *stored.rows[:-1],
+        Skipped(case=odd[0], reason=HOSTILE),
+        Failed(case=odd[1], launch=1, block=0, error=HOSTILE),
+        msgspec.structs.replace(stored.rows[-1], status="failed", reason=HOSTILE),  # type: ignore[type-var]
+    ]
+    folder = store.create(tmp_path, "synthetic")
+    store.write_run(folder, run)
+    with store.Appender(folder) as appender:
+        for row in rows:
+            appender.append(row)
+    folder.rename(folder.parent / "run")
+    broken = write_synthetic(tmp_path, stored)
+    broken.rename(broken.parent / "broken")
+    document = json.loads((tmp_path / "synthetic" / "broken" / "run.json").read_text())
+    (tmp_path / "synthetic" / "broken" / "run.json").write_text(
+        json.dumps({**document, HOSTILE: HOSTILE, "id": [HOSTILE]})
+    )
+    return tmp_path
+
+
+def clean(text: str) -> None:
+    found = UNPRINTED.search(text)
+    assert found is None, text[max(0, found.start() - 200) : found.end()]
+    assert not [line for line in text.splitlines() if line.strip().startswith(FORGED)], text
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "runs"),
+        ("list", "runs", "--json"),
+        ("show", "RUN"),
+        ("show", "RUN", "--json"),
+        ("fit", "RUN"),
+        ("compare", "RUN", "RUN"),
+        ("report", "RUN", "--json"),
+        ("predict", "--from", "RUN", "--op", "all_reduce", "--ranks", "8", "--size", "1MiB"),
+        ("predict", "--from", "RUN", "--op", HOSTILE.replace("\0", ""), "--ranks", "8", "--size", "1MiB"),
+        ("simulate", "--from", "RUN", "--op", "all_reduce", "--size", "8"),
+        ("status",),
+        ("status", "--json"),
+        ("run", "--resume", "RUN"),
+        ("run", "--resume", "RUN", "--dry-run"),
+        ("run", "--resume", "RUN", "--dry-run", "--json"),
+        ("submit", "--resume", "RUN", "--dry-run"),
+        *((*command, "BROKEN") for command in (("show",), ("run", "--resume"), ("submit", "--dry-run", "--resume"))),
+        ("show", HOSTILE.replace("\0", "")),
+        ("run", "--op", HOSTILE.replace("\0", "")),
+        ("list", HOSTILE.replace("\0", "")),
+    ],
+)
+def test_no_command_hands_a_terminal_what_a_run_folder_says(arguments: tuple[str, ...], results: Path) -> None:
+    places = {"RUN": str(results / "synthetic" / "run"), "BROKEN": str(results / "synthetic" / "broken")}
+    typed = [places.get(word, word) for word in arguments]
+    result = CliRunner().invoke(main, [*typed, "--results-dir", str(results)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.stdout + result.stderr, "something is said"
+    clean(result.stdout)
+    clean(result.stderr)
+    if "--json" in arguments and result.exit_code == 0 and arguments[0] != "run":
+        json.loads(result.stdout)
+
+
+def test_the_report_has_no_control_characters(results: Path) -> None:
+    folder = next(results.glob("*/run"))
+    result = CliRunner().invoke(main, ["report", str(folder)])
+    assert result.exit_code == 0, result.output
+    for name in ("report.html", "report.md", "report.json"):
+        text = (folder / name).read_text(encoding="utf-8")
+        assert "\x1b" not in text
+        clean(text.replace("\t", " "))
+
+
+def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) -> None:
+    plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),))
+    table = LiveTable(plan, 0, 0.0)
+    one = case("all_reduce", 8)
+    from busbw.cases import Cases  # noqa: PLC0415
+
+    table.world_formed(Cases((one,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
+    table.row_written(Skipped(case=one, reason=HOSTILE))
+    table.row_written(Failed(case=one, launch=0, block=0, error=HOSTILE))
+    table.launch_ended()
+    clean(capsys.readouterr().out)
+
+
+def test_json_means_the_same_after_it_was_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    echo(json.dumps({"a": HOSTILE}, ensure_ascii=False))
+    shown = capsys.readouterr().out
+    clean(shown)
+    assert json.loads(shown) == {"a": HOSTILE}
+
+
+def test_plain_text_is_one_line_of_what_can_be_seen() -> None:
+    assert plain_text("a\x1b[31mb\r\nc\u202e\udcff") == "a\\x1b[31mb c\\u202e\\udcff"
+
+
+@pytest.mark.parametrize(
+    "path", sorted([*ROOT.glob("bench/**/*.py"), *ROOT.glob("analysis/**/*.py")]), ids=lambda path: path.name
+)
+def test_only_one_place_prints(path: Path) -> None:
+    if path.name != "escape.py":
+        assert "click.echo(" not in path.read_text(encoding="utf-8"), "busbw.escape.echo writes control characters out"
+
+
+def test_no_secret_reaches_a_run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for number, name in enumerate(SECRETS):
+        monkeypatch.setenv(name, f"hunter-{number}-2")
+    facts: dict[str, Any] = environment.host_facts()
+    stored = synthetic_run([case("all_reduce", 8)], launches=1)
+    run = msgspec.structs.replace(stored.run, environments={"node0": facts})
+    noted = resume._with_what_is_new({}, facts, 1)
+    run = msgspec.structs.replace(run, environments={"node0": {**facts, "resumed": noted.get("resumed")}})
+    folder = write_synthetic(tmp_path, store.StoredRun(stored.path, run, stored.rows, ()))
+    leaked = [name for path in folder.iterdir() for name in re.findall(r"hunter-\d+-2", path.read_text())]
+    assert leaked == []
