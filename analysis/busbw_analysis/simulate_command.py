@@ -23,6 +23,9 @@ from busbw_analysis.theory.textbook import textbook
 MOST_RANKS = 2048
 """A ring of so many is 8 million messages, a gigabyte and a half of them."""
 
+MOST_SIMULATED: Final = 1000
+"""Sizes × algorithms."""
+
 _UNSIZED: Final = "barrier"
 """The one operation with algorithms whose messages carry no data."""
 
@@ -92,6 +95,9 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     """
     names = _algorithms(op, algorithm)
     wanted = _sizes(op, sizes)
+    if len(names) * len(wanted) > MOST_SIMULATED:
+        message = f"{len(wanted)} sizes by {len(names)} algorithms: want at most {MOST_SIMULATED} of them together"
+        raise UsageError(message)
     costs = flows.Costs(parse_time(overhead), 0.0 if sums is None else 1 / parse_rate(sums))
     if (specification is None) == (run is None):
         message = "want a network: either --network (such as flat:rate=12.5GB/s,delay=5us) or --from RUN"

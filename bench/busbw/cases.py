@@ -65,13 +65,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
-                    raise UsageError(_TOO_MANY)
-                variants = _variants(op, sweep, way, cores)
-                if sweep.memory_nodes and takes_nodes(op):
-                    if len(variants) * len(sweep.memory_nodes) > limits.MOST_CASES:
-                        raise UsageError(_TOO_MANY)
-                    variants = tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
+                variants = _every_variant(op, sweep, way, cores)
                 made += _number_of_cases(op, sweep, len(variants), sizes)
                 if made > limits.MOST_CASES:
                     raise UsageError(_TOO_MANY)
@@ -101,6 +95,20 @@ def _refuse_many(plan: Plan, ranks: int) -> None:
     if (each := sum(sweep.groups.strip() == EACH for sweep in plan.sweep)) * ranks > limits.MOST_CASES:
         message = f"groups each of {ranks} ranks in {each} sweep(s): {_TOO_MANY}"
         raise UsageError(message)
+
+
+def _every_variant(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[str | None, ...]:
+    """Those of the op, on each node of memory. Raises UsageError for more than there may be cases, before all of them
+    are made.
+    """
+    if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
+        raise UsageError(_TOO_MANY)
+    variants = _variants(op, sweep, way, cores)
+    if not sweep.memory_nodes or not takes_nodes(op):
+        return variants
+    if len(variants) * len(sweep.memory_nodes) > limits.MOST_CASES:
+        raise UsageError(_TOO_MANY)
+    return tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
 
 
 def _number_of_cases(op: Op, sweep: Sweep, variants: int, sizes: int) -> int:

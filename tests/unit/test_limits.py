@@ -50,7 +50,8 @@ def test_a_plan_beyond_a_limit_is_refused_in_words(text: str, tmp_path: Path) ->
 
 
 def test_a_plan_as_large_as_allowed_is_one(tmp_path: Path) -> None:
-    text = f"launches = {limits.MOST_LAUNCHES}\nranks = {limits.MOST_RANKS}\n[timing]\nmax_seconds = {limits.LONGEST_SECONDS}\n"
+    head = f"launches = {limits.MOST_LAUNCHES}\nranks = {limits.MOST_RANKS}\n"
+    text = f"{head}[timing]\nmax_seconds = {limits.LONGEST_SECONDS}\n"
     plan = parse_plan(text + SWEEP * limits.MOST_SWEEPS, "plan.toml", tmp_path)
     assert plan.launches == limits.MOST_LAUNCHES
 

@@ -252,8 +252,8 @@ class FatTree:
         if self.leaf < 1 or self.placement.hosts % self.leaf:
             message = f"leaf {self.leaf}: want a number of hosts below each leaf that divides {self.placement.hosts}"
             raise UsageError(message)
-        if not 1 <= self.spines <= _MOST_SPINES:
-            message = f"spines {self.spines}: want 1 to {_MOST_SPINES} of them"
+        if not 1 <= self.spines <= _MOST_SPINES or self.spines * self.leaves > _MOST_WAYS:
+            message = f"spines {self.spines}: want 1 to {_MOST_SPINES} of them, and spines × leaves up to {_MOST_WAYS}"
             raise UsageError(message)
 
     @property
@@ -296,6 +296,8 @@ class FatTree:
 
 
 _MOST_SPINES: Final = 4096
+_MOST_WAYS: Final = 1 << 16
+"""Links up from all leaves; as many lead down."""
 
 
 def _hashed(sources: Whole, targets: Whole, seed: int) -> Whole:
