@@ -194,7 +194,7 @@ def test_several_numbers_of_nodes_make_an_array() -> None:
         (("quick", "--nodes", "0", "--ranks-per-node", "1"), "--nodes '0': want a number"),
         (
             ("quick", "--nodes", "1,99999999", "--ranks-per-node", "8"),
-            "--nodes 1,99999999 with 8 rank(s) on each: 799999992 ranks; allowed: up to 1048576",
+            "--nodes 1,99999999 with 8 rank(s) on each: 799999992 ranks; allowed: up to 131072",
         ),
         (("quick", *WORLD, "--backend", "ucx"), "ucx"),
         (("quick", *WORLD, "--partition", ""), "partition '': want a word; leave it out"),
