@@ -44,11 +44,11 @@ test: unit-test integration-test ## unit and integration tests
 
 unit-test: $(installed) ## tests without real ranks
 	$(beside) $(pytest) tests/unit -m "not alone" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
-	$(pytest) $$(grep -rl mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
+	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
 
 integration-test: $(installed) ## tests with real ranks, and those of a GPU where there is one
 	$(pytest) tests/integration -m "not alone" --numprocesses 3 --dist worksteal --junitxml $(times)/integration.xml
-	$(pytest) $$(grep -rl mark.alone tests/integration) tests/gpu -m "alone or gpu" --junitxml $(times)/integration-alone.xml
+	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone or gpu" --junitxml $(times)/integration-alone.xml
 
 test-all: export BUSBW_EXHAUSTIVE = 1
 test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half
