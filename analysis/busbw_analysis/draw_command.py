@@ -11,6 +11,7 @@ from busbw.escape import echo
 from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.drawings import MOST_RANKS
 from busbw_analysis.drawings import draw as drawing
+from busbw_analysis.theory.library_rows import library_row
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""
@@ -41,11 +42,17 @@ def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
         allowed = ", ".join(f"{op}/{known}" for known in DRAWABLE[op]) if op in DRAWABLE else "all_reduce/ring …"
         message = f"{algorithm!r} is no OP/ALGORITHM that can be drawn; allowed are {allowed} (busbw list algorithms)"
         raise UsageError(message)
-    usual = _HOSTS if DRAWABLE[op][name].levels else 1
+    on = hosts if hosts is not None else _HOSTS if DRAWABLE[op][name].levels else 1
     try:
-        text = drawing(op, name, ranks, usual if hosts is None else hosts)
+        text = drawing(op, name, ranks, on)
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
         raise UsageError(str(error)) from error
+    formula = library_row(op, name)
+    if formula is not None and not formula.possible(ranks, on):
+        message = (
+            f"there is no {op} by {name} of {ranks} ranks on {on} hosts; it is one of a single host: leave out --hosts"
+        )
+        raise UsageError(message)
     echo(text, nl=False)
 
 

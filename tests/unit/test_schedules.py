@@ -358,6 +358,14 @@ class TestCrossover:
         with pytest.raises(AnalysisError, match=told):
             textbook.crossover_bytes(one, other, ranks, 1, alpha, self.BETA)
 
+    @pytest.mark.parametrize("host", [0.0, -1.0, float("nan")])
+    def test_a_host_that_carries_nothing_has_no_crossing(self, host: float) -> None:
+        rows = [textbook.textbook("all_reduce", name) for name in ("ring", "binomial-tree")]
+        assert rows[0] is not None
+        assert rows[1] is not None
+        with pytest.raises(AnalysisError, match="want a rate above 0"):
+            textbook.crossover_bytes(rows[0], rows[1], 8, 1, self.ALPHA, self.BETA, host_bytes_per_second=host)
+
     def test_sums_move_it(self) -> None:
         ring, tree = textbook.textbook("all_reduce", "ring"), textbook.textbook("all_reduce", "binomial-tree")
         assert ring is not None

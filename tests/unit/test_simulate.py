@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.cli import main
-from busbw.errors import AnalysisError
+from busbw.errors import AnalysisError, UsageError
 from busbw.factors import bus_factor
 from busbw.ops import OPS
 from busbw.schedules import ALGORITHMS
@@ -48,6 +49,46 @@ def run(
 ) -> Simulation:
     place = network.placement
     return simulate(traffic_of(op, name, place.ranks, place.hosts), size, network, costs, free_running=free)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Link("rank 0 out", 0.0),
+        lambda: Link("rank 0 out", float("nan")),
+        lambda: Flat(Placement(4), 0.0),
+        lambda: Flat(Placement(4), 1e9, float("inf")),
+        lambda: read_network("fat-tree:nic=0.000001B/s,leaf=2,oversubscription=9e99", Placement(4)).links(),
+        lambda: Costs(overhead=-1.0),
+        lambda: Costs(gamma=float("inf")),
+    ],
+)
+def test_what_is_no_rate_and_no_time_is_refused(make: Callable[[], object]) -> None:
+    with pytest.raises(UsageError, match="want"):
+        make()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        ("--network", "flat:rate=0B/s"),
+        ("--network", "shared:rate=1GB/s,memory=0B/s"),
+        ("--network", "fat-tree:nic=0.00001B/s,leaf=2,oversubscription=1e300"),
+        ("--network", "flat:rate=1GB/s,delay=" + "9" * 300 + "s"),
+        ("--sums", "0GB/s"),
+        ("--sums", "0." + "0" * 315 + "1B/s"),
+        ("--overhead", "9" * 300 + "s"),
+        ("--link", "rank 0 out=0B/s"),
+        ("--ranks", "1"),
+        ("--ranks-per-host", "0"),
+        ("--size", "0"),
+    ],
+)
+def test_hostile_numbers_are_refused_in_words(changed: tuple[str, str]) -> None:
+    usual = ["--network", "flat:rate=1GB/s", "--ranks", "4", "--size", "1MiB"]
+    done = CliRunner().invoke(main, ["simulate", "--op", "all_reduce", "--algorithm", "ring", *usual, *changed])
+    assert done.exit_code == 2, done.output
+    assert "want" in done.stderr or "takes" in done.stderr or "divides" in done.stderr
 
 
 class TestFairRates:
@@ -146,6 +187,44 @@ class TestAgainstTheFormulas:
             wanted = max(30 * delay + between, 30 * 1e-6 + inside)
             assert simulate(traffic, MIB, network).seconds == pytest.approx(wanted, rel=1e-9)
             assert formula_seconds(row, traffic, MIB, network) == pytest.approx(wanted, rel=1e-9)
+
+    @given(
+        each=st.sampled_from([2, 4, 8]),
+        kind=st.sampled_from(["two-level", "rail"]),
+        card=st.floats(0.1, 20),
+        delays=st.tuples(st.floats(0, 3), st.floats(0, 3)),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_several_rings_lose_or_gain_by_delays_that_differ(
+        self, each: int, kind: str, card: float, delays: tuple[float, float]
+    ) -> None:
+        """Bytes of a round through a port take a time of 1. Who comes later has it for itself when the others are gone:
+        at most g/(g+1) of the formula where the bytes for other hosts come first, (g−1)/4g more where they come last.
+        """
+        ratio = self.of_rings(each, kind, card, delays)
+        least, most = each / (each + 1) if kind == "two-level" else 1.0, 1 + (each - 1) / (4 * each)
+        assert least * (1 - 1e-9) <= ratio <= most * (1 + 1e-9)
+        alike = delays[0] if kind == "two-level" else 0.0  # between rails a message has both delays
+        assert self.of_rings(each, kind, card, (alike, delays[0])) == pytest.approx(1, rel=1e-9)
+
+    @pytest.mark.parametrize("each", [2, 4, 8])
+    def test_several_rings_lose_and_gain_as_much_as_that(self, each: int) -> None:
+        first = self.of_rings(each, "two-level", 1e3, (0, 1 / each))
+        assert first == pytest.approx(each / (each + 1), rel=1e-9)
+        # Two ranks of a host and a card that takes 3/2 of what a port takes: it begins when 1/4 is through.
+        assert self.of_rings(2, "rail", 2 / 3, (1 / 4, 0)) == pytest.approx(9 / 8, rel=1e-9)
+
+    @staticmethod
+    def of_rings(each: int, kind: str, card: float, delays: tuple[float, float]) -> float:
+        """Simulated over formula: a card has ``card`` times the rate of a port for what it carries of each rank."""
+        row, traffic = textbook("all_reduce", "multi-ring"), traffic_of("all_reduce", "multi-ring", 2 * each, 2)
+        assert row is not None
+        place, per_round = Placement(2 * each, each), MIB / (2 * each)
+        between, inside = (delay * per_round / 1e9 for delay in delays)
+        network: Network = TwoLevel(place, card * each * 1e9, 1e9, between, inside)
+        if kind == "rail":
+            network = Rails(place, card * 1e9, 1e9, between, inside)
+        return simulate(traffic, MIB, network).seconds / formula_seconds(row, traffic, MIB, network)
 
     @pytest.mark.parametrize("name", ["hierarchical", "multi-ring"])
     def test_ranks_that_are_dealt_out_have_no_inside(self, name: str) -> None:

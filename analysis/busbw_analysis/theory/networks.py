@@ -22,12 +22,19 @@ Order = Literal["block", "cyclic"]
 Routing = Literal["hash", "destination"]
 
 
+SLOWEST, FASTEST, LONGEST = 1e-6, 1e30, 1e9
+"""Rates (B/s) and times (s) beyond which no network is, and numbers end."""
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """One direction of a cable, a port or a memory."""
 
     name: str
     bytes_per_second: float
+
+    def __post_init__(self) -> None:
+        _check_rates(**{self.name: self.bytes_per_second})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +104,7 @@ class Flat:
 
     def __post_init__(self) -> None:
         _check_rates(rate=self.rate)
-        _check_delays(delay=self.delay)
+        check_delays(delay=self.delay)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks."""
@@ -119,7 +126,7 @@ class SharedHost:
 
     def __post_init__(self) -> None:
         _check_rates(rate=self.rate, memory=self.memory)
-        _check_delays(delay=self.delay)
+        check_delays(delay=self.delay)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, and the memory."""
@@ -145,7 +152,7 @@ class TwoLevel:
 
     def __post_init__(self) -> None:
         _check_rates(nic=self.nic, inner=_inner(self.placement, self.inner, self.nic))
-        _check_delays(delay=self.delay, inner_delay=self.inner_delay)
+        check_delays(delay=self.delay, inner_delay=self.inner_delay)
 
     def links(self) -> tuple[Link, ...]:
         """The ports of the ranks, then those of the hosts."""
@@ -178,7 +185,7 @@ class Rails:
 
     def __post_init__(self) -> None:
         _check_rates(nic=self.nic, inner=self.inner)
-        _check_delays(delay=self.delay, inner_delay=self.inner_delay)
+        check_delays(delay=self.delay, inner_delay=self.inner_delay)
         if self.spine is not None:
             _check_ratio("spine", self.spine)
 
@@ -246,7 +253,7 @@ class FatTree:
 
     def __post_init__(self) -> None:
         _check_rates(nic=self.nic, inner=_inner(self.placement, self.inner, self.nic))
-        _check_delays(delay=self.delay, inner_delay=self.inner_delay)
+        check_delays(delay=self.delay, inner_delay=self.inner_delay)
         _check_ratio("oversubscription", self.oversubscription)
         _one_of("routing", self.routing, get_args(Routing))
         if self.leaf < 1 or self.placement.hosts % self.leaf:
@@ -334,15 +341,16 @@ def _inner(placement: Placement, inner: float | None, nic: float) -> float:
 
 def _check_rates(**rates: float) -> None:
     for name, rate in rates.items():
-        if not (math.isfinite(rate) and rate > 0):
-            message = f"{name} {rate}: want a finite rate in bytes per second above 0"
+        if not SLOWEST <= rate <= FASTEST:
+            message = f"{name} at {rate} B/s: want a rate of {SLOWEST:g} to {FASTEST:g} B/s"
             raise UsageError(message)
 
 
-def _check_delays(**delays: float) -> None:
+def check_delays(**delays: float) -> None:
+    """Raise UsageError for what is no time."""
     for name, delay in delays.items():
-        if not (math.isfinite(delay) and delay >= 0):
-            message = f"{name} {delay}: want a finite time in seconds of at least 0"
+        if not 0 <= delay <= LONGEST:
+            message = f"{name} of {delay} s: want a time of 0 to {LONGEST:g} s"
             raise UsageError(message)
 
 

@@ -14,9 +14,9 @@ from typing import Final
 
 import numpy as np
 
-from busbw.errors import AnalysisError
+from busbw.errors import AnalysisError, UsageError
 from busbw.schedules.base import Round, Schedule
-from busbw_analysis.theory.networks import NOWHERE, Link, Network, Real, Whole
+from busbw_analysis.theory.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
 from busbw_analysis.theory.textbook import Textbook
 
 _SAME: Final = 1e-12
@@ -29,6 +29,12 @@ class Costs:
 
     overhead: float = 0.0
     gamma: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_delays(overhead=self.overhead)
+        if not 0 <= self.gamma <= 1 / SLOWEST:
+            message = f"{self.gamma} s for a byte that is added up: want 0 to {1 / SLOWEST:g} s"
+            raise UsageError(message)
 
 
 @dataclass(frozen=True, slots=True)

@@ -361,6 +361,9 @@ def crossover_bytes(
         given = f"α {alpha_seconds} s, β {beta_seconds_per_byte} s/B and γ {gamma_seconds_per_byte} s/B"
         message = f"{given} cannot be: each is a number of seconds, 0 or more"
         raise AnalysisError(message)
+    if host_bytes_per_second is not None and not host_bytes_per_second > 0:
+        message = f"a host that carries {host_bytes_per_second} B/s has no crossing; want a rate above 0"
+        raise AnalysisError(message)
 
     def of_a_byte(row: Textbook) -> float:
         moving = row.sent(ranks, hosts) * beta_seconds_per_byte
