@@ -191,3 +191,12 @@ def test_stale_drawings_are_removed(tmp_path: Path) -> None:
 def test_every_drawing_has_its_derivation_in_the_documentation() -> None:
     derived = set(re.findall(r"\]\(drawings/([^)]+)\)", (FOLDER.parent / "models.md").read_text(encoding="utf-8")))
     assert sorted(derived ^ {name for name, _ in documented()}) == []
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+def test_what_no_prediction_knows_is_not_drawn(op: str) -> None:
+    """NVLS is one of a host: hosts beyond it have no switch in common."""
+    done = CliRunner().invoke(command, [f"{op}/nvls", "--ranks", "7", "--hosts", "7"], standalone_mode=False)
+    assert isinstance(done.exception, UsageError)
+    assert "there is no" in str(done.exception)
+    assert CliRunner().invoke(command, [f"{op}/nvls", "--ranks", "7"]).exit_code == 0
