@@ -5,7 +5,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +33,9 @@ class Raw:
     case: dict[str, Any]
     ranks: tuple[int, ...]
     factor: float | None
-    slowest: dict[int, list[float]]
-    fastest: dict[int, list[float]]
-    skew: dict[int, list[float]]
+    slowest: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    fastest: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
+    skew: dict[int, list[float]] = field(default_factory=lambda: defaultdict(list))
 
     @property
     def medians(self) -> list[float]:
@@ -67,10 +67,8 @@ def raw(folder: Path) -> dict[tuple[str, tuple[int, ...]], Raw]:
         row = json.loads(line)
         for group in row.get("groups", ()):
             ranks = tuple(group["ranks"])
-            one = found.setdefault(
-                (identity(row["case"]), ranks),
-                Raw(row["case"], ranks, group["bus_factor"], *(defaultdict(list) for _ in range(3))),
-            )
+            key = identity(row["case"]), ranks
+            one = found.setdefault(key, Raw(row["case"], ranks, group["bus_factor"]))
             for name in ("slowest", "fastest"):
                 getattr(one, name)[row["launch"]] += [time / row["calls"] for time in group[f"{name}_ns"]]
             one.skew[row["launch"]] += [time / row["calls"] for time in group["arrival_skew_ns"] or ()]
