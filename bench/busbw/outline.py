@@ -69,7 +69,7 @@ def outline_of(stored: store.StoredRun) -> Outline:
         launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
         blocks=tuple((row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement)),
         out=frozenset(
-            row.case for row in stored.rows if isinstance(row, Skipped) or (isinstance(row, Failed) and not row.transient)
+            {row.case for row in stored.skipped} | {row.case for row in stored.failed if not row.transient}
         ),
         end=stored.end,
     )

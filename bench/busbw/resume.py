@@ -8,6 +8,7 @@ import msgspec
 
 from busbw import __version__, store
 from busbw.errors import LaunchError, StoreError, UsageError
+from busbw.ops import OPS
 from busbw.placement import binding, seats_of, variables_of
 from busbw.plan import Plan, told_as_options
 from busbw.progress import CaseBlock, progress_of
@@ -126,8 +127,12 @@ def lack_of(stored: StoredRun, plan: Plan) -> Lack:
 
     Missing blocks of a launch that began are measured by another launch, with the next free number, because fresh
     processes are another launch whatever they are called. Launches that never began come after these. Cases that
-    were skipped, or failed by their own doing, lack nothing.
+    were skipped, or failed by their own doing, lack nothing. Raises StoreError for an operation that this busbw lacks.
     """
+    unknown = next((case.op for case in stored.run.cases if case.op not in OPS), None)
+    if unknown is not None:
+        message = f"run {stored.run.id} has the op {unknown!r}, which this busbw does not have; resume it with its own"
+        raise StoreError(message)
     places = {case: place for place, case in enumerate(stored.run.cases)}
     failed = {row.case for row in stored.failed if not row.transient}
     void = tuple(case for case in stored.run.cases if case in failed)

@@ -1,4 +1,4 @@
-"""What a run that was read says and cannot be: numbers out of range, vectors that do not fit, a row that is there twice.
+"""What a run says that cannot be: numbers out of range, vectors that do not fit together, a row that is there twice.
 
 The types of ``records`` say what a field is; here stands what fields have to be together, so that nobody who judges a
 run meets a number that contradicts another one. The first flaw is told, in words.
@@ -201,6 +201,11 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
                 yield f"{name} of rank {rank.rank} has another length than slowest_ns"
                 return
         yield from _vector("entries_ns", rank.entries_ns or ())
+    yield from _of_kept_samples(group)
+
+
+def _of_kept_samples(group: GroupSamples) -> Iterator[str]:
+    """Of blocks that were small enough to keep the samples of every rank."""
     kept = [rank.samples_ns for rank in group.per_rank if rank.samples_ns is not None]
     if len(kept) == len(group.per_rank):
         if tuple(map(max, *kept, kept[0])) != group.slowest_ns:
@@ -208,9 +213,7 @@ def _of_ranks(group: GroupSamples) -> Iterator[str]:
         if tuple(map(min, *kept, kept[0])) != group.fastest_ns:
             yield "fastest_ns is not the shortest of samples_ns over the ranks"
         place = {rank: number for number, rank in enumerate(group.ranks)}
-        if any(
-            kept[place[late]][number] != group.fastest_ns[number] for number, late in enumerate(group.late_rank)
-        ):
+        if any(kept[place[late]][number] != group.fastest_ns[number] for number, late in enumerate(group.late_rank)):
             yield "late_rank is not the rank that holds fastest_ns"
 
 

@@ -4,18 +4,27 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
+from fuzz_folders import campaign
 
-from busbw import listing, store
+from busbw import listing, store, worker
 from busbw.errors import DamagedRun, StoreError
 from busbw.factors import bus_factor
+from busbw.launch.base import finish_well
+from busbw.listeners import Silent
 from busbw.ops import OPS
 from busbw.outline import outline, outline_of
 from busbw.packing import pack, unpack
+from busbw.plan import Plan, Sweep, Timing
 from busbw.progress import progress_of
 from busbw.records import JSON, SCHEMA, Ended, Failed
+from busbw.resume import lack_of
+from busbw.slurm import overview
+from busbw.testing.fakes import FakeBackend, FakeWorld
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
 
 DATA = Path(__file__).parents[1] / "data"
@@ -295,3 +304,81 @@ def test_a_file_that_is_lost_between_two_writers_is_missed_by_the_next(
     befalls(folder / store.SAMPLES_FILE)
     with pytest.raises(StoreError, match=f"of {written} bytes are there"):
         store.Appender(folder, written)
+
+
+class _Loses(Silent):
+    """Loses the samples of a run when the first row is written."""
+
+    def __init__(self, path: Path, befalls: Callable[[Path], None]) -> None:
+        self._path, self._befalls, self.done = path, befalls, False
+
+    def row_written(self, row: object) -> None:  # noqa: ARG002 - whichever is first
+        if not self.done:
+            self.done = True
+            self._befalls(self._path)
+
+
+@pytest.mark.parametrize("befalls", BEFALLS)
+def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path], None], tmp_path: Path) -> None:
+    folder = store.create(tmp_path, "fake")
+    world = FakeWorld(1)
+    plan = Plan(
+        timing=Timing(
+            blocks=2,
+            launch_warmup_seconds=0.0,
+            warmup_seconds=0.0,
+            min_samples=20,
+            max_samples=30,
+            min_seconds=0.0,
+            max_seconds=0.01,
+        ),
+        sweep=(Sweep(ops=("barrier",)),),
+    )
+    job = worker.Job(plan, folder, 0, "local", world.row())
+    loses = _Loses(folder / store.SAMPLES_FILE, befalls)
+
+    def work(backend: FakeBackend) -> worker.Outcome:
+        return worker.run(job, worker.World(0, 1, 0, "local", 5.0), loses, backend.clock)
+
+    (outcome,) = world.run(work)
+    assert loses.done
+    assert isinstance(outcome, StoreError)
+
+
+@pytest.mark.parametrize("befalls", [_removed, _cut, _longer])
+def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
+    befalls: Callable[[Path], None], tmp_path: Path
+) -> None:
+    killed = synthetic_run([case("all_reduce", 8)], launches=1, fate=Fate(ended=None))
+    folder = write_synthetic(tmp_path, killed)
+    path = folder / store.SAMPLES_FILE
+    written = path.stat().st_size
+    befalls(path)
+    with pytest.raises(StoreError, match=f"of {written} bytes are there"):
+        finish_well(folder, 0, written)
+    assert json.loads(path.read_bytes().splitlines()[-1])["status"] == "failed"
+
+
+def test_an_operation_that_is_not_known_is_not_resumed() -> None:
+    known = synthetic_run([case("all_reduce", 8)], launches=1, fate=Fate(reached=0, ended=None))
+    strange = msgspec.structs.replace(known.run.cases[0], op="all_to_none")
+    stored = replace(known, run=msgspec.structs.replace(known.run, cases=(strange,)))
+    with pytest.raises(StoreError, match="'all_to_none', which this busbw does not have"):
+        lack_of(stored, Plan(sweep=(Sweep(ops=("barrier",)),)))
+
+
+@pytest.mark.parametrize("change", [{"nics": ["x"]}, {"cpu": 5}, {"variables": []}, {"resumed": "x"}, {"ranks": [1]}])
+def test_facts_of_another_shape_are_refused(change: dict[str, JSON], golden: Path) -> None:
+    path = golden / store.RUN_FILE
+    document = json.loads(path.read_bytes())
+    next(iter(document["environments"].values())).update(change)
+    path.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(DamagedRun, match=r"run\.json: environments: facts of 'vm': "):
+        store.read(golden)
+    assert overview.rows(golden.parents[1], ())
+
+
+def test_a_hundred_damaged_folders_are_answered_in_words() -> None:
+    found = campaign(seed=20261122, seconds=10.0, count=150)
+    assert found.failures == ()
+    assert found.tried > 0
