@@ -21,8 +21,10 @@ pytestmark = pytest.mark.skipif(not _SHM.is_dir(), reason="there is no /dev/shm 
 def segment(beginning: str) -> Iterator[Path]:
     path = _SHM / f"{beginning}busbw_test_{os.getpid()}_{os.urandom(4).hex()}"
     path.write_bytes(b"\0" * mmap.PAGESIZE)
-    yield path
-    path.unlink(missing_ok=True)
+    try:
+        yield path
+    finally:
+        path.unlink(missing_ok=True)
 
 
 def test_only_what_is_mapped_here_and_is_named_so_is_removed() -> None:
