@@ -77,10 +77,10 @@ def refuse_beyond(key: str, value: float, least: float, most: float) -> None:
     """Raise UsageError unless ``least`` ≤ ``value`` ≤ ``most``; NaN is refused, too."""
     if least <= value <= most:
         return
-    if isinstance(value, float) and not math.isfinite(value):
+    if not -math.inf < value < math.inf:
         message = f"key {key!r}: {value} is not allowed; allowed is a finite number"
         raise UsageError(message)
     # Python prints no whole number of more than 4300 digits.
-    shown = value if isinstance(value, float) or abs(value) < LARGEST_SIZE else "a number of 19 digits or more"
+    shown = str(value) if abs(value) <= LARGEST_SIZE else "a number far beyond that"
     message = f"key {key!r}: want at least {least} and at most {most}; given {shown}"
     raise UsageError(message)
