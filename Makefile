@@ -16,7 +16,7 @@ installed := $(venv)/.installed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology clean
+.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -95,6 +95,9 @@ bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the
 
 bench-metrology: $(installed) ## how often the statistics are right when the truth is known, and what this machine tells apart
 	$(venv)/bin/python tests/bench/metrology.py
+
+bench-scale: $(installed) ## how long the analysis takes for many ranks, pairs, samples and runs, and its memory: minutes
+	$(venv)/bin/python tests/bench/scale.py
 
 clean: ## remove .venv and caches; runs in results/ stay
 	rm -rf $(venv) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

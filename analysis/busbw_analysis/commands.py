@@ -22,7 +22,7 @@ from busbw_analysis.crossing_tables import crossing_rows, crossing_text
 from busbw_analysis.evidence import read_groups
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, Severity, judge
-from busbw_analysis.load import Dataset, load
+from busbw_analysis.load import Dataset, load, read
 from busbw_analysis.races import races_of
 from busbw_analysis.selftest import selftest_for
 from busbw_analysis.theory.choices import library_of_run
@@ -99,10 +99,10 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     those of different numbers stand beside each other, which tells more of what the parameters are.
     """
     catalogued = catalogue(peaks_file)
-    datasets = read_groups([store.read(store.find(results_dir, run)) for run in runs], force=force)
+    datasets = read_groups([read(store.find(results_dir, run)) for run in runs], force=force)
     judgements = [_judged(dataset, catalogued) for dataset in datasets]
     rows = _told_apart(judgements, tables.fit_rows)
-    regimes = joint_fits_of(datasets)
+    regimes = joint_fits_of(datasets, [judgement.cases for judgement in judgements])
     joint = joint_tables.joint_rows(regimes)
     messages = _told_apart(judgements, message_tables.message_rows)
     chosen = _told_apart(judgements, lambda judgement: nccl_choices.nccl_rows(judgement, catalogued))

@@ -23,8 +23,9 @@ from busbw_analysis.comparison import (
     verdicts,
 )
 from busbw_analysis.load import CaseState, Dataset, differences
+from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.resumed import ended_in_words
-from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary, summarise
+from busbw_analysis.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
 
 Statistic = Literal["median", "mean"]
 Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]
@@ -276,7 +277,7 @@ def _unlike(first: Dataset, second: Dataset, *, force: bool) -> Iterator[str]:
 
 def _starts(dataset: Dataset) -> dict[LaunchKey, str]:
     """When each launch that measured something began."""
-    measured = {(block.run, block.launch) for block in dataset.blocks}
+    measured = {(run, block.launch) for run, block, _ in dataset.measured()}
     return {
         (stored.run.id, row.launch): row.started
         for number, stored in enumerate(dataset.runs)
@@ -326,7 +327,7 @@ class _Material:
 
     @classmethod
     def of(cls, first: Dataset, one: CaseSummary, second: Dataset, two: CaseSummary) -> "_Material":
-        bimodal = any(group.modes is not None for group in (*one.groups, *two.groups))
+        bimodal = any(map(has_modes, (one.groups, two.groups)))
         statistic: Statistic = "mean" if bimodal else "median"
         return cls(one.case, statistic, _launch_values(first, one, statistic), _launch_values(second, two, statistic))
 
@@ -335,12 +336,32 @@ def _launch_values(dataset: Dataset, summary: CaseSummary, statistic: Statistic)
     """One number of every launch, ns per call: of the one group, of the slowest of groups that run at once, or the
     geometric mean of pairs that take turns. A launch in which a group is missing has none.
     """
+    if isinstance(summary.groups, PairGroups):
+        return _of_pairs(dataset, summary.groups, statistic)
     by_group = [_of_group(group, statistic) for group in summary.groups]
     bring: Callable[[Sequence[float]], float] = _geometric_mean if summary.case.op in PAIRED else max
     return {
         (dataset.runs[run].run.id, launch): bring([values[run, launch] for values in by_group])
         for run, launch in by_group[0]
         if all((run, launch) in values for values in by_group)
+    }
+
+
+def _of_pairs(dataset: Dataset, groups: PairGroups, statistic: Statistic) -> Launches:
+    """The geometric mean over all pairs in every launch that has them all."""
+    numbers = groups.numbers
+    values = numbers.launch_means_ns if statistic == "mean" else numbers.launch_medians_ns
+    columns: dict[tuple[int, int], list[float]] = {}
+    if len(numbers.launch_keys) == 1:
+        columns = {key: values[:, place].tolist() for place, key in enumerate(numbers.launch_keys[0])}
+    else:
+        for keys, row in zip(numbers.launch_keys, values.tolist(), strict=True):
+            for key, value in zip(keys, row, strict=False):
+                columns.setdefault(key, []).append(value)
+    return {
+        (dataset.runs[run].run.id, launch): _geometric_mean(column)
+        for (run, launch), column in columns.items()
+        if len(column) == len(groups)
     }
 
 

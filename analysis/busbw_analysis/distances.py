@@ -6,7 +6,6 @@ faster than a network.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -14,7 +13,7 @@ import numpy.typing as npt
 
 from busbw.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
 from busbw_analysis.launches import median_over_launches
-from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, GroupSummary, Interval
+from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -63,10 +62,18 @@ class PairSplit:
 
 def steps_between(seats: Sequence[Seat], ranks: Sequence[int]) -> Steps:
     """The distances of ``ranks`` from each other; a rank that has no seat is as far from all as is not known."""
-    there: list[Seat | None] = [seats[rank] if rank < len(seats) else None for rank in ranks]
-    return tuple(
-        tuple(None if one is None or other is None else distance(one, other) for other in there) for one in there
-    )
+    there = [seats[rank] if rank < len(seats) else None for rank in ranks]
+    places, place_of = _places(there)
+    rows = [[None if one is None or other is None else distance(one, other) for other in places] for one in places]
+    of_place = [tuple(row[place] for place in place_of) for row in rows]
+    return tuple(of_place[place] for place in place_of)
+
+
+def _places(seats: Sequence[Seat | None]) -> tuple[list[Seat | None], list[int]]:
+    """One seat of every place that differs to ``distance``, and the place of each of ``seats``."""
+    keys = [None if seat is None else (seat.host, seat.switches) for seat in seats]
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+    return [seats[keys.index(key)] for key in numbers], [numbers[key] for key in keys]
 
 
 def kinds(steps: Steps) -> list[Truths]:
@@ -80,7 +87,11 @@ def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
     """Why a slow host cannot be told from a slow way, and which: it is at an end of every pair of each kind between
     hosts that it has a part in. None where every host can be held against others.
     """
-    ends = [[{hosts[one], hosts[to]} for one, to in np.argwhere(kind)] for kind in kinds(steps)]
+    every = list(dict.fromkeys(hosts))
+    number = np.asarray([every.index(host) for host in hosts])
+    # Each two hosts once, however many ranks they have.
+    both = [np.unique(number[np.argwhere(kind)], axis=0).tolist() for kind in kinds(steps)]
+    ends = [[{every[one], every[to]} for one, to in pairs] for pairs in both]
     away = [pairs for pairs in ends if all(len(pair) == 2 for pair in pairs)]
     mine = {host: [pairs for pairs in away if any(host in pair for pair in pairs)] for host in dict.fromkeys(hosts)}
     found = [host for host, ways in mine.items() if ways and all(host in pair for pairs in ways for pair in pairs)]
@@ -108,10 +119,21 @@ def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[
 
 def _split(summaries: Sequence[CaseSummary], seats: Sequence[Seat]) -> PairSplit:
     case = summaries[0].case
-    by_steps: dict[int | None, list[GroupSummary]] = {}
-    for group in (group for summary in summaries for group in summary.groups):
-        source, to = (seats[rank] for rank in group.ranks)
-        by_steps.setdefault(distance(source, to), []).append(group)
+    pairs = _Pairs.of([pair_times(summary.groups) for summary in summaries])
+    places, place_of = _places(seats)
+    apart = {
+        (one, to): distance(seat, other)
+        for one, seat in enumerate(places)
+        for to, other in enumerate(places)
+        if seat is not None and other is not None
+    }
+    ends = np.asarray(place_of)[pairs.ranks]
+    names, which = np.unique(ends, axis=0, return_inverse=True)
+    steps = [apart[one, to] for one, to in names.tolist()]
+    by_steps = {
+        step: pairs.only(np.isin(which, [at for at, one in enumerate(steps) if one == step]))
+        for step in dict.fromkeys(steps)
+    }
     parts = (case.op, case.dtype, case.variant, None if case.mode == "isolated" else case.mode)
     return PairSplit(
         case=summaries[0].index,
@@ -122,27 +144,67 @@ def _split(summaries: Sequence[CaseSummary], seats: Sequence[Seat]) -> PairSplit
     )
 
 
-def _classes(by_steps: Mapping[int | None, Sequence[GroupSummary]], size_bytes: int) -> Iterator[PairClass]:
-    within = by_steps.get(WITHIN_A_HOST, ())
+@dataclass(frozen=True, slots=True)
+class _Pairs:
+    """Pairs with their times. ``keys[i]`` is which launches pair i has, as a number."""
+
+    ranks: npt.NDArray[np.signedinteger]
+    time_ns: Floats
+    medians: Floats
+    keys: npt.NDArray[np.signedinteger]
+
+    @classmethod
+    def of(cls, parts: Sequence[PairTimes]) -> "_Pairs":
+        most = max(part.launch_medians_ns.shape[1] for part in parts)
+        medians = [
+            np.pad(one, ((0, 0), (0, most - one.shape[1])), constant_values=np.nan)
+            for one in (part.launch_medians_ns for part in parts)
+        ]
+        keys = [key for part in parts for key in part.keys]
+        numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
+        return cls(
+            np.concatenate([part.ranks for part in parts]),
+            np.concatenate([part.time_ns for part in parts]),
+            np.concatenate(medians),
+            np.asarray([numbers[key] for key in keys]),
+        )
+
+    def only(self, wanted: Truths) -> "_Pairs":
+        """Those of ``wanted`` alone."""
+        return _Pairs(self.ranks[wanted], self.time_ns[wanted], self.medians[wanted], self.keys[wanted])
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+
+def _joined(parts: Sequence[_Pairs]) -> _Pairs:
+    return _Pairs(
+        np.concatenate([part.ranks for part in parts]),
+        np.concatenate([part.time_ns for part in parts]),
+        np.concatenate([part.medians for part in parts]),
+        np.concatenate([part.keys for part in parts]),
+    )
+
+
+def _classes(by_steps: Mapping[int | None, _Pairs], size_bytes: int) -> Iterator[PairClass]:
+    within = by_steps.get(WITHIN_A_HOST)
     away = {steps: groups for steps, groups in by_steps.items() if steps != WITHIN_A_HOST}
     if within:
-        yield _class(distance_in_words(WITHIN_A_HOST), within, size_bytes, ())
+        yield _class(distance_in_words(WITHIN_A_HOST), within, size_bytes, None)
     if away:
-        yield _class(BETWEEN_HOSTS, [group for groups in away.values() for group in groups], size_bytes, within)
+        yield _class(BETWEEN_HOSTS, _joined(list(away.values())), size_bytes, within)
     if len(away) > 1:
         for steps in sorted(away, key=lambda steps: (steps is None, steps or 0)):
             name = distance_in_words(steps) if steps is not None else "between hosts that Slurm does not place"
             yield _class(name, away[steps], size_bytes, within, part=True)
 
 
-def _class(
-    name: str, groups: Sequence[GroupSummary], size_bytes: int, within: Sequence[GroupSummary], *, part: bool = False
-) -> PairClass:
+def _class(name: str, groups: _Pairs, size_bytes: int, within: _Pairs | None, *, part: bool = False) -> PairClass:
     mine = _by_launch(groups)
-    ratios = _over_the_same_launches(groups, within)
-    time_ns = median(group.time_ns for group in groups) if mine is None else float(np.median(mine))
+    ratios = None if within is None else _over_the_same_launches(groups, within)
+    time_ns = float(np.median(groups.time_ns if mine is None else mine))
     ends = _interval(ratios)
-    slowest = max(groups, key=lambda group: group.time_ns)
+    slowest = groups.ranks[int(np.argmax(groups.time_ns))].tolist()
     return PairClass(
         name=name,
         pairs=len(groups),
@@ -150,26 +212,27 @@ def _class(
         time_ns=time_ns,
         interval=_interval(mine),
         rate=size_bytes / time_ns * 1e9 if size_bytes else None,
-        slowest=(slowest.ranks[0], slowest.ranks[1]),
+        slowest=(slowest[0], slowest[1]),
         times_within=None if ratios is None else float(np.median(ratios)),
         times_low=ends.low_ns,
         times_high=ends.high_ns,
     )
 
 
-def _over_the_same_launches(groups: Sequence[GroupSummary], within: Sequence[GroupSummary]) -> Floats | None:
+def _over_the_same_launches(groups: _Pairs, within: _Pairs) -> Floats | None:
     """How many times as long as ``within``, launch by launch; None where the two were not measured in the same."""
-    if _by_launch([*groups, *within]) is None:
+    if _by_launch(_joined([groups, within])) is None:
         return None
     mine, theirs = _by_launch(groups), _by_launch(within)
     return None if mine is None or theirs is None else np.asarray(mine / theirs)
 
 
-def _by_launch(groups: Sequence[GroupSummary]) -> Floats | None:
+def _by_launch(groups: _Pairs) -> Floats | None:
     """The median over pairs in every launch; None where the pairs do not have the same launches."""
-    if len({group.launch_keys for group in groups}) != 1:
+    if (groups.keys != groups.keys[0]).any():
         return None
-    return np.asarray(np.median([group.launch_medians_ns for group in groups], axis=0))
+    medians = groups.medians[:, ~np.isnan(groups.medians[0])]
+    return np.asarray(np.median(medians, axis=0))
 
 
 def _interval(by_launch: Floats | None) -> Interval:

@@ -8,7 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from busbw.records import GroupSamples
 from busbw_analysis.load import Block
+from busbw_analysis.pair_columns import PairBlock, PairColumns
 
 FOREIGN_SHARE = 0.06
 STEAL_SHARE = 0.005
@@ -58,11 +60,12 @@ class Disturbance:
         return "a GPU began before it had all of its calls" if self.held else "a rank missed its window"
 
 
-def disturbance_of(blocks: Sequence[Block]) -> Disturbance:
+def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:
     """What disturbed the blocks of a case (one entry a group: what is of the whole block counts once)."""
-    samples = sum(len(block.samples.slowest_ns) for block in blocks) or 1
-    both = sum(len({*block.samples.disturbed, *block.samples.missed}) for block in blocks)
-    measured = {id(block.measurement): block.measurement for block in blocks}.values()
+    counts = [*(_of_group(block.samples) for block in blocks), *(_of_pairs(block.columns) for block in pair_blocks)]
+    samples, switched, missed, flagged = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0, 0)
+    samples = samples or 1
+    measured = {id(one): one for one in (*(block.measurement for block in blocks), *pair_blocks)}.values()
     foreign = [
         max(known)
         for one in measured
@@ -75,11 +78,21 @@ def disturbance_of(blocks: Sequence[Block]) -> Disturbance:
     ]
     reasons = {reason for one in measured for host in one.conditions for gpu in host.gpus for reason in gpu.throttled}
     return Disturbance(
-        switched=sum(len(block.samples.disturbed) for block in blocks) / samples,
-        missed=sum(len(block.samples.missed) for block in blocks) / samples,
-        flagged=both / samples,
+        switched=switched / samples,
+        missed=missed / samples,
+        flagged=flagged / samples,
         held=any(one.case.held for one in measured),
         foreign=median(foreign) if foreign else None,
         stolen=median(stolen) if stolen else None,
         throttled=tuple(sorted(reasons)),
     )
+
+
+def _of_group(group: GroupSamples) -> tuple[int, int, int, int]:
+    """How many samples there are, in how many a core was lost, a window missed, and either."""
+    both = {*group.disturbed, *group.missed}
+    return len(group.slowest_ns), len(group.disturbed), len(group.missed), len(both)
+
+
+def _of_pairs(columns: PairColumns) -> tuple[int, int, int, int]:
+    return len(columns.slowest), columns.switched, columns.missed, columns.flagged

@@ -197,12 +197,21 @@ def _shares_cores(stored: store.StoredRun) -> bool:
     return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
 
 
-def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
+def evidence_of(
+    datasets: Sequence[Dataset],
+    op: str,
+    algorithm: str | None = None,
+    *,
+    summaries: Sequence[Sequence[CaseSummary]] | None = None,
+    **way: str | None,
+) -> Evidence:
     """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
-    ``way`` (``dtype``, ``mode``, ``variant``) asks for. Raises UsageError for an op or algorithm that is unknown,
-    AnalysisError, with what there is, where the runs have nothing of it.
+    ``way`` (``dtype``, ``mode``, ``variant``) asks for. ``summaries`` are those of each dataset, where they are known.
+    Raises UsageError for an op or algorithm that is unknown, AnalysisError, with what there is, where the runs have
+    nothing of it.
     """
-    groups = tuple(_group(dataset) for dataset in datasets)
+    known_summaries = summaries or [summarise(dataset) for dataset in datasets]
+    groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, known_summaries, strict=True))
     alone = [one for group in groups for one in _alone(group)]
     wanted = algorithm or LIBRARY
     of_op = _of_op(alone, groups, op)
@@ -251,8 +260,7 @@ def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = No
     )
 
 
-def _group(dataset: Dataset) -> _Group:
-    summaries = summarise(dataset)
+def _group(dataset: Dataset, summaries: tuple[CaseSummary, ...]) -> _Group:
     copies = dict(host_copies(dataset, summaries))
     return _Group(dataset, summaries, series_of(dataset, summaries), copies, library_of_run(dataset))
 

@@ -6,18 +6,21 @@ from collections.abc import Sequence
 from busbw.errors import AnalysisError
 from busbw_analysis.evidence import evidence_of
 from busbw_analysis.load import Dataset
+from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.theory.joint import Observation, OneRegime, fit_regimes
 from busbw_analysis.theory.models import UNMODELLED
 
 
-def joint_fits_of(datasets: Sequence[Dataset]) -> tuple[OneRegime, ...]:
+def joint_fits_of(
+    datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]] | None = None
+) -> tuple[OneRegime, ...]:
     """A joint fit for every regime that ``datasets`` (one for each shape of world) have messages in; none for runs in
-    which nothing was sent.
+    which nothing was sent. ``summaries`` are those of each of them, where they are known already.
     """
-    return fit_regimes(_observations(datasets))
+    return fit_regimes(_observations(datasets, summaries or [summarise(dataset) for dataset in datasets]))
 
 
-def _observations(datasets: Sequence[Dataset]) -> list[Observation]:
+def _observations(datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]]) -> list[Observation]:
     """All that was timed as the op is that was measured on most numbers of ranks."""
     ops = Counter(
         op
@@ -27,7 +30,7 @@ def _observations(datasets: Sequence[Dataset]) -> list[Observation]:
     )
     for op, _ in ops.most_common():
         try:
-            evidence = evidence_of(datasets, op)
+            evidence = evidence_of(datasets, op, summaries=summaries)
         except AnalysisError:
             continue  # it was measured by several groups at once alone, which are no evidence
         return [one for one in evidence.observations() if one.op not in UNMODELLED]

@@ -13,6 +13,7 @@ from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.memory import MemoryCurve, memory_curves
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
+from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.peer_roofs import PairShares, shares_of
 from busbw_analysis.races import Race, races_of
@@ -21,7 +22,7 @@ from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
 from busbw_analysis.series import Series, key_of, series_of
 from busbw_analysis.storage import Stored, stored
-from busbw_analysis.summary import PAIRED, CaseSummary, summarise
+from busbw_analysis.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.theory.bounds import explain
 from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.curve_models import predict, predict_alternatives
@@ -76,7 +77,8 @@ class Judgement:
     @property
     def best(self) -> Best | None:
         """The highest busbw of the run; None where nothing has one. A total over groups is no rate of one group."""
-        rated = [(group.busbw, case, group) for case in self.cases for group in case.groups if group.busbw is not None]
+        groups = [(case, group) for case in self.cases for group in fastest_of(case.groups)]
+        rated = [(group.busbw, case, group) for case, group in groups if group.busbw is not None]
         if not rated:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
@@ -141,7 +143,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
 
 
 def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, object]) -> CaseSummary:
-    hosts = {host for group in summary.groups for host in dataset.hosts_of(group.ranks)}
+    hosts = set(dataset.hosts_of(ranks_in(summary.groups)))
     return replace(summary, flags=(*summary.flags, "oversubscribed")) if hosts & set(crowded) else summary
 
 

@@ -35,21 +35,40 @@ def median_over_launches(values: npt.ArrayLike, confidence: float = 0.95) -> Med
     10), so the ends lie between the last pair of them that covers enough and the first that does not. Without a pair
     that covers enough (fewer than 6 launches at 95 %) there is no interval.
     """
-    ordered = np.sort(np.asarray(values, dtype=np.float64))
-    count = len(ordered)
+    ordered = np.sort(np.asarray(values, dtype=np.float64), axis=-1)
     median = float(np.median(ordered))
+    low, high = interval_over_launches(ordered, confidence)
+    return (
+        MedianInterval(median, None, None)
+        if low is None or high is None
+        else MedianInterval(median, *map(float, (low, high)))
+    )
+
+
+def interval_over_launches(ordered: Floats, confidence: float = 0.95) -> tuple[Floats, Floats] | tuple[None, None]:
+    """The ends of that interval of many numbers at once: … × launches → …, each row in ascending order."""
+    count = ordered.shape[-1]
+    between = _between(count, confidence)
+    if between is None:
+        return None, None
+    rank, inwards = between
+    low = (1 - inwards) * ordered[..., rank - 1] + inwards * ordered[..., rank]
+    high = (1 - inwards) * ordered[..., count - rank] + inwards * ordered[..., count - rank - 1]
+    return low, high
+
+
+@functools.lru_cache(maxsize=64)
+def _between(count: int, confidence: float) -> tuple[int, float] | None:
+    """After which value of ``count`` the interval begins, and how far on towards the next; None without an interval."""
     covers = [1 - 2 * float(binom.cdf(rank - 1, count, 0.5)) for rank in range(1, (count + 1) // 2 + 1)]
     enough = [rank for rank, share in enumerate(covers, start=1) if share >= confidence]
     if not enough:
-        return MedianInterval(median, None, None)
+        return None
     rank = enough[-1]
     wide = covers[rank - 1]
     narrow = covers[rank] if rank < len(covers) else 0.0
     excess = (wide - confidence) / (wide - narrow)
-    inwards = (count - rank) * excess / (rank + (count - 2 * rank) * excess)
-    low = (1 - inwards) * ordered[rank - 1] + inwards * ordered[rank]
-    high = (1 - inwards) * ordered[count - rank] + inwards * ordered[count - rank - 1]
-    return MedianInterval(median, float(low), float(high))
+    return rank, (count - rank) * excess / (rank + (count - 2 * rank) * excess)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ the run and the launch that it comes from; runs that are pooled contribute launc
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,6 +19,7 @@ from busbw.progress import progress_of
 from busbw.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.outside import plain_run
+from busbw_analysis.pair_columns import PAIRED, PairBlock, packed
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
 
@@ -67,7 +68,10 @@ class Dataset:
     (index into ``cases``), ``group`` (categorical, the ranks as text), ``sample``, ``calls``, ``slowest_ns``,
     ``fastest_ns``, ``late_rank``, ``last_rank`` (who entered last; where that was not recorded, ``late_rank`` again),
     ``arrival_skew_ns`` and ``exit_span_ns`` (float, NaN where the ranks share no clock).
-    Durations are ns per sample, which is ``calls`` calls. ``notices`` is what the reader has to say: torn lines, facts
+    Durations are ns per sample, which is ``calls`` calls. The blocks of pair matrices are in ``pair_blocks`` alone: run
+    (index into ``runs``), case (index into ``cases``) and the block with its samples as columns.
+
+    ``notices`` is what the reader has to say: torn lines, facts
     that only some of the runs recorded, differences that were overruled.
     """
 
@@ -76,6 +80,12 @@ class Dataset:
     blocks: tuple[Block, ...]
     samples: pd.DataFrame
     notices: tuple[str, ...]
+    pair_blocks: tuple[tuple[int, int, PairBlock], ...] = ()
+
+    def measured(self) -> Iterator[tuple[int, Measurement, int]]:
+        """Every block of every group of ranks, blocks of pairs together: run, what was recorded, how many groups."""
+        yield from ((block.run, block.measurement, 1) for block in self.blocks)
+        yield from ((run, block, len(block.columns)) for run, _, block in self.pair_blocks)
 
     def hosts_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
         """The distinct hosts that ``ranks`` ran on, in rank order (of the first run; like runs are placed alike)."""
@@ -203,12 +213,17 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     if not paths:
         message = "no run was given; give at least one run folder"
         raise AnalysisError(message)
-    return pool(tuple(store.read(path) for path in paths), force=force)
+    return pool(tuple(read(path) for path in paths), force=force)
+
+
+def read(path: Path) -> store.StoredRun:
+    """``store.read`` for what ``pool`` takes: the samples of pair matrices become columns while they are read."""
+    return store.read(path, keep=packed)
 
 
 def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
     """As ``load``, for runs that have been read already. Their text is made harmless here, for all that follows."""
-    runs = tuple(plain_run(stored) for stored in runs)
+    runs = tuple(plain_run(_packed(stored)) for stored in runs)
     notices = [warning for stored in runs for warning in stored.warnings]
     identifiers = [stored.run.id for stored in runs]
     twice = sorted({identifier for identifier in identifiers if identifiers.count(identifier) > 1})
@@ -218,8 +233,27 @@ def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
     for stored in runs[1:]:
         notices += _refuse(differences(runs[0], stored), force=force)
     cases = _cases(runs)
-    blocks = _blocks(runs, {row.case: row.index for row in cases})
-    return Dataset(runs=runs, cases=cases, blocks=blocks, samples=_table(blocks), notices=tuple(notices))
+    indices = {row.case: row.index for row in cases}
+    blocks = _blocks(runs, indices)
+    pairs = tuple(
+        (number, indices[row.case], row)
+        for number, stored in enumerate(runs)
+        for row in stored.rows
+        if isinstance(row, PairBlock)
+    )
+    samples = _table(blocks)
+    return Dataset(runs=runs, cases=cases, blocks=blocks, samples=samples, notices=tuple(notices), pair_blocks=pairs)
+
+
+def _packed(stored: store.StoredRun) -> store.StoredRun:
+    """``stored`` as ``read`` gives it, where it is from somewhere else."""
+    rows = (
+        packed(row, row.groups)
+        if isinstance(row, Measurement) and row.case.op in PAIRED and not isinstance(row, PairBlock)
+        else row
+        for row in stored.rows
+    )
+    return replace(stored, rows=tuple(rows))
 
 
 @dataclass(frozen=True, slots=True)

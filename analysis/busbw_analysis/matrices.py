@@ -17,7 +17,8 @@ from busbw.placement import Seat
 from busbw.units import format_rate, format_size
 from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
 from busbw_analysis.load import rank_list
-from busbw_analysis.summary import PAIRED, CaseSummary
+from busbw_analysis.pair_columns import PAIRED
+from busbw_analysis.summary import CaseSummary, pair_times, ranks_in
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]
@@ -61,7 +62,10 @@ class Odd:
 @dataclass(frozen=True, slots=True)
 class PairMatrix:
     """Every ordered pair at one size: ``rate[s, d]`` (B/s) and ``time_ns[s, d]`` from ``ranks[s]`` to ``ranks[d]``;
-    NaN on the diagonal and where nothing was measured. ``steps[s][d]`` is how far apart they are, as
+    NaN on the diagonal and where nothing was measured. ``low_ns`` and ``high_ns`` are the ends of the interval over
+    launches where there are enough for one, else of their range, and for a single launch that within it.
+
+    ``steps[s][d]`` is how far apart they are, as
     ``placement.distance`` has it. ``variant`` is ``together`` or ``alone``. ``untold`` says what could not be told from
     it and why, None where everything could. ``op`` says what the pairs did.
     """
@@ -74,6 +78,8 @@ class PairMatrix:
     variant: str | None
     rate: Floats
     time_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
     odd: tuple[Odd, ...]
     untold: str | None = None
     op: str = "pair_matrix"
@@ -87,23 +93,20 @@ def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tupl
 
 
 def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
-    ranks = tuple(sorted({rank for group in summary.groups for rank in group.ranks}))
-    place = {rank: index for index, rank in enumerate(ranks)}
+    ranks, times = ranks_in(summary.groups), pair_times(summary.groups)
+    cells = tuple(np.searchsorted(ranks, times.ranks).T)
     # Launches can be told apart only where every pair has them all.
-    counts = {len(group.launch_medians_ns) for group in summary.groups}
-    launches = np.full((counts.pop() if len(counts) == 1 else 1, len(ranks), len(ranks)), np.nan)
-    time_ns = np.full(launches.shape[1:], np.nan)
-    for group in summary.groups:
-        source, destination = (place[rank] for rank in group.ranks)
-        time_ns[source, destination] = group.time_ns
-        several = len(launches) == len(group.launch_medians_ns)
-        launches[:, source, destination] = group.launch_medians_ns if several else group.time_ns
+    counts = np.unique(times.launches)
+    launches = np.full((int(counts[0]) if len(counts) == 1 else 1, len(ranks), len(ranks)), np.nan)
+    launches[:, *cells] = times.launch_medians_ns.T if len(counts) == 1 else times.time_ns
+    time_ns, low_ns, high_ns = (np.full(launches.shape[1:], np.nan) for _ in range(3))
+    time_ns[cells], low_ns[cells], high_ns[cells] = times.time_ns, times.low_ns, times.high_ns
     rate: Floats = summary.case.size_bytes / time_ns * 1e9
     hosts = tuple(seats[rank].host if rank < len(seats) else "?" for rank in ranks)
     steps = steps_between(seats, ranks)
     holes = bool((np.isnan(time_ns) & ~np.eye(len(ranks), dtype=np.bool_)).any())
     may_name = len(ranks) >= LEAST_RANKS and not holes
-    jumpy = 2 * sum(group.modes is not None for group in summary.groups) > len(summary.groups)
+    jumpy = 2 * int(times.has_modes.sum()) > len(summary.groups)
     return PairMatrix(
         ranks=ranks,
         hosts=hosts,
@@ -113,6 +116,8 @@ def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
         variant=summary.case.variant,
         rate=rate,
         time_ns=time_ns,
+        low_ns=low_ns,
+        high_ns=high_ns,
         odd=odd_ones(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy) if may_name else (),
         untold=_untold(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         op=summary.case.op,

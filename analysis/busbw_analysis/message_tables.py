@@ -4,14 +4,16 @@ handshake begins, and what of LogGP and of the max-rate model this run can tell.
 
 import math
 from collections.abc import Iterator, Sequence
-from statistics import median
 from typing import Final
+
+import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.judge import Judgement
 from busbw_analysis.series import Series
+from busbw_analysis.summary import ranks_in, times_of
 from busbw_analysis.theory.message_fits import Contest, contest, fit_loggp, fit_max_rate
 from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney
 
@@ -125,13 +127,14 @@ def _max_rate_rows(judgement: Judgement) -> Iterator[Row]:
         case = summary.case
         if case.op != "pair_matrix" or summary.state != "measured" or not case.size_bytes:
             continue
-        hosts = dataset.hosts_of({rank for group in summary.groups for rank in group.ranks})
+        ranks = ranks_in(summary.groups)
+        hosts = dataset.hosts_of(ranks)
         if len(hosts) != 1:
             reason = "pairs between hosts: how many of them share a network card in a round is not recorded"
             yield {"curve": "pair_matrix", "model": "max-rate", "refused": reason}
             return
-        at_once = 1 if case.variant == _ALONE else len({rank for group in summary.groups for rank in group.ranks}) // 2
-        points.append((at_once, case.size_bytes, median(group.time_ns for group in summary.groups) / 1e9))
+        at_once = 1 if case.variant == _ALONE else len(ranks) // 2
+        points.append((at_once, case.size_bytes, float(np.median(times_of(summary.groups))) / 1e9))
     if not points:
         return
     row: Row = {"curve": "pair_matrix", "model": "max-rate", "refused": None}

@@ -12,6 +12,7 @@ from busbw.units import parse_sizes
 from busbw_analysis import predict_tables as tables
 from busbw_analysis.commands import as_json_option, results_dir_option
 from busbw_analysis.evidence import evidence_of, read_groups
+from busbw_analysis.load import read
 from busbw_analysis.prediction import predict as prediction_for
 from busbw_analysis.questions import question
 
@@ -63,7 +64,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     beside each other; runs of the same are pooled.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [store.read(store.find(results_dir, run)) for run in runs]
+    stored = [read(store.find(results_dir, run)) for run in runs]
     evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, variant=variant)
     asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
     prediction = prediction_for(evidence, asked)

@@ -1,8 +1,11 @@
 """What to know before believing a number: warnings in plain words, each with the numbers that support it."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
 
 from busbw.placement import crowded_hosts, taken_twice
 from busbw.records import LaunchStarted
@@ -10,12 +13,25 @@ from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.matrices import Odd, PairMatrix
+from busbw_analysis.pair_numbers import PairNumbers
 from busbw_analysis.resumed import ended_in_words, resumptions
 from busbw_analysis.selftest import SelfTest, taken_in_words
-from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Flag, GroupSummary
+from busbw_analysis.summary import (
+    LAUNCHES_FOR_AN_INTERVAL,
+    CaseSummary,
+    Flag,
+    Groups,
+    GroupSummary,
+    PairGroups,
+    clock_error_of,
+    launches_apart,
+    launches_of,
+    moved_factors,
+)
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
+Floats = npt.NDArray[np.float64]
 Severity = Literal["bad", "caution", "note"]
 
 _ORDER: Final[tuple[Severity, ...]] = ("bad", "caution", "note")
@@ -201,10 +217,10 @@ _ENOUGH: Final = (
 
 
 def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
-    groups = [(summary, group) for summary in measured for group in summary.groups]
-    if not groups:
+    counts = [min(launches_of(summary.groups)) for summary in measured if summary.groups]
+    if not counts:
         return
-    fewest = min(group.launches for _, group in groups)
+    fewest = min(counts)
     count = "1 launch" if fewest == 1 else f"{fewest} launches"
     if fewest < LAUNCHES_FOR_A_VERDICT:
         shown = (
@@ -220,11 +236,8 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     elif fewest < LAUNCHES_FOR_AN_INTERVAL:
         text = f"{count}: the range of launch medians is shown; {_ENOUGH}."
         yield Remark("note", "few launches", text)
-    apart = [
-        (max(group.launch_medians_ns) / min(group.launch_medians_ns), summary)
-        for summary, group in groups
-        if group.launches > 1 and max(group.launch_medians_ns) > _LAUNCHES_APART * min(group.launch_medians_ns)
-    ]
+    ratios = [(launches_apart(summary.groups), summary) for summary in measured if summary.groups]
+    apart = [(ratio, summary) for ratio, summary in ratios if ratio > _LAUNCHES_APART]
     if apart:
         ratio, worst = max(apart, key=lambda entry: entry[0])
         affected = len({summary.index for _, summary in apart})
@@ -325,12 +338,30 @@ _FLAGS: Final[
 """Flag, severity, what it means for a case, how strong it is in a group, and the numbers of the strongest."""
 
 
+_FLAGS_OF_PAIRS: Final[Mapping[Flag, Callable[[PairNumbers], Floats]]] = {
+    "bimodal": lambda numbers: numbers.slow_over_fast,
+    "slow mode": lambda numbers: numbers.slow_time_share,
+    "drift": lambda numbers: numbers.spread,
+    "outliers": lambda numbers: numbers.outlier_share,
+    "correlated": lambda numbers: numbers.tau,
+    "skew>10%": lambda numbers: np.nan_to_num(numbers.skew_share),
+    "cap": lambda numbers: numbers.spread,
+}
+"""How strong each of them is in every pair of a matrix."""
+
+
+def _strongest(groups: Groups, flag: Flag, strength: Callable[[GroupSummary], float]) -> GroupSummary:
+    if isinstance(groups, PairGroups):
+        return groups[int(np.argmax(_FLAGS_OF_PAIRS[flag](groups.numbers)))]
+    return max(groups, key=strength)
+
+
 def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     for flag, severity, meaning, strength, numbers in _FLAGS:
         cases = [summary for summary in measured if flag in summary.flags]
         if cases:
-            pairs = [(summary, group) for summary in cases for group in summary.groups]
-            worst, group = max(pairs, key=lambda pair: strength(pair[1]))
+            found = [(summary, _strongest(summary.groups, flag, strength)) for summary in cases]
+            worst, group = max(found, key=lambda one: strength(one[1]))
             text = (
                 f"{len(cases)} of {_cases(len(measured))} {meaning}; strongest in {case_name(worst)}: {numbers(group)}."
             )
@@ -352,7 +383,7 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
-        worst = max((group.clock_error_ns for summary in cases for group in summary.groups), default=0.0)
+        worst = max((clock_error_of(summary.groups) for summary in cases), default=0.0)
         text = (
             f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
@@ -394,10 +425,10 @@ def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
 
 def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     factors = {
-        (summary.case.backend, summary.case.op, group.moved_factor)
+        (summary.case.backend, summary.case.op, factor)
         for summary in measured
-        for group in summary.groups
-        if group.moved_factor > 1
+        for factor in moved_factors(summary.groups)
+        if factor > 1
     }
     for backend, op, factor in sorted(factors):
         known = _MOVED.get((backend, op), f"{backend} is known to move more than the best algorithm would")

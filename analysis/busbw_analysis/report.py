@@ -97,7 +97,7 @@ class Report:
 
 def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
-    regimes = joint_fits_of([judgement.dataset])
+    regimes = joint_fits_of([judgement.dataset], [judgement.cases])
     if lacks_formulas(judgement.races):
         races = races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
         judgement = replace(judgement, races=races)

@@ -19,9 +19,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has both
 - ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
   where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
-- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate and time_ns as rows of senders, odd, and
-  in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every level above it,
-  null between hosts whose switches are not known
+- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate, time_ns, low_ns and high_ns as rows of
+  senders, odd, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every
+  level above it, null between hosts whose switches are not known
 - ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its roof, with the ``denominator``,
   or ``{"none": reason}``; null where messages were sent
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
@@ -35,13 +35,14 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``plateaus`` and ``roof`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.Rung``
-- ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups
+- ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
+  pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` says how many more there are, and
+  ``pair_matrices`` has the times of all
 """
 
-import json
 import math
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Final
 
 import msgspec
@@ -55,17 +56,22 @@ from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve
 from busbw_analysis.message_tables import message_rows
 from busbw_analysis.page import Page
+from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus
 from busbw_analysis.report_models import in_words
+from busbw_analysis.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.theory.fit import Refused
 from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel
 
 LAYOUT: Final = 2
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
-time, of quantiles that were medians over launches each.
+time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
 """
+
+_MOST_PAIRS: Final = 240
+"""Pairs of one case with all their numbers."""
 
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
@@ -97,13 +103,14 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "memory": [_memory(curve) for curve in judgement.memory],
         "storage": [{**plain(one), "roof": _roof(one.roof)} for one in judgement.files],
         "hierarchy": [{**plain(rung), "share": rung.share} for rung in judgement.rungs],
-        "cases": plain(judgement.cases),
+        "cases": [_case(summary) for summary in judgement.cases],
     }
 
 
 def render(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> str:
     """``document`` as text, strictly JSON."""
-    return json.dumps(document(judgement, regimes, page), indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    # Not the json of Python, whose indenting takes seconds and GB where a matrix has a million pairs.
+    return msgspec.json.format(msgspec.json.encode(document(judgement, regimes, page)), indent=1).decode() + "\n"
 
 
 def plain(value: object) -> JSON:
@@ -112,6 +119,8 @@ def plain(value: object) -> JSON:
         value = msgspec.structs.asdict(value)
     elif is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in fields(value)}
+    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
+        return np.where(np.isfinite(value), value.astype(np.object_), np.asarray(None)).tolist()
     elif isinstance(value, np.ndarray | np.generic):
         value = value.tolist()
     if isinstance(value, dict):
@@ -119,6 +128,18 @@ def plain(value: object) -> JSON:
     if isinstance(value, tuple | list):
         return [plain(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _case(summary: CaseSummary) -> JSON:
+    listed: Sequence[GroupSummary] = summary.groups
+    if summary.case.op in PAIRED and len(listed) > _MOST_PAIRS:
+        slowest = np.argsort(-times_of(summary.groups), kind="stable")[:_MOST_PAIRS].tolist()
+        listed = [summary.groups[place] for place in slowest]
+    return {
+        **plain(replace(summary, groups=())),
+        "groups": [plain(group) for group in listed],
+        "groups_left_out": len(summary.groups) - len(listed),
+    }
 
 
 def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:

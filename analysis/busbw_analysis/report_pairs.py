@@ -1,8 +1,7 @@
 """The part of a report about pairs of ranks: those within a host against those between hosts, and every single one."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from statistics import median
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -28,6 +27,8 @@ from busbw_analysis.peaks import NoRoof
 from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report_curves import ends_in_words
 
+Floats = npt.NDArray[np.float64]
+
 _NARROW = 0.5
 """A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
 _FAR_APART = 4
@@ -36,6 +37,10 @@ _LEAF_AND_HOST = " · "
 _MESSAGES = "pair_matrix"
 _MOST_ROWS = 24
 """Rows of a table that need not be folded."""
+_MOST_IN_A_HEATMAP = 64
+"""Rows of a heatmap that can be read: 4,096 cells. No browser shows a page with a million."""
+_SLOWEST = 20
+"""Pairs that are named where there is no room for all."""
 
 
 def pairs(
@@ -51,8 +56,10 @@ def pairs(
     """
     blocks: list[Block] = _split_by_distance(splits) if splits else []
     series: dict[str, list[PairMatrix]] = {}
+    large = False
     for matrix in matrices:
         if matrix.ranks:
+            large |= len(matrix.ranks) > _MOST_IN_A_HEATMAP
             op = None if matrix.op == _MESSAGES else matrix.op
             label = " · ".join(text for text in (op, matrix.dtype, matrix.variant) if text)
             series.setdefault(label, []).append(matrix)
@@ -62,18 +69,25 @@ def pairs(
             "the cell and is in report.json. A darker shade is a larger number; by their logarithms where they are "
             f"more than {_FAR_APART} times apart."
         )
+        if large:
+            how = (
+                f"Of more than {_MOST_IN_A_HEATMAP} ranks the {_SLOWEST} slowest pairs are listed, and a heatmap has "
+                "the median over all pairs of two hosts: rows send, columns receive. Each number is the median over "
+                "launches. The numbers of every pair are in report.json."
+            )
         blocks.append(Paragraph(how))
     of_roofs = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
-        blocks.append(_rates(ordered[-1], label, seats, folded=False))
+        blocks += _rates(ordered[-1], label, seats, folded=False)
         blocks += _of_their_roofs(of_roofs.get(id(ordered[-1])))
         blocks += _slow(ordered[-1])
-        blocks.append(_times(ordered[0], label, seats, folded=False))
+        blocks += _times(ordered[0], label, seats, folded=False)
         if len(ordered) > 1:
             blocks += _slow(ordered[0])
         blocks += _untold(ordered)
-        blocks += [_rates(matrix, label, seats, folded=True) for matrix in reversed(ordered[1:-1])]
+        for matrix in reversed(ordered[1:-1]):
+            blocks += _rates(matrix, label, seats, folded=True)
     return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
 
 
@@ -181,33 +195,91 @@ def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
     return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
-def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> Table:
-    rates = _known(matrix, matrix.rate)
+def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
     what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
-    if not rates:
-        return _heatmap(f"{what}: none was measured", matrix, seats, {}, "GB/s", folded=folded)
-    slowest, fastest = min(rates, key=rates.__getitem__), max(rates, key=rates.__getitem__)
+    if not np.isfinite(matrix.rate).any():
+        return [_heatmap(f"{what}: none was measured", matrix, seats, matrix.rate, "GB/s", folded=folded)]
+    slowest, fastest = np.nanargmin(matrix.rate), np.nanargmax(matrix.rate)
+    most = float(matrix.rate.flat[fastest])
     finding = (
-        f"{what}: the slowest pair is {slowest[0]} → {slowest[1]} with {format_rate(rates[slowest])}, "
-        f"the fastest {fastest[0]} → {fastest[1]} with {format_rate(rates[fastest])}, "
-        f"the median {format_rate(median(rates.values()))}"
+        f"{what}: the slowest pair is {_named(matrix, slowest)} with {format_rate(float(matrix.rate.flat[slowest]))}, "
+        f"the fastest {_named(matrix, fastest)} with {format_rate(most)}, "
+        f"the median {format_rate(float(np.nanmedian(matrix.rate)))}"
     )
-    unit, factor = ("GB/s", 1e9) if rates[fastest] >= 1e9 else ("MB/s", 1e6)
-    return _heatmap(finding, matrix, seats, {pair: rate / factor for pair, rate in rates.items()}, unit, folded=folded)
+    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
+    return _shown(finding, matrix, seats, matrix.rate / factor, unit, folded=folded)
 
 
-def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> Table:
-    times = _known(matrix, matrix.time_ns)
+def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
     call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
     what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
-    if not times:
-        return _heatmap(f"{what}: none was measured", matrix, seats, {}, "µs", folded=folded)
-    slowest, fastest = max(times, key=times.__getitem__), min(times, key=times.__getitem__)
+    times = matrix.time_ns
+    if not np.isfinite(times).any():
+        return [_heatmap(f"{what}: none was measured", matrix, seats, times, "µs", folded=folded)]
+    slowest, fastest = np.nanargmax(times), np.nanargmin(times)
     finding = (
-        f"{what}: from {format_time(times[fastest])} ({fastest[0]} → {fastest[1]}) "
-        f"to {format_time(times[slowest])} ({slowest[0]} → {slowest[1]})"
+        f"{what}: from {format_time(float(times.flat[fastest]))} ({_named(matrix, fastest)}) "
+        f"to {format_time(float(times.flat[slowest]))} ({_named(matrix, slowest)})"
     )
-    return _heatmap(finding, matrix, seats, {pair: time / 1e3 for pair, time in times.items()}, "µs", folded=folded)
+    return _shown(finding, matrix, seats, times / 1e3, "µs", folded=folded)
+
+
+def _named(matrix: PairMatrix, cell: np.integer) -> str:
+    source, target = divmod(int(cell), len(matrix.ranks))
+    return f"{matrix.ranks[source]} → {matrix.ranks[target]}"
+
+
+def _shown(
+    caption: str, matrix: PairMatrix, seats: Sequence[Seat], values: Floats, unit: str, *, folded: bool
+) -> list[Block]:
+    """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
+    if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
+        return [_heatmap(caption, matrix, seats, values, unit, folded=folded)]
+    blocks: list[Block] = [_slowest(caption, matrix, folded=folded)]
+    hosts = list(dict.fromkeys(matrix.hosts))
+    if 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
+        number = np.asarray([hosts.index(host) for host in matrix.hosts])
+        of_hosts = np.full((len(hosts), len(hosts)), np.nan)
+        for one, to in np.ndindex(of_hosts.shape):
+            cells = values[np.ix_(number == one, number == to)]
+            of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+        shade = _shades_by_ratio(of_hosts[np.isfinite(of_hosts)].tolist())
+        rows = tuple((Cell(host), *_cells(row, shade)) for host, row in zip(hosts, of_hosts.tolist(), strict=True))
+        columns = (Column("from \\ to", unit, numeric=False), *map(Column, hosts))
+        blocks.append(Table("Median over the pairs of two hosts", columns, rows, folded=folded))
+    return blocks
+
+
+def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
+    """The slowest pairs and how much slower than the median pair they are."""
+    flat = np.where(np.isfinite(matrix.time_ns), matrix.time_ns, -np.inf).ravel()
+    middle = float(np.nanmedian(matrix.time_ns))
+    worst = np.argsort(-flat, kind="stable")[:_SLOWEST].tolist()
+    more = int(np.isfinite(flat).sum()) - len(worst)
+    rows = []
+    for cell in worst:
+        source, target = divmod(cell, len(matrix.ranks))
+        texts = (
+            f"{matrix.ranks[source]} → {matrix.ranks[target]}",
+            f"{matrix.hosts[source]} → {matrix.hosts[target]}",
+            *(format_time(float(times.flat[cell])) for times in (matrix.time_ns, matrix.low_ns, matrix.high_ns)),
+            format_rate(float(matrix.rate.flat[cell])),
+            three_digits(float(matrix.time_ns.flat[cell]) / middle),
+        )
+        rows.append(tuple(Cell(text) for text in texts))
+    columns = (
+        Column("Pair", numeric=False),
+        Column("Hosts", numeric=False),
+        *(Column(name) for name in ("Time of a call", "low", "high", "Rate", "Times the median pair")),
+    )
+    note = f"The {len(worst)} slowest pairs; {more} more are in report.json."
+    return Table(caption, columns, tuple(rows), folded=folded, note=note)
+
+
+def _cells(values: Sequence[float], shade: Callable[[float], int]) -> Iterator[Cell]:
+    for value in values:
+        known = math.isfinite(value)
+        yield Cell(three_digits(value), heat=shade(value)) if known else Cell(MISSING, tone="quiet")
 
 
 def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
@@ -229,27 +301,17 @@ def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
     return [Paragraph(sentence(text))]
 
 
-def _known(matrix: PairMatrix, values: npt.NDArray[np.float64]) -> dict[tuple[int, int], float]:
-    """The numbers of a matrix by pair of ranks, without those that were not measured."""
-    return {
-        (source, target): float(values[row, column])
-        for row, source in enumerate(matrix.ranks)
-        for column, target in enumerate(matrix.ranks)
-        if math.isfinite(values[row, column])
-    }
-
-
 def _heatmap(
     caption: str,
     matrix: PairMatrix,
     seats: Sequence[Seat],
-    values: Mapping[tuple[int, int], float],
+    values: Floats,
     unit: str,
     *,
     folded: bool,
 ) -> Table:
     """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
-    shade = _shades_by_ratio(list(values.values()))
+    shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
     places = _places(matrix, seats)
     several = len(set(places.values())) > 1
     ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, seats, rank), rank))
@@ -259,12 +321,8 @@ def _heatmap(
         name = places[source]
         first = [Cell("" if name == last else name)] if several else []
         last = name
-        cells = (
-            Cell(three_digits(value), heat=shade(value))
-            if (value := values.get((source, target))) is not None
-            else Cell(MISSING, tone="quiet")
-            for target in ranks
-        )
+        place = matrix.ranks.index(source)
+        cells = _cells([float(values[place, matrix.ranks.index(target)]) for target in ranks], shade)
         rows.append((*first, Cell(f"{source}"), *cells))
     # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
     single = len(set(places.values())) == len(places)

@@ -218,9 +218,13 @@ def missing_cases(dataset: Dataset) -> Section:
 
 def timing(dataset: Dataset) -> Section:
     """The protocol and its numbers, launch by launch."""
-    stops = Counter(block.measurement.stop_reason for block in dataset.blocks)
-    checks = Counter(block.measurement.check.state for block in dataset.blocks)
-    calls = sorted({block.measurement.calls for block in dataset.blocks})
+    stops: Counter[str] = Counter()
+    checks: Counter[str] = Counter()
+    for _, block, groups in dataset.measured():
+        stops[block.stop_reason] += groups
+        checks[block.check.state] += groups
+    blocks_measured = stops.total()
+    calls = sorted({block.calls for _, block, _ in dataset.measured()})
     protocol = (
         "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
         "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
@@ -228,15 +232,14 @@ def timing(dataset: Dataset) -> Section:
         "subtracted. No sample is thrown away."
     )
     facts: list[tuple[str, str]] = []
-    if dataset.blocks:
+    if blocks_measured:
         facts.append(("Calls per sample", ", ".join(map(str, calls))))
         facts += [
-            (f"Blocks that stopped because {_STOP_WORDS.get(reason, reason)}", f"{number} of {len(dataset.blocks)}")
+            (f"Blocks that stopped because {_STOP_WORDS.get(reason, reason)}", f"{number} of {blocks_measured}")
             for reason, number in stops.most_common()
         ]
         facts += [
-            (f"Blocks with data {state}", f"{number} of {len(dataset.blocks)}")
-            for state, number in checks.most_common()
+            (f"Blocks with data {state}", f"{number} of {blocks_measured}") for state, number in checks.most_common()
         ]
     columns = (Column("What", numeric=False), Column("Value", numeric=False))
     blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
@@ -258,7 +261,9 @@ def _launches(dataset: Dataset) -> Table:
     several = len(dataset.runs) > 1
     rows: list[tuple[Cell, ...]] = []
     for number, stored in enumerate(dataset.runs):
-        measured = Counter(block.launch for block in dataset.blocks if block.run == number)
+        measured: Counter[int] = Counter()
+        for run, block, groups in dataset.measured():
+            measured[block.launch] += groups if run == number else 0
         for launch in stored.launches:
             cost = format_time(max(launch.timer_ns)) if launch.timer_ns else MISSING
             texts = (

@@ -79,7 +79,8 @@ def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> s
 def overlaps(judgement: Judgement) -> Section | None:
     """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
     rows: list[tuple[Cell, ...]] = []
-    for case in judgement.cases:
+    cases = [case for case in judgement.cases if case.case.mode == "overlap"]
+    for case in cases:
         for group in case.groups:
             found = group.overlap
             if found is None:
@@ -99,7 +100,7 @@ def overlaps(judgement: Judgement) -> Section | None:
             )
     if not rows:
         return None
-    ops = {case.case.op for case in judgement.cases if any(group.overlap is not None for group in case.groups)}
+    ops = {case.case.op for case in cases if any(group.overlap is not None for group in case.groups)}
     stored = ops <= STORAGE
     what = "storage" if stored else "communication and storage" if ops & STORAGE else "communication"
     how = (

@@ -15,6 +15,7 @@ _OUTLIER_FENCES = 3.0
 _MODE_LEAST_SHARE = 0.2
 _MODE_DISTANCE = 4.0
 _MODE_RATIO = 2.0
+_MODE_LEAST_SAMPLES = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +34,30 @@ def find_modes(samples: Floats) -> Modes | None:
     when each side holds 20–80 % of the samples, the centres differ by a factor of at least 2, and Ashman's D =
     √2·|m₁ − m₂| / √(s₁² + s₂²) is above 4: a normal distribution cut at its median has D = 2.65, a uniform one 3.46.
     """
-    count = len(samples)
-    logs = np.log(np.sort(samples))
+    (found,) = all_modes(samples[np.newaxis])
+    return None if np.isnan(found[0]) else Modes(*map(float, found))
+
+
+def all_modes(samples: Floats) -> Floats:
+    """The same of many distributions at once (n × samples): the fields of ``Modes`` (n × 3), NaN for none."""
+    count = samples.shape[-1]
+    found = np.full((len(samples), 3), np.nan)
     sizes = np.arange(1, count)
-    sums, squares = np.cumsum(logs), np.cumsum(logs**2)
-    within = squares[-1] - sums[:-1] ** 2 / sizes - (sums[-1] - sums[:-1]) ** 2 / (count - sizes)
     allowed = (sizes >= _MODE_LEAST_SHARE * count) & (sizes <= (1 - _MODE_LEAST_SHARE) * count)
-    if not allowed.any() or count < 10:
-        return None
-    cut = int(np.argmin(np.where(allowed, within, np.inf))) + 1
-    low, high = logs[:cut], logs[cut:]
-    distance = float(np.median(high) - np.median(low))
-    width = float(np.hypot(low.std(), high.std()))
-    if distance < np.log(_MODE_RATIO) or np.sqrt(2) * distance <= _MODE_DISTANCE * width:
-        return None
-    return Modes(float(np.exp(np.median(low))), float(np.exp(np.median(high))), (count - cut) / count)
+    if not allowed.any() or count < _MODE_LEAST_SAMPLES:
+        return found
+    logs = np.log(np.sort(samples, axis=1))
+    sums, squares = np.cumsum(logs, axis=1), np.cumsum(logs**2, axis=1)
+    within = squares[:, -1:] - sums[:, :-1] ** 2 / sizes - (sums[:, -1:] - sums[:, :-1]) ** 2 / (count - sizes)
+    cuts = np.argmin(np.where(allowed, within, np.inf), axis=1) + 1
+    for cut in np.unique(cuts):
+        rows = np.flatnonzero(cuts == cut)
+        low, high = logs[rows, :cut], logs[rows, cut:]
+        fast, slow = np.median(low, axis=1), np.median(high, axis=1)
+        distance, width = slow - fast, np.hypot(low.std(axis=1), high.std(axis=1))
+        two = (distance >= np.log(_MODE_RATIO)) & (np.sqrt(2) * distance > _MODE_DISTANCE * width)
+        found[rows[two]] = np.column_stack([np.exp(fast), np.exp(slow), np.full(len(rows), (count - cut) / count)])[two]
+    return found
 
 
 def common_modes(by_launch: Sequence[Modes | None]) -> Modes | None:
@@ -69,9 +79,14 @@ def outliers(samples: Floats) -> int:
     """How many samples lie outside Tukey's outer fences: further from the quartiles than three times the
     distance between them.
     """
-    low, high = np.quantile(samples, (0.25, 0.75))
+    return int(all_outliers(samples[np.newaxis])[0])
+
+
+def all_outliers(samples: Floats) -> npt.NDArray[np.int64]:
+    """The same of many distributions at once: … × samples → …."""
+    low, high = np.quantile(samples, (0.25, 0.75), axis=-1, keepdims=True)
     reach = _OUTLIER_FENCES * (high - low)
-    return int(((samples < low - reach) | (samples > high + reach)).sum())
+    return np.asarray(((samples < low - reach) | (samples > high + reach)).sum(axis=-1))
 
 
 def drifts(block: Floats, tau: float) -> bool:

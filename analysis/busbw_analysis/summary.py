@@ -6,18 +6,22 @@ computed over launch medians, because the launch is the experimental unit. All t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import median
-from typing import Literal
+from typing import Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-from busbw.records import Case, LoopKind
+from busbw.records import Case, LoopKind, Measurement
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.load import Block, CaseRow, CaseState, Dataset, rank_list
 from busbw_analysis.overlap import Overlap, overlap_of
+from busbw_analysis.pair_columns import PAIRED, PairBlock
+from busbw_analysis.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN, PairNumbers, numbers_of
 from busbw_analysis.rank_views import RankView, views_of
 from busbw_analysis.shape import Modes, common_modes, drifts, find_modes, outliers
 
@@ -54,17 +58,11 @@ LOCAL = frozenset(
 )
 """Ops in which no other rank takes part: who comes late delays nobody."""
 
-PAIRED = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"})
-"""Ops of every ordered pair of ranks in turn: what they give is a matrix, and no curve."""
-
 LAUNCHES_FOR_AN_INTERVAL = 6
 """Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""
 
-_SLOW_TIMES_MEDIAN = 5.0
-_SLOW_LEAST_NS = 1e6
 _SKEW_WORTH_A_FLAG = 0.1
 _SLOW_TIME_SHARE_WORTH_A_FLAG = 0.1
-_CLOCK_ERROR_SHARE = 0.05
 _TAU_WORTH_A_FLAG = 5.0
 _OUTLIERS_WORTH_A_FLAG = 0.05
 
@@ -133,6 +131,158 @@ class GroupSummary:
         return len(self.launch_medians_ns)
 
 
+class PairGroups(Sequence[GroupSummary]):
+    """The summaries of all pairs of a case: ``numbers`` has some of their numbers as columns; a whole one is made when
+    it is asked for, which takes some 100 µs.
+    """
+
+    def __init__(self, case: Case, blocks: Sequence[tuple[int, PairBlock]]) -> None:
+        self.numbers: PairNumbers = numbers_of(case, blocks, LAUNCHES_FOR_AN_INTERVAL)
+        self._case = case
+        self._blocks = tuple(blocks)
+        self._made = lru_cache(maxsize=64)(self._make)
+
+    def __len__(self) -> int:
+        return len(self.numbers.time_ns)
+
+    @overload
+    def __getitem__(self, index: int) -> GroupSummary: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[GroupSummary, ...]: ...
+    def __getitem__(self, index: int | slice) -> GroupSummary | tuple[GroupSummary, ...]:
+        if isinstance(index, slice):
+            return tuple(self._made(place) for place in range(len(self))[index])
+        return self._made(range(len(self))[index])
+
+    def _make(self, pair: int) -> GroupSummary:
+        blocks: list[Block] = []
+        start = 0
+        for number, place in self.numbers.entries(pair):
+            run, block = self._blocks[number]
+            samples = block.columns.group(place)
+            rows = slice(start, start + len(samples.slowest_ns))
+            blocks.append(Block(run, block.launch, block.block, -1, block, samples, rows))
+            start = rows.stop
+        return _group(self._case, blocks[0].samples.ranks, blocks, _Columns.of_blocks(blocks))
+
+
+Groups: TypeAlias = tuple[GroupSummary, ...] | PairGroups
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairTimes:
+    """Of every pair of an op of pairs, as columns: see ``PairNumbers``. ``keys[i]`` names the launches of pair i."""
+
+    ranks: npt.NDArray[np.signedinteger]
+    time_ns: Floats
+    low_ns: Floats
+    high_ns: Floats
+    launches: npt.NDArray[np.signedinteger]
+    launch_medians_ns: Floats
+    has_modes: npt.NDArray[np.bool_]
+    keys: Sequence[tuple[tuple[int, int], ...]]
+
+
+def pair_times(groups: Groups) -> PairTimes:
+    """The times of ``groups`` of two ranks each."""
+    if isinstance(groups, PairGroups):
+        found = groups.numbers
+        alike = len(found.launch_keys) == 1
+        return PairTimes(
+            found.ranks,
+            found.time_ns,
+            found.low_ns,
+            found.high_ns,
+            found.launches,
+            found.launch_medians_ns,
+            found.slow_over_fast > 0,
+            found.launch_keys * len(groups) if alike else found.launch_keys,
+        )
+    launches = np.asarray([group.launches for group in groups])
+    medians = np.full((len(groups), max(launches, default=0)), np.nan)
+    for row, group in zip(medians, groups, strict=True):
+        row[: group.launches] = group.launch_medians_ns
+    ends = [(group.interval.low_ns, group.interval.high_ns) for group in groups]
+    low, high = np.asarray(ends, dtype=np.float64).reshape(-1, 2).T
+    return PairTimes(
+        pairs_of(groups),
+        times_of(groups),
+        low,
+        high,
+        launches,
+        medians,
+        np.asarray([group.modes is not None for group in groups]),
+        [group.launch_keys for group in groups],
+    )
+
+
+def times_of(groups: Groups) -> Floats:
+    """The headline of every group, ns per call."""
+    return groups.numbers.time_ns if isinstance(groups, PairGroups) else np.asarray([one.time_ns for one in groups])
+
+
+def fastest_of(groups: Groups) -> Sequence[GroupSummary]:
+    """The groups that one with the highest busbw is among: of pairs, which move the same bytes, the fastest alone."""
+    return (groups[int(np.argmin(times_of(groups)))],) if isinstance(groups, PairGroups) else groups
+
+
+def launches_of(groups: Groups) -> Sequence[int]:
+    """How many launches measured each group."""
+    if isinstance(groups, PairGroups):
+        return [*map(int, groups.numbers.launches)]
+    return [group.launches for group in groups]
+
+
+def pairs_of(groups: Groups) -> npt.NDArray[np.signedinteger]:
+    """Sender and receiver of every group of an op of pairs (pairs × 2)."""
+    if isinstance(groups, PairGroups):
+        return groups.numbers.ranks
+    return np.asarray([group.ranks for group in groups], dtype=np.int64).reshape(-1, 2)
+
+
+def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
+    """Which groups of an op of pairs have their ranks on two hosts."""
+    hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.runs[0].run.hosts))}
+    ends = np.asarray([hosts[host] for host in dataset.runs[0].run.hosts])[pairs_of(groups)]
+    return np.asarray(ends[:, 0] != ends[:, 1])
+
+
+def launches_apart(groups: Groups) -> float:
+    """The longest launch median of a group over its shortest, in the group where they are furthest apart."""
+    if isinstance(groups, PairGroups):
+        medians = groups.numbers.launch_medians_ns
+        return float((np.nanmax(medians, axis=1) / np.nanmin(medians, axis=1)).max())
+    return max(max(group.launch_medians_ns) / min(group.launch_medians_ns) for group in groups)
+
+
+def clock_error_of(groups: Groups) -> float:
+    """How far the clocks of two ranks of a group may be apart, where that is most, ns."""
+    if isinstance(groups, PairGroups):
+        return float(groups.numbers.clock_error_ns.max())
+    return max(group.clock_error_ns for group in groups)
+
+
+def moved_factors(groups: Groups) -> set[float]:
+    """How many times the needed bytes the backend moves in the groups."""
+    if isinstance(groups, PairGroups):
+        return set(np.unique(groups.numbers.moved_factor).tolist())
+    return {group.moved_factor for group in groups}
+
+
+def has_modes(groups: Groups) -> bool:
+    """Whether a group has two modes."""
+    if isinstance(groups, PairGroups):
+        return bool((groups.numbers.slow_over_fast > 0).any())
+    return any(group.modes is not None for group in groups)
+
+
+def ranks_in(groups: Groups) -> tuple[int, ...]:
+    """All ranks that have a part in one of ``groups``, in their order."""
+    if isinstance(groups, PairGroups):
+        return tuple(np.unique(groups.numbers.ranks).tolist())
+    return tuple(sorted({rank for group in groups for rank in group.ranks}))
+
+
 @dataclass(frozen=True, slots=True)
 class Total:
     """All groups of a split together: rates add up (B/s), the time is that of the slowest group (ns per call)."""
@@ -160,7 +310,7 @@ class CaseSummary:
     reasons: tuple[str, ...]
     check: str
     stop_reasons: tuple[str, ...]
-    groups: tuple[GroupSummary, ...]
+    groups: Groups
     total: Total | None
     flags: tuple[Flag, ...]
     disturbance: Disturbance
@@ -178,14 +328,14 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     by_case: dict[int, list[Block]] = {}
     for block in dataset.blocks:
         by_case.setdefault(block.case, []).append(block)
-    columns = _Columns(
-        slowest=dataset.samples["slowest_ns"].to_numpy(dtype=np.float64),
-        fastest=dataset.samples["fastest_ns"].to_numpy(dtype=np.float64),
-        late=dataset.samples["last_rank"].to_numpy(dtype=np.int64),
-        skew=dataset.samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
-        exit_span=dataset.samples["exit_span_ns"].to_numpy(dtype=np.float64),
+    columns = _Columns.of_table(dataset.samples)
+    pairs: dict[int, list[tuple[int, PairBlock]]] = {}
+    for run, case, pair_block in dataset.pair_blocks:
+        pairs.setdefault(case, []).append((run, pair_block))
+    return tuple(
+        _pair_case(row, pairs[row.index]) if row.index in pairs else _case(row, by_case.get(row.index, []), columns)
+        for row in dataset.cases
     )
-    return tuple(_case(row, by_case.get(row.index, []), columns) for row in dataset.cases)
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,6 +345,56 @@ class _Columns:
     late: npt.NDArray[np.int64]
     skew: Floats
     exit_span: Floats
+
+    @classmethod
+    def of_table(cls, samples: pd.DataFrame) -> "_Columns":
+        return cls(
+            slowest=samples["slowest_ns"].to_numpy(dtype=np.float64),
+            fastest=samples["fastest_ns"].to_numpy(dtype=np.float64),
+            late=samples["last_rank"].to_numpy(dtype=np.int64),
+            skew=samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
+            exit_span=samples["exit_span_ns"].to_numpy(dtype=np.float64),
+        )
+
+    @classmethod
+    def of_blocks(cls, blocks: Sequence[Block]) -> "_Columns":
+        samples = [block.samples for block in blocks]
+
+        def joined(vectors: Sequence[Sequence[int] | None]) -> Floats:
+            return np.concatenate(
+                [
+                    np.full(len(one.slowest_ns), np.nan) if vector is None else np.asarray(vector, dtype=np.float64)
+                    for one, vector in zip(samples, vectors, strict=True)
+                ]
+            )
+
+        return cls(
+            slowest=joined([one.slowest_ns for one in samples]),
+            fastest=joined([one.fastest_ns for one in samples]),
+            late=joined([one.last_rank or one.late_rank for one in samples]).astype(np.int64),
+            skew=joined([one.arrival_skew_ns for one in samples]),
+            exit_span=joined([one.exit_span_ns for one in samples]),
+        )
+
+
+def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSummary:
+    rows = [block for _, block in blocks]
+    groups = PairGroups(row.case, blocks) if row.state == "measured" else ()
+    disturbance = disturbance_of((), rows)
+    return CaseSummary(
+        index=row.index,
+        case=row.case,
+        state=row.state,
+        reasons=row.reasons,
+        check=_failure(row.reasons) if row.state == "failed" else _check(rows),
+        stop_reasons=tuple(sorted({block.stop_reason for block in rows})),
+        groups=groups,
+        total=None,
+        flags=_pair_flags(row.case, rows, groups.numbers, disturbance) if isinstance(groups, PairGroups) else (),
+        disturbance=disturbance,
+        loops=tuple(sorted({block.loop for block in rows})),
+        lost=row.lost,
+    )
 
 
 def _case(row: CaseRow, blocks: Sequence[Block], columns: _Columns) -> CaseSummary:
@@ -209,7 +409,7 @@ def _case(row: CaseRow, blocks: Sequence[Block], columns: _Columns) -> CaseSumma
         case=case,
         state=state,
         reasons=reasons,
-        check=_failure(reasons) if state == "failed" else _check(blocks),
+        check=_failure(reasons) if state == "failed" else _check([block.measurement for block in blocks]),
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
@@ -227,8 +427,8 @@ def _failure(reasons: Sequence[str]) -> str:
     return f"failed ({'; '.join(reasons)})"
 
 
-def _check(blocks: Sequence[Block]) -> str:
-    checks = [block.measurement.check for block in blocks]
+def _check(measured: Sequence[Measurement]) -> str:
+    checks = [one.check for one in measured]
     reasons = list(dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked"))
     if reasons:
         return f"not checked ({'; '.join(reasons)})"
@@ -270,6 +470,25 @@ def _flags(
         ("clock error", any(not _clock_serves(group.clock_error_ns, group.time_ns) for group in groups)),
         ("moved>1", any(group.moved_factor > 1 for group in groups)),
         ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
+    )
+    return tuple(flag for flag, raised in wanted if raised)
+
+
+def _pair_flags(
+    case: Case, blocks: Sequence[Measurement], numbers: PairNumbers, disturbance: Disturbance
+) -> tuple[Flag, ...]:
+    """The same of all pairs of a case."""
+    wanted: tuple[tuple[Flag, bool], ...] = (
+        ("bimodal", bool((numbers.slow_over_fast > 0).any())),
+        ("slow mode", bool((numbers.slow_time_share > _SLOW_TIME_SHARE_WORTH_A_FLAG).any())),
+        ("skew>10%", case.op not in LOCAL and bool((numbers.skew_share > _SKEW_WORTH_A_FLAG).any())),
+        ("drift", bool(numbers.drift.any())),
+        ("correlated", bool((numbers.tau >= _TAU_WORTH_A_FLAG).any())),
+        ("outliers", bool((numbers.outlier_share > _OUTLIERS_WORTH_A_FLAG).any())),
+        ("disturbed", disturbance.high),
+        ("clock error", bool((numbers.clock_error_ns > CLOCK_ERROR_SHARE * numbers.time_ns).any())),
+        ("moved>1", bool((numbers.moved_factor > 1).any())),
+        ("cap", any(block.stop_reason != "converged" for block in blocks)),
     )
     return tuple(flag for flag, raised in wanted if raised)
 
@@ -330,7 +549,7 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
 
 def _clock_serves(error_ns: float, time_ns: float) -> bool:
     """Whether the clocks agree well enough to tell who came when within a call of ``time_ns``."""
-    return error_ns <= _CLOCK_ERROR_SHARE * time_ns
+    return error_ns <= CLOCK_ERROR_SHARE * time_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,7 +571,7 @@ class _Launch:
     @property
     def slow(self) -> npt.NDArray[np.bool_]:
         """Which samples are much slower than is usual in this launch."""
-        return np.asarray(self.slowest > max(_SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), _SLOW_LEAST_NS))
+        return np.asarray(self.slowest > max(SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), SLOW_LEAST_NS))
 
 
 def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:

@@ -4,12 +4,15 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
+import numpy as np
+
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.judge import Best, Curve, Judgement
+from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.peaks import TRAFFIC, Roof
-from busbw_analysis.summary import PAIRED, CaseSummary, GroupSummary
+from busbw_analysis.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.theory.fit import Fit
 from busbw_analysis.theory.models import NoModel
 
@@ -93,9 +96,9 @@ def _case_rows(
         yield {**common, "row": "none", **_numbers(None, None)}
         return
     if case.op in PAIRED:
-        ordered = sorted(summary.groups, key=lambda group: group.time_ns)
-        for name, group in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
-            yield {**common, "row": name, **_numbers(group, None)}
+        ordered = np.argsort(times_of(summary.groups), kind="stable").tolist()
+        for name, place in (("median pair", ordered[len(ordered) // 2]), ("slowest pair", ordered[-1])):
+            yield {**common, "row": name, **_numbers(summary.groups[place], None)}
         yield from ({**common, **_pairs(kind, summary)} for kind in (split.classes if split else ()))
         return
     factor = TRAFFIC.get(case.op)
@@ -163,7 +166,7 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
         **_numbers(None, None),
         "row": f"pairs {kind.name}",
         "pairs": kind.pairs,
-        "launches": max(group.launches for group in summary.groups),
+        "launches": max(launches_of(summary.groups)),
         "time_ns": kind.time_ns,
         "low_ns": kind.interval.low_ns,
         "high_ns": kind.interval.high_ns,

@@ -12,7 +12,7 @@ import msgspec
 
 from busbw import soundness, store
 from busbw.errors import DamagedRun
-from busbw.records import JSON, SCHEMA, TRANSIENT, Case, Ended, Failed, LaunchStarted, Measurement, Skipped
+from busbw.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted, Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +68,7 @@ def outline_of(stored: store.StoredRun) -> Outline:
         ranks=len(run.hosts),
         launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
         blocks=tuple((row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement)),
-        out=frozenset(
-            {row.case for row in stored.skipped} | {row.case for row in stored.failed if not row.transient}
-        ),
+        out=frozenset({row.case for row in stored.skipped} | {row.case for row in stored.failed if not row.transient}),
         end=stored.end,
     )
 

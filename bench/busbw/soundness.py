@@ -5,7 +5,7 @@ run meets a number that contradicts another one. The first flaw is told, in word
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from busbw.factors import bus_factor
 from busbw.facts import flaw_of_facts
@@ -33,6 +33,10 @@ _MOST_BLOCKS = 2_000_000
 """Of all cases in one launch; at 50 ms each that is a day."""
 
 
+class Unsound(Exception):
+    """A group of ranks cannot be as it stands; the message says why."""
+
+
 class Rows:
     """The rows of ``run`` as they are read, one after another: each may be there once."""
 
@@ -43,7 +47,7 @@ class Rows:
         self._launches: dict[int, int] = {}
 
     def flaw(self, row: Row, line: int) -> str | None:
-        """What is wrong with ``row``, which is line ``line``; None when nothing is."""
+        """What is wrong with ``row``, which is line ``line``, but for its groups; None when nothing is."""
         return next(self._flaws(row, line), None)
 
     def _flaws(self, row: Row, line: int) -> Iterator[str]:
@@ -135,17 +139,27 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _out_of(0, _LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
     yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
     yield from _clocks(row.clocks or (), row.case.ranks)
-    if not row.groups:
-        yield "groups is empty; want one entry for every group of ranks"
-    if len({group.ranks for group in row.groups}) != len(row.groups):
-        yield "groups has a group of ranks twice"
-    for group in row.groups:
-        yield from _of_group(group, row.case)
+
+
+def sound_groups(groups: Iterable[GroupSamples], case: Case) -> Iterator[GroupSamples]:
+    """The ``groups`` of a block, one by one. Raises Unsound with the first flaw."""
+    seen: set[tuple[int, ...]] = set()
+    for group in groups:
+        if group.ranks in seen:
+            message = "groups has a group of ranks twice"
+            raise Unsound(message)
+        seen.add(group.ranks)
+        for flaw in _of_group(group, case):
+            raise Unsound(flaw)
+        yield group
+    if not seen:
+        message = "groups is empty; want one entry for every group of ranks"
+        raise Unsound(message)
 
 
 def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
     ranks, samples = frozenset(group.ranks), len(group.slowest_ns)
-    if len(ranks) != len(group.ranks) or not ranks <= frozenset(range(case.ranks)):
+    if not ranks or len(ranks) != len(group.ranks) or min(ranks) < 0 or max(ranks) >= case.ranks:
         yield f"a group has the ranks {group.ranks!s:.60}; want different ones of the {case.ranks} there are"
         return
     if not samples:

@@ -55,8 +55,13 @@ def spread(values: npt.ArrayLike) -> float:
 
     The one definition: the live table, ``show`` and the report all give that of the samples of a launch.
     """
-    low, middle, high = np.quantile(np.asarray(values, dtype=np.float64), (0.05, 0.5, 0.95))
-    return float((high - low) / 2 / middle)
+    return float(spreads(np.asarray(values, dtype=np.float64)[np.newaxis])[0])
+
+
+def spreads(rows: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """``spread`` of every row."""
+    low, middle, high = np.quantile(rows, (0.05, 0.5, 0.95), axis=1)
+    return np.asarray((high - low) / 2 / middle)
 
 
 @functools.lru_cache(maxsize=4096)

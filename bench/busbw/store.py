@@ -23,7 +23,7 @@ import msgspec
 
 from busbw import files, soundness
 from busbw.errors import DamagedRun, NewerSchema, StoreError
-from busbw.records import JSON, SCHEMA, Case, Ended, Failed, LaunchStarted, Measurement, Row, Run, Skipped
+from busbw.records import JSON, SCHEMA, Case, Ended, Failed, GroupSamples, LaunchStarted, Measurement, Row, Run, Skipped
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"
@@ -31,6 +31,11 @@ PACKED_FILE = "samples.jsonl.gz"
 """The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
 
 Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
+Keep = Callable[[Measurement, Iterable[GroupSamples]], Measurement]
+"""Takes a block without its groups, and these one by one as they are decoded; gives what is kept of the block."""
+
+_WIDE_BYTES = 4 << 20
+"""Longer rows are decoded group by group: all pairs of 1,024 ranks as records would be 6 GB."""
 
 
 def _as_it_is(document: dict[str, JSON]) -> dict[str, JSON]:
@@ -282,8 +287,9 @@ def _sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def read(folder: Path) -> StoredRun:
-    """Read a run folder, and hold what it says against itself.
+def read(folder: Path, *, keep: Keep | None = None) -> StoredRun:
+    """Read a run folder, and hold what it says against itself. ``keep`` makes of every block what is kept of it (None:
+    all of it).
 
     A damaged last line is dropped with a warning that names the case it was for. Raises NewerSchema for a run from
     a newer busbw, DamagedRun (with the line's number) for damage anywhere else, StoreError when there is no run.
@@ -293,7 +299,7 @@ def read(folder: Path) -> StoredRun:
         # Somebody else may pack or unpack the run meanwhile: the file one has just looked for is the other one then.
         for name in (PACKED_FILE, SAMPLES_FILE):
             try:
-                return _read_samples(folder, name, run, schema)
+                return _read_samples(folder, name, run, schema, keep)
             except FileNotFoundError:
                 continue
     return StoredRun(path=folder, run=run, rows=(), warnings=())
@@ -302,7 +308,7 @@ def read(folder: Path) -> StoredRun:
 _TRIES = 2
 
 
-def _read_samples(folder: Path, name: str, run: Run, schema: int) -> StoredRun:
+def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | None) -> StoredRun:
     """The run with the rows of the file ``name``. Raises FileNotFoundError, StoreError and DamagedRun."""
     path = folder / name
     rows: list[Row] = []
@@ -318,11 +324,18 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int) -> StoredRun:
                 torn = line
                 break
             try:
-                row = _decode_row(line, schema)
+                row, groups = _decode_row(line, schema, one_by_one=keep is not None)
             except NOT_A_RECORD as error:
                 torn, bad = line[:-1], error
                 continue
-            flaw = sound.flaw(row, number) or _flaw_of_end(row, number - 1, checksum.hexdigest)
+            try:
+                flaw = sound.flaw(row, number) or _flaw_of_end(row, number - 1, checksum.hexdigest)
+                if flaw is None and isinstance(row, Measurement):
+                    row = _kept(row, soundness.sound_groups(groups, row.case), keep)
+            except soundness.Unsound as error:
+                flaw = str(error)
+            except NOT_A_RECORD as error:
+                flaw = _damage(line, error)
             if flaw is not None:
                 raise _damaged(path, number, flaw)
             rows.append(row)
@@ -468,7 +481,40 @@ def run_document(path: Path) -> bytes:
 _ROW_DECODER: msgspec.json.Decoder[Row] = msgspec.json.Decoder(Row)
 
 
-def _decode_row(line: bytes, schema: int) -> Row:
+class _Wide(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
+    """A block whose groups are not decoded yet."""
+
+    groups: tuple[msgspec.Raw, ...]  # type: ignore[assignment]  # the one field that is read in two steps
+
+
+_WIDE_DECODER: msgspec.json.Decoder[_Wide | Skipped | Failed | LaunchStarted | Ended] = msgspec.json.Decoder(
+    _Wide | Skipped | Failed | LaunchStarted | Ended
+)
+_GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
+
+
+def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Iterator[GroupSamples]]:
+    """A row, and the groups of a block; ``one_by_one``: those of a long row are decoded as they are taken."""
+    if schema == SCHEMA and one_by_one and len(line) > _WIDE_BYTES:
+        wide = _WIDE_DECODER.decode(line)
+        if isinstance(wide, _Wide):
+            fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
+            return Measurement(**fields, groups=()), map(_GROUP_DECODER.decode, wide.groups)
+        return wide, iter(())
+    row = _decoded(line, schema)
+    return row, iter(row.groups) if isinstance(row, Measurement) else iter(())
+
+
+def _kept(row: Measurement, groups: Iterator[GroupSamples], keep: Keep | None) -> Measurement:
+    """What is kept of a block, with all of its groups taken."""
+    if keep is not None:
+        return keep(row, groups)
+    for _ in groups:
+        pass
+    return row
+
+
+def _decoded(line: bytes, schema: int) -> Row:
     if schema == SCHEMA:
         return _ROW_DECODER.decode(line)
     document = msgspec.json.decode(line)

@@ -7,8 +7,9 @@ from busbw import plan
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
 from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
+from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.peaks import STORAGE, TO_THE_HOST, TRAFFIC
-from busbw_analysis.summary import LOCAL, PAIRED, SYNCHRONISING
+from busbw_analysis.summary import LOCAL, SYNCHRONISING
 from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.models import MODELS, UNMODELLED
 

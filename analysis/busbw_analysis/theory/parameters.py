@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from statistics import median
 
+import numpy as np
+
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.load import Dataset
 from busbw_analysis.peaks import HostCopy
 from busbw_analysis.series import Series
-from busbw_analysis.summary import CaseSummary
+from busbw_analysis.summary import CaseSummary, between_hosts, pairs_of, times_of
 from busbw_analysis.theory.models import NoModel, Parameters
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
@@ -110,9 +112,10 @@ def _matrix_points(dataset: Dataset, summaries: Sequence[CaseSummary], *, far: b
     times: dict[int, list[float]] = {}
     for summary in summaries:
         if summary.case.op == "pair_matrix" and summary.state == "measured":
-            for group in summary.groups:
-                if (len(dataset.hosts_of(group.ranks)) > 1) == far:
-                    times.setdefault(summary.case.size_bytes, []).append(group.time_ns)
+            between = between_hosts(dataset, summary.groups)
+            wanted = times_of(summary.groups)[between == far]
+            if len(wanted):
+                times.setdefault(summary.case.size_bytes, []).extend(wanted.tolist())
     return [(size, median(values)) for size, values in sorted(times.items())]
 
 
@@ -136,10 +139,10 @@ def _host_rate(
     for summary in summaries:
         case = summary.case
         if case.op == "pair_matrix" and summary.state == "measured" and case.variant != "alone":
-            pairs = [group for group in summary.groups if len(dataset.hosts_of(group.ranks)) == 1]
-            at_once = len({rank for group in pairs for rank in group.ranks}) // 2
-            if pairs and at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
-                time_ns = median([group.time_ns for group in pairs])
+            within = ~between_hosts(dataset, summary.groups)
+            at_once = len(np.unique(pairs_of(summary.groups)[within])) // 2
+            if at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:
+                time_ns = float(np.median(times_of(summary.groups)[within]))
                 rates.append((at_once * case.size_bytes / time_ns * 1e9, "the pairs of the matrix that ran together"))
     if rates:
         rate, origin = max(rates)

@@ -1,0 +1,180 @@
+"""The samples of all pairs of one block as columns: a pair matrix of 1,024 ranks has a million pairs a block.
+
+A record per pair takes several kB and some 100 µs; columns take what the numbers take.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain, islice
+from typing import Final
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from busbw.errors import DamagedRun
+from busbw.records import QUANTILES, GroupSamples, Measurement, RankSamples
+
+Integers = npt.NDArray[np.signedinteger]
+Truths = npt.NDArray[np.bool_]
+
+PAIRED: Final = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"})
+"""Ops of every ordered pair of ranks in turn: what they give is a matrix, and no curve."""
+
+_AT_A_TIME = 4096
+"""Pairs that are there as records at one time."""
+_UNKNOWN = -1
+_NO_QUANTILES = (_UNKNOWN,) * len(QUANTILES)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairColumns:
+    """The pairs of one block, in the order of the record. Sample i of pair p is at ``starts[p]`` + i.
+
+    ``ranks``: sender and receiver of every pair (pairs × 2).
+    ``starts``: where the samples of a pair begin; one more entry than pairs.
+    ``slowest``, ``fastest``, ``late``, ``last``, ``skew``, ``span``: as in ``GroupSamples``; empty where not recorded.
+    ``bus_factor`` (NaN: none), ``wire_bytes``, ``moved_factor``: one number a pair.
+    ``quantiles``: of the times of each of the two ranks (pairs × 2 × quantiles).
+    ``switched``, ``missed``, ``flagged``: in how many samples of all pairs a core was lost, a window missed, or either.
+
+    Left out is what no matrix is judged by: exit skew, the other clock, and every rank's own samples and entries.
+    """
+
+    ranks: Integers
+    starts: Integers
+    slowest: Integers
+    fastest: Integers
+    late: Integers
+    last: Integers
+    skew: Integers
+    span: Integers
+    bus_factor: npt.NDArray[np.float64]
+    wire_bytes: npt.NDArray[np.float64]
+    moved_factor: npt.NDArray[np.float64]
+    quantiles: Integers
+    switched: int
+    missed: int
+    flagged: int
+
+    def __len__(self) -> int:
+        return len(self.ranks)
+
+    def group(self, pair: int) -> GroupSamples:
+        """The record of one pair, without what is left out."""
+        samples = slice(int(self.starts[pair]), int(self.starts[pair + 1]))
+
+        def known(column: Integers) -> tuple[int, ...] | None:
+            return tuple(column[samples].tolist()) if len(column) else None
+
+        factor = float(self.bus_factor[pair])
+        members = zip(self.ranks[pair].tolist(), self.quantiles[pair].tolist(), strict=True)
+        return GroupSamples(
+            ranks=tuple(self.ranks[pair].tolist()),
+            bus_factor=None if np.isnan(factor) else factor,
+            wire_bytes=float(self.wire_bytes[pair]),
+            moved_factor=float(self.moved_factor[pair]),
+            slowest_ns=tuple(self.slowest[samples].tolist()),
+            fastest_ns=tuple(self.fastest[samples].tolist()),
+            late_rank=tuple(self.late[samples].tolist()),
+            last_rank=known(self.last),
+            arrival_skew_ns=known(self.skew),
+            exit_span_ns=known(self.span),
+            per_rank=tuple(
+                RankSamples(rank=rank, quantiles_ns=tuple(quantiles), samples_ns=None)
+                for rank, quantiles in members
+                if quantiles[0] != _UNKNOWN
+            ),
+        )
+
+
+class PairBlock(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
+    """A block of an op of pairs, whose ``groups`` are empty: their samples are in ``columns``."""
+
+    columns: PairColumns
+
+
+def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
+    """``row`` with ``groups``: as columns where it is a matrix. For ``store.read``, which takes them from the file."""
+    # What is computed beside a call is kept by group.
+    if row.case.op not in PAIRED or row.case.mode == "overlap":
+        return msgspec.structs.replace(row, groups=tuple(groups))
+    kept = {name: getattr(row, name) for name in Measurement.__struct_fields__ if name != "groups"}
+    return PairBlock(**kept, groups=(), columns=_columns(groups))
+
+
+def _columns(groups: Iterable[GroupSamples]) -> PairColumns:
+    parts = list(map(_part, _in_parts(groups)))
+    if not parts:
+        message = "a block of pairs has no pair; measure it again"
+        raise DamagedRun(message)
+    lengths = _together([part["length"] for part in parts])
+    columns = {
+        name: _together([part.pop(name) for part in parts])
+        for name in ("ranks", "slowest", "fastest", "late", "last", "skew", "span", "quantiles")
+    }
+    for name in ("last", "skew", "span"):
+        # One clock or none serves all pairs of a block; where one of them has no number, none is used.
+        if len(columns[name]) != len(columns["slowest"]):
+            columns[name] = np.empty(0, dtype=np.int32)
+    factors = np.concatenate([part["factors"] for part in parts]).T
+    switched, missed, flagged = np.concatenate([part["disturbed"] for part in parts]).sum(axis=0).tolist()
+    return PairColumns(
+        **columns,
+        starts=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
+        bus_factor=factors[0],
+        wire_bytes=factors[1],
+        moved_factor=factors[2],
+        switched=switched,
+        missed=missed,
+        flagged=flagged,
+    )
+
+
+def _in_parts(groups: Iterable[GroupSamples]) -> Iterator[list[GroupSamples]]:
+    left = iter(groups)
+    while part := list(islice(left, _AT_A_TIME)):
+        yield part
+
+
+def _part(groups: Sequence[GroupSamples]) -> dict[str, npt.NDArray[np.generic]]:
+    if any(len(group.ranks) != 2 for group in groups):
+        message = "a block of pairs has a group that is not of two ranks; measure it again"
+        raise DamagedRun(message)
+    own = [{one.rank: one.quantiles_ns for one in group.per_rank} for group in groups]
+    return {
+        "ranks": _small(np.asarray([group.ranks for group in groups])),
+        "length": np.asarray([len(group.slowest_ns) for group in groups]),
+        "slowest": _flat(group.slowest_ns for group in groups),
+        "fastest": _flat(group.fastest_ns for group in groups),
+        "late": _flat(group.late_rank for group in groups),
+        "last": _flat(group.last_rank or () for group in groups),
+        "skew": _flat(group.arrival_skew_ns or () for group in groups),
+        "span": _flat(group.exit_span_ns or () for group in groups),
+        "factors": np.asarray(
+            [(np.nan if one.bus_factor is None else one.bus_factor, one.wire_bytes, one.moved_factor) for one in groups]
+        ),
+        "quantiles": _small(
+            np.asarray(
+                [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
+            )
+        ),
+        "disturbed": np.asarray(
+            [(len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})) for one in groups]
+        ),
+    }
+
+
+def _flat(vectors: Iterable[Sequence[int]]) -> Integers:
+    return _small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
+
+
+def _small(numbers: npt.NDArray[np.int64]) -> Integers:
+    """In 32 bits where they fit: most times are below 2 s."""
+    limit = np.iinfo(np.int32)
+    fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
+    return numbers.astype(np.int32) if fits else numbers
+
+
+def _together(parts: Sequence[npt.NDArray[np.generic]]) -> Integers:
+    return np.asarray(np.concatenate(parts))

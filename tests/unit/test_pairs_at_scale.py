@@ -1,0 +1,152 @@
+"""Pair matrices of many ranks: the numbers of all pairs at once are those of each pair by itself."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+from unittest.mock import patch
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from busbw import store
+from busbw.records import GroupSamples, Measurement
+from busbw.statistics import autocorrelation_time
+from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
+from busbw_analysis import report_pairs, summary
+from busbw_analysis.judge import judge
+from busbw_analysis.load import load, pool
+from busbw_analysis.page import Table
+from busbw_analysis.pair_columns import PairBlock
+from busbw_analysis.pair_numbers import autocorrelation_times
+from busbw_analysis.report import compose
+from busbw_analysis.summary import PairGroups, summarise
+
+_UNEVEN = World(launch_noise=0.3, sample_noise=0.4, slow_share=0.3, slow_seconds=3e-3, jitter_seconds=2e-6)
+
+
+def _ragged(run: store.StoredRun, generator: np.random.Generator) -> store.StoredRun:
+    """``run`` with blocks of other lengths: every pair stops when it will."""
+
+    def shorter(group: GroupSamples) -> GroupSamples:
+        count = int(generator.integers(1, len(group.slowest_ns) + 1))
+        names = [name for name in GroupSamples.__struct_fields__ if name.endswith(("_ns", "_rank"))]
+        vectors = {name: getattr(group, name) for name in names if name != "per_rank"}
+        return msgspec.structs.replace(
+            group, **{name: None if vector is None else vector[:count] for name, vector in vectors.items()}
+        )
+
+    rows = (
+        msgspec.structs.replace(row, groups=tuple(map(shorter, row.groups))) if isinstance(row, Measurement) else row
+        for row in run.rows
+    )
+    return replace(run, rows=tuple(rows))
+
+
+@pytest.mark.parametrize(
+    ("launches", "blocks", "ragged", "shared"),
+    [(1, 1, False, True), (2, 2, True, True), (6, 1, True, False), (7, 2, False, True)],
+)
+def test_the_numbers_of_all_pairs_are_those_of_each_pair(
+    *, launches: int, blocks: int, ragged: bool, shared: bool
+) -> None:
+    run = synthetic_run(
+        [case("pair_matrix", 1 << 10, 4, variant="alone")],
+        replace(_UNEVEN, shared_clock=shared),
+        launches=launches,
+        blocks=blocks,
+        samples=33,
+        seed=launches,
+    )
+    if ragged:
+        run = _ragged(run, np.random.default_rng(launches))
+    (one,) = summarise(pool((run,)))
+    assert isinstance(one.groups, PairGroups)
+    found = one.groups.numbers
+    assert len(one.groups) == 12
+    for place, group in enumerate(one.groups):
+        assert tuple(found.ranks[place]) == group.ranks
+        keys = found.launch_keys[0] if len(found.launch_keys) == 1 else found.launch_keys[place]
+        assert keys == group.launch_keys
+        assert tuple(found.launch_medians_ns[place, : group.launches]) == group.launch_medians_ns
+        assert tuple(found.launch_means_ns[place, : group.launches]) == pytest.approx(group.launch_means_ns, rel=1e-12)
+        ends = [np.nan if end is None else end for end in (group.interval.low_ns, group.interval.high_ns)]
+        assert [found.low_ns[place], found.high_ns[place]] == pytest.approx(ends, nan_ok=True)
+        for name in ("time_ns", "launches", "samples", "tau", "drift", "clock_error_ns", "moved_factor", "spread"):
+            assert getattr(found, name)[place] == pytest.approx(getattr(group, name), rel=1e-12), name
+        for name in ("outlier_share", "slow_time_share"):
+            assert getattr(found, name)[place] == pytest.approx(getattr(group, name), rel=1e-12), name
+        skew = np.nan if group.skew_share is None else group.skew_share
+        assert found.skew_share[place] == pytest.approx(skew, nan_ok=True)
+        apart = 0.0 if group.modes is None else group.modes.slow_ns / group.modes.fast_ns
+        assert found.slow_over_fast[place] == pytest.approx(apart)
+
+
+@given(st.lists(st.lists(st.integers(1, 9), min_size=23, max_size=23), min_size=1, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_autocorrelation_of_many_is_that_of_each_to_the_last_bit(rows: list[list[int]]) -> None:
+    samples = np.asarray(rows, dtype=np.float64)
+    assert autocorrelation_times(samples).tolist() == [autocorrelation_time(row) for row in samples]
+
+
+def test_what_is_made_for_a_matrix_does_not_grow_with_its_pairs() -> None:
+    """Counted, not timed: records of single pairs, and their summaries."""
+    made: dict[int, int] = {}
+    for ranks in (8, 24):
+        run = synthetic_run(
+            [case("pair_matrix", size, ranks, nodes=2, variant="together") for size in (8, 1 << 20)],
+            _UNEVEN,
+            machine=Machine(hosts=("a", "b")),
+            launches=3,
+            samples=10,
+        )
+        dataset = pool((run,))
+        with patch.object(summary, "_group", wraps=summary._group) as group:
+            compose(judge(dataset))
+        made[ranks] = group.call_count
+    # The report lists up to 240 pairs of each of two matrices with all their numbers; 8 ranks have 2 × 56 pairs.
+    assert made[8] <= 2 * 56 + 20
+    assert made[24] <= 2 * 240 + 20
+
+
+def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = synthetic_run([case("pair_matrix", 8, 6, variant="together"), case("barrier", 0, 6)], launches=2, samples=5)
+    folder = write_synthetic(tmp_path, run)
+    whole = load([folder])
+    monkeypatch.setattr(store, "_WIDE_BYTES", 100)
+    monkeypatch.setattr("busbw_analysis.pair_columns._AT_A_TIME", 7)
+    parts = load([folder])
+    assert [block.columns.ranks.tolist() for _, _, block in parts.pair_blocks] == [
+        block.columns.ranks.tolist() for _, _, block in whole.pair_blocks
+    ]
+    for (_, _, one), (_, _, other) in zip(whole.pair_blocks, parts.pair_blocks, strict=True):
+        for field in fields(one.columns):
+            np.testing.assert_array_equal(getattr(one.columns, field.name), getattr(other.columns, field.name))
+    measured = [row for row in run.rows if isinstance(row, Measurement) and row.case.op == "pair_matrix"]
+    for (_, _, block), row in zip(parts.pair_blocks, measured, strict=True):
+        assert isinstance(block, PairBlock)
+        for place, group in enumerate(row.groups):
+            own = tuple(msgspec.structs.replace(rank, samples_ns=None, entries_ns=None) for rank in group.per_rank)
+            assert block.columns.group(place) == msgspec.structs.replace(group, per_rank=own)
+    assert parts.blocks == whole.blocks
+
+
+def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None:
+    ranks = report_pairs._MOST_IN_A_HEATMAP + 2
+    run = synthetic_run(
+        [case("pair_matrix", 1 << 20, ranks, nodes=2, variant="together")],
+        World(slow_pairs=((5, 60),), shared_clock=False),
+        machine=Machine(hosts=("a", "b")),
+        launches=1,
+        samples=5,
+    )
+    judgement = judge(pool((run,)))
+    section = report_pairs.pairs(judgement.matrices, judgement.splits, judgement.dataset.seats)
+    assert section is not None
+    tables = [block for block in section.blocks if isinstance(block, Table)]
+    slowest = next(table for table in tables if table.columns[0].name == "Pair")
+    assert slowest.rows[0][0].text == "5 → 60"
+    assert len(slowest.rows) == 20
+    assert str(ranks * (ranks - 1) - 20) in (slowest.note or "")
+    assert max(len(table.rows) for table in tables) <= report_pairs._MOST_IN_A_HEATMAP
