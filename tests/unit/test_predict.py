@@ -248,7 +248,7 @@ def test_a_curve_of_a_skew_is_predicted_with_its_busbw(ranks: int) -> None:
     with pytest.raises(AnalysisError, match=r"was not measured with variant skew:1; these runs have variant: skew:0.5"):
         evidence_of(read_groups([stored]), "all_to_all_v", variant="skew:1")
     with pytest.raises(AnalysisError, match="whole traffic matrix"):
-        answer(known, ranks + 1, MIB)
+        answer(evidence_of(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
 
 
 @given(
