@@ -20,8 +20,8 @@ def secret_in(variables: Mapping[str, str]) -> bytes:
     secret = variables.get(VARIABLE, "").strip()
     if 0 < len(secret) < _LEAST_CHARACTERS:
         message = (
-            f"{VARIABLE} has {len(secret)} characters and needs {_LEAST_CHARACTERS} or more: "
-            f"export {VARIABLE}=$(openssl rand -hex 32)"
+            f"BUSBW_SECRET has {len(secret)} characters and needs {_LEAST_CHARACTERS} or more: "
+            "export BUSBW_SECRET=$(openssl rand -hex 32)"
         )
         raise LaunchError(message)
     return secret.encode()

@@ -23,7 +23,7 @@ from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_f
 from busbw.plan import Plan
 from busbw.records import Record
 from busbw.resume import Remaining
-from busbw.signing import VARIABLE, key_of, new_secret, printable, secret_in, signed, verified
+from busbw.signing import key_of, new_secret, printable, secret_in, signed, verified
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -156,7 +156,7 @@ class StoreMeeting:
             )
             raise LaunchError(message)
         if there and not self._secret:
-            sys.stderr.write(f"busbw: caution: {_unsigned(self._where)}\n")
+            sys.stderr.write(f"busbw: {_unsigned(self._where)}\n")
         self._go_the_way_to(there)
 
     def hear(self) -> Order:
@@ -194,7 +194,7 @@ class StoreMeeting:
             pass  # somebody else's, where there is no secret
         host, port = self._where
         message = (
-            f"{self._me} takes no order from {host} port {port}: it is not signed with this rank's {VARIABLE}; "
+            f"{self._me} takes no order from {host} port {port}: it is not signed with this rank's BUSBW_SECRET; "
             "set the same for all ranks"
         )
         raise LaunchError(message)
@@ -431,7 +431,10 @@ def port_of_step(variables: Mapping[str, str]) -> int:
 
 def _unsigned(where: tuple[str, int]) -> str:
     host, port = where
-    return f"{VARIABLE} is not set: whoever reaches {host} port {port} can give these ranks orders; set it for all"
+    return (
+        f"caution: BUSBW_SECRET is not set: whoever reaches {host} port {port} can give these ranks orders; "
+        "set it for all"
+    )
 
 
 def _listed(ranks: Sequence[int]) -> str:
