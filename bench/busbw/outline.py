@@ -12,7 +12,7 @@ import msgspec
 
 from busbw import soundness, store
 from busbw.errors import DamagedRun
-from busbw.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted, Measurement
+from busbw.records import JSON, TRANSIENT, Case, Ended, LaunchStarted, Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +74,18 @@ def outline_of(stored: store.StoredRun) -> Outline:
 
 
 def outline(folder: Path) -> Outline:
-    """The outline of the run in ``folder``; raises as ``store.read`` does. One of an older schema is read whole."""
+    """The outline of the run in ``folder``; raises as ``store.read`` does."""
     path = folder / store.RUN_FILE
     try:
         head = _HEAD.decode(store.run_document(path))
     except store.NOT_A_RECORD:
         head = None
-    # What is not as it should be is read whole, too: that says what is wrong with it, or lifts it.
-    if head is None or head.schema != SCHEMA or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None:
+    # Anything else is read whole: that lifts it, or says what is wrong with it.
+    if (
+        head is None
+        or not store.has_rows_as_now(head.schema)
+        or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None
+    ):
         return outline_of(store.read(folder))
     for name in (store.PACKED_FILE, store.SAMPLES_FILE, store.PACKED_FILE):
         try:

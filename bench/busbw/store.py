@@ -386,6 +386,11 @@ def read_run(folder: Path) -> Run:
     return _read_run(folder / RUN_FILE)[0]
 
 
+def has_rows_as_now(schema: int) -> bool:
+    """Whether rows of ``schema`` may be decoded as they are: nothing but fields was added since then."""
+    return 1 <= schema <= SCHEMA and all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
+
+
 def written_schema(folder: Path) -> int:
     """The schema that a run was written in, before it was lifted; raises as ``read`` does."""
     return _read_run(folder / RUN_FILE)[1]

@@ -130,11 +130,11 @@ def _one(seed: int, number: int, bases: list[Path], place: Path) -> str | None:
     folder = results / "vm" / "20260101T000000.000Z-aaaaaa"
     shutil.copytree(base, folder)
     told: list[str] = []
+    failure: str | None = None
     try:
         for _ in range(generator.choice((1, 1, 1, 2, 3))):
             change = generator.choices(_CHANGES, _CHANGE_SHARES)[0]
             told.append(f"{change.__name__[1:]} {change(folder, generator)}")
-        what = f"{base.name}: {'; '.join(told)}"
         signal.setitimer(signal.ITIMER_PROF, _LIMIT_SECONDS)
         signal.setitimer(signal.ITIMER_REAL, _WAIT_SECONDS)
         failure = _tried(folder, base, results, generator)
@@ -144,7 +144,7 @@ def _one(seed: int, number: int, bases: list[Path], place: Path) -> str | None:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
         shutil.rmtree(results, ignore_errors=True)
-    return None if failure is None else f"{what}: {failure}"
+    return None if failure is None else f"{base.name}: {'; '.join(told)}: {failure}"
 
 
 def _tried(folder: Path, base: Path, results: Path, generator: random.Random) -> str | None:

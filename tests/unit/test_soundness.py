@@ -12,6 +12,7 @@ import pytest
 from fuzz_folders import campaign
 
 from busbw import listing, store, worker
+from busbw.backends.base import World
 from busbw.errors import DamagedRun, StoreError
 from busbw.factors import bus_factor
 from busbw.launch.base import finish_well
@@ -338,7 +339,7 @@ def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path]
     loses = _Loses(folder / store.SAMPLES_FILE, befalls)
 
     def work(backend: FakeBackend) -> worker.Outcome:
-        return worker.run(job, worker.World(0, 1, 0, "local", 5.0), loses, backend.clock)
+        return worker.run(job, World(0, 1, 0, "local", 5.0), loses, backend.clock)
 
     (outcome,) = world.run(work)
     assert loses.done
