@@ -88,7 +88,7 @@ class _Commands(click.Group):
         try:
             return super().invoke(ctx)
         except click.ClickException as error:
-            error.message = plain_text(error.message)
+            error.message = plain_text(error.message)  # type: ignore[misc] # it is printed with its usage, by click
             raise
         except UsageError as error:
             _say(error)

@@ -75,7 +75,7 @@ def results(tmp_path: Path) -> Path:
         *stored.rows[:-1],
         Skipped(case=odd[0], reason=HOSTILE),
         Failed(case=odd[1], launch=1, block=0, error=HOSTILE),
-        msgspec.structs.replace(stored.rows[-1], status="failed", reason=HOSTILE),  # type: ignore[type-var]
+        msgspec.structs.replace(stored.rows[-1], status="failed", reason=HOSTILE),
     ]
     folder = store.create(tmp_path, "synthetic")
     store.write_run(folder, run)
