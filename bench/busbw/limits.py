@@ -75,7 +75,7 @@ def read_toml(text: str, origin: str) -> dict[str, Any]:
 
 def refuse_beyond(key: str, value: float, least: float, most: float) -> None:
     """Raise UsageError unless ``least`` ≤ ``value`` ≤ ``most``; NaN is refused, too."""
-    if least <= value <= most:
+    if least <= value <= most and abs(value) < math.inf:
         return
     if not -math.inf < value < math.inf:
         message = f"key {key!r}: {value} is not allowed; allowed is a finite number"

@@ -1,5 +1,6 @@
 """What to measure: a plan, from a TOML file, a shipped suite or options."""
 
+import math
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,7 +42,6 @@ _MOST_TIMING: dict[str, float] = {
     **dict.fromkeys(("warmup_calls", "warmup_calls_cap"), limits.MOST_SAMPLES),
     **dict.fromkeys(("min_seconds", "max_seconds"), limits.LONGEST_SECONDS),
     **dict.fromkeys(("launch_warmup_seconds", "warmup_seconds"), limits.LONGEST_SECONDS),
-    "timeout_seconds": limits.LONGEST_TIMEOUT_SECONDS,
 }
 """Each number of the protocol → the most that it may be; the least is 0."""
 
@@ -72,8 +72,12 @@ class Timing(Record, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for name, most in _MOST_TIMING.items():
             refuse_beyond(name, getattr(self, name), 0, most)
-        if self.timeout_seconds == 0:
-            message = "key 'timeout_seconds': 0 is not allowed; allowed is above 0"
+        refuse_beyond("timeout_seconds", self.timeout_seconds, -math.inf, math.inf)
+        if not 0 < self.timeout_seconds <= limits.LONGEST_TIMEOUT_SECONDS:
+            message = (
+                f"key 'timeout_seconds': {self.timeout_seconds:g} is not allowed; allowed is above 0 and up to "
+                f"{limits.LONGEST_TIMEOUT_SECONDS}"
+            )
             raise UsageError(message)
         if min(self.blocks, self.least_samples, self.warmup_calls) < 1 or self.warmup_calls_cap < self.warmup_calls:
             message = (

@@ -60,8 +60,8 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
         ("--dtype", "float31", "dtype 'float31' is unknown; known: float32, "),
         ("--redop", "foo", "redop 'foo' is unknown; known: sum, "),
         ("--sync", "no", "sync 'no' is unknown; known: none, "),
-        ("--ranks", "0", "want at least 1; given 0"),
-        ("--launches", "-2", "want at least 1; given -2"),
+        ("--ranks", "0", "want at least 1 and at most 131072; given 0"),
+        ("--launches", "-2", "want at least 1 and at most 10000; given -2"),
     ],
 )
 def test_what_is_wrong_with_an_option_is_said_of_the_option(
