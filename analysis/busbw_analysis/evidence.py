@@ -197,21 +197,23 @@ def _shares_cores(stored: store.StoredRun) -> bool:
     return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
 
 
-def evidence_of(
+def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
+    """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
+    ``way`` (``dtype``, ``mode``, ``variant``) asks for. Raises UsageError for an op or algorithm that is unknown,
+    AnalysisError, with what there is, where the runs have nothing of it.
+    """
+    return evidence_from(datasets, [summarise(dataset) for dataset in datasets], op, algorithm, **way)
+
+
+def evidence_from(
     datasets: Sequence[Dataset],
+    summaries: Sequence[Sequence[CaseSummary]],
     op: str,
     algorithm: str | None = None,
-    *,
-    summaries: Sequence[Sequence[CaseSummary]] | None = None,
     **way: str | None,
 ) -> Evidence:
-    """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
-    ``way`` (``dtype``, ``mode``, ``variant``) asks for. ``summaries`` are those of each dataset, where they are known.
-    Raises UsageError for an op or algorithm that is unknown, AnalysisError, with what there is, where the runs have
-    nothing of it.
-    """
-    known_summaries = summaries or [summarise(dataset) for dataset in datasets]
-    groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, known_summaries, strict=True))
+    """As ``evidence_of``, where the ``summaries`` of each dataset are known already."""
+    groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, summaries, strict=True))
     alone = [one for group in groups for one in _alone(group)]
     wanted = algorithm or LIBRARY
     of_op = _of_op(alone, groups, op)

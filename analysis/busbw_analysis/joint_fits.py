@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from busbw.errors import AnalysisError
-from busbw_analysis.evidence import evidence_of
+from busbw_analysis.evidence import evidence_from
 from busbw_analysis.load import Dataset
 from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.theory.joint import Observation, OneRegime, fit_regimes
@@ -30,7 +30,7 @@ def _observations(datasets: Sequence[Dataset], summaries: Sequence[Sequence[Case
     )
     for op, _ in ops.most_common():
         try:
-            evidence = evidence_of(datasets, op, summaries=summaries)
+            evidence = evidence_from(datasets, summaries, op)
         except AnalysisError:
             continue  # it was measured by several groups at once alone, which are no evidence
         return [one for one in evidence.observations() if one.op not in UNMODELLED]

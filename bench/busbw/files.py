@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-LONGEST_LINE_BYTES = 512 << 20
-"""Of one row: some 20 million samples of a group, or 400,000 pairs of ranks. Reading it takes several times as much."""
+LONGEST_LINE_BYTES = 2 << 30
+"""Of one row: some 80 million samples of a group, or all pairs of 1,500 ranks."""
 
 MOST_DOCUMENT_BYTES = 256 << 20
 """Of one JSON document, the facts of some 10,000 hosts."""

@@ -188,7 +188,11 @@ def slowed(tmp_path: Path) -> Path:
     for line in (source / "samples.jsonl").read_text(encoding="utf-8").splitlines():
         row = json.loads(line)
         for group in row.get("groups", ()):
-            group["slowest_ns"] = [int(time * (1.2 + row["launch"])) for time in group["slowest_ns"]]
+            for times in (group, *group["per_rank"]):
+                for name in {"slowest_ns", "fastest_ns", "samples_ns"} & times.keys():
+                    times[name] = times[name] and [(2 + row["launch"]) * time for time in times[name]]
+            for rank in group["per_rank"]:
+                rank["quantiles_ns"] = [(2 + row["launch"]) * time for time in rank["quantiles_ns"]]
         lines.append(json.dumps(row))
     (folder / "samples.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
