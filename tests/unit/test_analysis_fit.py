@@ -341,8 +341,25 @@ def slower(row: Row, op: str, launch: int) -> Row:
     """``row`` with all of its times doubled, if it is of that op and launch."""
     if not isinstance(row, Measurement) or (row.case.op, row.launch) != (op, launch):
         return row
+
+    def doubled(times: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(2 * time for time in times)
+
     groups = tuple(
-        structs.replace(group, slowest_ns=tuple(2 * taken for taken in group.slowest_ns)) for group in row.groups
+        structs.replace(
+            group,
+            slowest_ns=doubled(group.slowest_ns),
+            fastest_ns=doubled(group.fastest_ns),
+            per_rank=tuple(
+                structs.replace(
+                    one,
+                    quantiles_ns=doubled(one.quantiles_ns),
+                    samples_ns=None if one.samples_ns is None else doubled(one.samples_ns),
+                )
+                for one in group.per_rank
+            ),
+        )
+        for group in row.groups
     )
     return structs.replace(row, groups=groups)
 

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 
 from busbw import console, store
 from busbw.cli import main
+from busbw.records import QUANTILES
 from busbw.units import format_rate, format_size
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +193,8 @@ def slowed(tmp_path: Path) -> Path:
                 for name in {"slowest_ns", "fastest_ns", "samples_ns"} & times.keys():
                     times[name] = times[name] and [(2 + row["launch"]) * time for time in times[name]]
             for rank in group["per_rank"]:
-                rank["quantiles_ns"] = [(2 + row["launch"]) * time for time in rank["quantiles_ns"]]
+                own = rank["samples_ns"]
+                rank["quantiles_ns"] = [int(time) for time in np.quantile(own, QUANTILES).round()]
         lines.append(json.dumps(row))
     (folder / "samples.jsonl").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder

@@ -20,8 +20,9 @@ FRAGMENTS = [
 
 
 def source() -> str:
-    """All of the instrument, with strings that were broken over lines joined again."""
-    texts = (path.read_text(encoding="utf-8") for path in sorted((ROOT / "bench/busbw").rglob("*.py")))
+    """All of both packages, with strings that were broken over lines joined again."""
+    paths = sorted(path for package in ("bench", "analysis") for path in (ROOT / package).rglob("*.py"))
+    texts = (path.read_text(encoding="utf-8") for path in paths)
     return re.sub(r'"\s*\n\s*f?"', "", "\n".join(texts))
 
 
