@@ -334,6 +334,7 @@ def test_what_cannot_be_right_ends_below_mpiexec_as_it_does_without(commands: Co
     assert finished.err.count("op 'allreduce' is unknown") == 1
 
 
+@_spins
 @pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])
 def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
     commands: Commands, number: signal.Signals, rank: int
@@ -424,6 +425,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     assert finished.out.count("# op ") == 1, "one rank prints the table"
 
 
+@_spins
 def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), "--timeout", "5", program=commands.mpirun(3))
     before = started.rows(atleast=2)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -357,3 +358,16 @@ except LaunchError as error:
     assert ran.returncode == 1, ran.stderr
     assert ran.stderr.startswith("mpi4py cannot load an MPI library on ")
     assert f"{library}: file too short; MPI4PY_LIBMPI names one" in ran.stderr
+
+
+def test_a_number_that_the_library_wants_is_given_to_no_pipe_meanwhile() -> None:
+    free = os.dup(0)
+    os.close(free)
+    with ExitStack() as stack:
+        mpiexec._keep(stack, {0, free})
+        ends = os.pipe()
+        assert free not in ends
+        for end in ends:
+            os.close(end)
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(free)

@@ -11,7 +11,7 @@ import socket
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkProcess
@@ -207,7 +207,8 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
             raise LaunchFailed(LaunchError(message), None, 0) from error
         key = os.urandom(_KEY_BYTES)
         for rank in ranks:
-            rank.pipe.send((_LOOPBACK, meeting.port, key))
+            with suppress(BrokenPipeError):  # it has died, and is named below
+                rank.pipe.send((_LOOPBACK, meeting.port, key))
         return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
 
 

@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -164,9 +164,23 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
                 )
                 raise LaunchError(message)
             until_open.close()
+            _keep(stack, {wanted for door in doors for wanted in door.descriptors})
             yield tuple(sorted(doors, key=lambda door: door.rank))
         finally:
             _close(guards, process)
+
+
+def _keep(stack: ExitStack, numbers: Iterable[int]) -> None:
+    """Take the descriptor ``numbers`` that are free here, until the end: ``Door.enter`` puts others at them, and a pipe
+    that its rank was given at one of them would be closed by that.
+    """
+    with Path(os.devnull).open("rb") as nothing:
+        for number in numbers:
+            try:
+                os.fstat(number)
+            except OSError:
+                os.dup2(nothing.fileno(), number, inheritable=False)
+                stack.callback(os.close, number)
 
 
 @cache
