@@ -24,7 +24,7 @@ _PLAN = """\
 name = "cut"
 
 [timing]
-blocks = 400
+blocks = 100
 min_samples = 2
 least_samples = 2
 min_seconds = {seconds}

@@ -174,13 +174,22 @@ def _keep(stack: ExitStack, numbers: Iterable[int]) -> None:
     """Take the descriptor ``numbers`` that are free here, until the end: ``Door.enter`` puts others at them, and a pipe
     that its rank was given at one of them would be closed by that.
     """
-    with Path(os.devnull).open("rb") as nothing:
-        for number in numbers:
-            try:
-                os.fstat(number)
-            except OSError:
-                os.dup2(nothing.fileno(), number, inheritable=False)
-                stack.callback(os.close, number)
+    free = {number for number in numbers if not _is_open(number)}
+    nothing = os.open(os.devnull, os.O_RDONLY)  # may be at one of them itself
+    for number in free:
+        stack.callback(os.close, number)
+        if number != nothing:
+            os.dup2(nothing, number, inheritable=False)
+    if nothing not in free:
+        os.close(nothing)
+
+
+def _is_open(number: int) -> bool:
+    try:
+        os.fstat(number)
+    except OSError:
+        return False
+    return True
 
 
 @cache
