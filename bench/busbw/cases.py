@@ -75,6 +75,12 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
                         adjusted[note] = None
                     if op.uneven and case.variant is not None and (spec, case.variant) not in weights:
                         weights[spec, case.variant] = _weights(sweep, len(groups[0]))
+    if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
+        message = (
+            f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
+            f"{limits.MOST_LAUNCH_BLOCKS}"
+        )
+        raise UsageError(message)
     return Cases(tuple(cases), tuple(adjusted), weights)
 
 

@@ -17,7 +17,9 @@ MOST_MATRIX_RANKS: Final = 1 << 11
 """Ranks of a group of which every pair counts: matrices of pairs, uneven traffic. A matrix of so many has 4 million
 cells."""
 MOST_LAUNCHES: Final = 10_000
-MOST_BLOCKS: Final = 100
+MOST_BLOCKS: Final = 10_000
+MOST_LAUNCH_BLOCKS: Final = 2_000_000
+"""Blocks × cases: at 50 ms each that is a day."""
 MOST_CASES: Final = 20_000
 """Of a plan; of an array of jobs together."""
 MOST_SWEEPS: Final = 256

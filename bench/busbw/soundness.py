@@ -7,6 +7,7 @@ run meets a number that contradicts another one. The first flaw is told, in word
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+from busbw import limits
 from busbw.factors import bus_factor
 from busbw.facts import flaw_of_facts
 from busbw.records import (
@@ -29,8 +30,6 @@ _LONGEST_NS = 10**18
 """31 years; sums of some samples still fit into 64 bits."""
 _MOST_BYTES = 2**60
 _MOST_LAUNCHES = 100_000
-_MOST_BLOCKS = 2_000_000
-"""Of all cases in one launch; at 50 ms each that is a day."""
 
 
 class Unsound(Exception):
@@ -102,7 +101,7 @@ def _of_plan(plan: Mapping[str, JSON], cases: int) -> Iterator[str]:
         return
     for name, value, most in (
         ("plan.launches", plan.get("launches"), _MOST_LAUNCHES),
-        ("plan.timing.blocks", (timing or {}).get("blocks"), max(_MOST_BLOCKS // max(cases, 1), 1)),
+        ("plan.timing.blocks", (timing or {}).get("blocks"), max(limits.MOST_LAUNCH_BLOCKS // max(cases, 1), 1)),
     ):
         if value is not None and (type(value) is not int or not 1 <= value <= most):
             yield f"{name} is {value!r:.40}; want a whole number from 1 to {most}"

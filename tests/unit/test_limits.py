@@ -178,3 +178,11 @@ def test_hostile_plans_end_in_words_soon_and_in_little_room() -> None:
     found = fuzz_plans.campaign(seed=1, seconds=60, count=150)
     assert found.failures == ()
     assert found.tried == 150 or found.slowest_seconds < fuzz_plans.MOST_SECONDS
+
+
+def test_more_blocks_than_a_day_has_time_for_are_refused() -> None:
+    sweep = (Sweep(ops=("all_reduce",), sizes="4..1000+4"),)
+    most = limits.MOST_LAUNCH_BLOCKS // 250
+    assert len(cases.expand(Plan(sweep=sweep, timing=Timing(blocks=most)), 2, 1).cases) == 250
+    with pytest.raises(UsageError, match=str(limits.MOST_LAUNCH_BLOCKS)):
+        cases.expand(Plan(sweep=sweep, timing=Timing(blocks=most + 1)), 2, 1)
