@@ -229,12 +229,6 @@ class Plan(Record, frozen=True, kw_only=True):
         return document
 
 
-def _few(given: object) -> None:
-    if isinstance(given, tuple) and len(given) > limits.MOST_VALUES:
-        message = f"{len(given)} values are too many; allowed are up to {limits.MOST_VALUES}"
-        raise UsageError(message)
-
-
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
     strangers = [name for name in given if name not in allowed]
     if strangers or not given:
