@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from busbw.errors import UsageError
+from busbw.units import LARGEST_SIZE
 
 MOST_RANKS: Final = 1 << 17
 MOST_MATRIX_RANKS: Final = 1 << 11
@@ -34,8 +35,6 @@ LONGEST_SECONDS: Final = 86_400
 LONGEST_TIMEOUT_SECONDS: Final = 1_000_000
 LARGEST_SEED: Final = 10**18
 """A seed and the number of the launch have to fit a signed 64-bit integer together."""
-MOST_SIZES: Final = 10_000
-LARGEST_SIZE: Final = (1 << 63) - 1
 MOST_THREADS: Final = 1 << 16
 MOST_DEPTH: Final = 1024
 MOST_TOML_BYTES: Final = 1 << 18

@@ -11,6 +11,7 @@ import platform
 from collections.abc import Callable
 
 from busbw.errors import BackendError
+from busbw.ops.nodes import MOST_NODES
 
 _MBIND = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259}
 """Processor → the number of mbind: Linux, arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h,
@@ -18,8 +19,6 @@ arch/powerpc/kernel/syscalls/syscall.tbl.
 """
 _DEFAULT, _BIND = 0, 2
 _STRICT, _MOVE = 1, 2
-MOST_NODES = 1024
-"""A kernel can be built for as many (CONFIG_NODES_SHIFT ≤ 10); the mask of nodes has a bit for each."""
 
 Syscall = Callable[..., int]
 

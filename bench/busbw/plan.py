@@ -13,11 +13,10 @@ import msgspec
 from busbw import limits, units
 from busbw.errors import UsageError
 from busbw.limits import refuse_beyond
-from busbw.memory_nodes import MOST_NODES
 from busbw.ops import OPS, op_named, storage, traffic
 from busbw.ops.base import Op
 from busbw.ops.groups import ALL
-from busbw.ops.nodes import takes_nodes
+from busbw.ops.nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY

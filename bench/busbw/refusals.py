@@ -6,11 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
-from busbw.memory_nodes import MOST_NODES
 from busbw.ops import OPS
 from busbw.ops.base import Op, Share
 from busbw.ops.groups import Round, split_world
-from busbw.ops.nodes import node_of
+from busbw.ops.nodes import MOST_NODES, node_of
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
 from busbw.records import DTYPE_BYTES, Case

@@ -8,9 +8,13 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
+from typing import Final
 
 from busbw.errors import UsageError
-from busbw.limits import LARGEST_SIZE, MOST_SIZES
+
+MOST_SIZES: Final = 10_000
+"""Of a list or a range of sizes."""
+LARGEST_SIZE: Final = (1 << 63) - 1
 
 _BINARY = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]{1,30}(?:\.[0-9]{1,30})?)\s*([A-Za-z]*)\s*")

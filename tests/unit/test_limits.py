@@ -14,7 +14,7 @@ from busbw.ops.groups import split_world
 from busbw.ops.threads import parse_threads
 from busbw.plan import Plan, Sweep, Timing, parse_plan, read_plan
 from busbw.slurm.planned import shape_of
-from busbw.units import parse_sizes
+from busbw.units import MOST_SIZES, parse_sizes
 
 OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")
 SWEEP = '[[sweep]]\nops = ["all_reduce"]\n'
@@ -69,11 +69,11 @@ def test_a_file_is_read_within_its_limit(name: str, tmp_path: Path) -> None:
         "8..64MiB*1.0000001",
         "0..9223372036854775807+1",
         ",".join(f"{first}..{first + 9999}+1" for first in range(0, 50_000, 10_000)),
-        ",".join(["8"] * (limits.MOST_SIZES + 2)),
+        ",".join(["8"] * (MOST_SIZES + 2)),
     ],
 )
 def test_more_sizes_than_allowed_are_refused(sizes: str) -> None:
-    with pytest.raises(UsageError, match=str(limits.MOST_SIZES)):
+    with pytest.raises(UsageError, match=str(MOST_SIZES)):
         parse_sizes(sizes)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from busbw.backends import mpi_probe
 from busbw.errors import BackendError, LaunchError
 from busbw.launch import launcher_here, mpiexec, promises, ranks_of
 from busbw.plan import Plan, Sweep
@@ -144,9 +145,9 @@ def test_a_library_that_takes_for_ever_to_load_is_said(tmp_path: Path, monkeypat
     slow.write_text("#!/bin/sh\nexec sleep 20\n", encoding="utf-8")
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
-    monkeypatch.setattr(mpiexec, "_ASKS_SECONDS", 0.2)
+    monkeypatch.setattr(mpi_probe, "_ASKS_SECONDS", 0.2)
     with pytest.raises(LaunchError, match=r"mpi4py has not loaded an MPI library within 0\.2 s; "):
-        mpiexec.vendor_of_library()
+        mpi_probe.vendor_of_library()
 
 
 def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

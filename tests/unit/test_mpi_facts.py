@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw import backends, placement
-from busbw.backends import BACKENDS
+from busbw import placement
+from busbw.backends import BACKENDS, mpi_probe
 from busbw.backends.base import World
 from busbw.cluster_facts import rank_facts
 from busbw.devices import DeviceConditions
@@ -142,14 +142,14 @@ def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
     """Also below a launcher, whose promise is another process's."""
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_FD", "77")
-    backends._unaware.cache_clear()
-    told = backends._unaware()
+    mpi_probe.unaware.cache_clear()
+    told = mpi_probe.unaware()
     assert told is None or "CUDA memory" in told
     assert "could not be asked" not in str(told)
     monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
-    backends._unaware.cache_clear()
-    assert "MPI could not be asked whether it takes CUDA memory" in str(backends._unaware())
-    backends._unaware.cache_clear()
+    mpi_probe.unaware.cache_clear()
+    assert "MPI could not be asked whether it takes CUDA memory" in str(mpi_probe.unaware())
+    mpi_probe.unaware.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

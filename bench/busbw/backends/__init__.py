@@ -4,19 +4,16 @@ import importlib.util
 import math
 import os
 import re
-import subprocess
-import sys
 from contextlib import suppress
-from functools import cache
 from importlib import metadata
 from itertools import takewhile
 from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.mpi_probe import unaware
 from busbw.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.errors import UsageError
 from busbw.records import JSON
-from busbw.variables import without_places
 
 
 def _open_gloo(world: World) -> Backend:
@@ -165,43 +162,8 @@ def _mpi_cuda_missing() -> str | None:
     missing = _mpi_missing()
     if missing is not None:
         return missing
-    reasons = [reason for reason in (_cuda_missing("the GPU's memory"), _unaware()) if reason]
+    reasons = [reason for reason in (_cuda_missing("the GPU's memory"), unaware()) if reason]
     return "; ".join(reasons) or None
-
-
-_IS_IT_AWARE = """\
-import mpi4py
-mpi4py.rc.thread_level = "single"
-from mpi4py import MPI
-from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
-print(unaware(first_words(library()), aware=cuda_aware()) or "")
-"""
-_ASKS_SECONDS = 60.0
-_OF_LAUNCHERS = ("OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")
-"""How variables begin that launchers leave beside those of a place, and that would have a lone process join them."""
-
-
-@cache
-def _unaware() -> str | None:
-    """Why the MPI library cannot have addresses of GPU memory: asked in a process of its own, a world of one rank,
-    because only ranks should load MPI, and Open MPI knows it only once it is initialised.
-    """
-    alone = {name: value for name, value in without_places().items() if not name.startswith(_OF_LAUNCHERS)}
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _IS_IT_AWARE],
-            check=False,
-            capture_output=True,
-            text=True,
-            timeout=_ASKS_SECONDS,
-            env=alone,
-        )
-    except subprocess.TimeoutExpired:
-        return f"MPI did not say within {_ASKS_SECONDS:.0f} s whether it takes CUDA memory"
-    if asked.returncode != 0:
-        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
-        return f"MPI could not be asked whether it takes CUDA memory: {reason}"
-    return asked.stdout.strip() or None
 
 
 def _mpi_versions() -> dict[str, str]:

@@ -5,9 +5,7 @@ this rank has finished; on a GPU it hands the work over, and the stream waits fo
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -16,45 +14,11 @@ import torch.distributed as dist
 from busbw.backends import torch_checkpoint
 from busbw.backends.base import Operation, Wait
 from busbw.backends.by_hand import Messages, Messaging
-from busbw.ops.base import Matrix
-from busbw.ops.groups import Ranks
-from busbw.records import Case
-
-REDUCTIONS = {
-    "sum": dist.ReduceOp.SUM,
-    "avg": dist.ReduceOp.AVG,
-    "min": dist.ReduceOp.MIN,
-    "max": dist.ReduceOp.MAX,
-    "product": dist.ReduceOp.PRODUCT,
-}
+from busbw.backends.torch_bound import Bound
 
 # torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
 _ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
 _REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files."""
-
-    case: Case
-    group: Ranks
-    me: int
-    process_group: dist.ProcessGroup | None
-    send: torch.Tensor
-    receive: torch.Tensor
-    traffic: Matrix
-    folder: Path | None = None
-
-    @property
-    def root(self) -> int:
-        """The global rank of the root."""
-        return self.group[self.case.root or 0]
-
-    @property
-    def redop(self) -> Any:  # noqa: ANN401 - torch.distributed's ReduceOp has no usable type
-        """The reduction as torch.distributed names it."""
-        return REDUCTIONS[self.case.redop or "sum"]
 
 
 def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own

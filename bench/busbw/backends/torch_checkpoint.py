@@ -9,7 +9,7 @@ import resource
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -17,11 +17,9 @@ import torch.distributed as dist
 from busbw.backends.base import Operation, Wait
 from busbw.backends.local.files import FULL, MAKE_ROOM
 from busbw.backends.side_channel import first_line
+from busbw.backends.torch_bound import Bound
 from busbw.errors import BackendError
 from busbw.records import Case
-
-if TYPE_CHECKING:
-    from busbw.backends.torch_calls import Bound
 
 _POSTED = ("isolated", "overlap")
 
@@ -43,7 +41,7 @@ class _Checkpoint:
     between two samples would leave other ranks waiting for the next one.
     """
 
-    def __init__(self, bound: "Bound") -> None:
+    def __init__(self, bound: Bound) -> None:
         if bound.folder is None:
             message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
             raise BackendError(message)
@@ -170,7 +168,7 @@ def _no_room(folder: Path, size_bytes: int) -> int | None:
     return errno.ENOSPC if told.f_bavail * told.f_frsize < size_bytes else None
 
 
-def bind(bound: "Bound") -> Operation:
+def bind(bound: Bound) -> Operation:
     """A checkpoint of what ``bound`` sends; ``bound.process_group`` brings the ranks together, on the hosts."""
     one = _Checkpoint(bound)
     return Operation(one.save, one.post, prepare=one.prepare, wrong=one.wrong, free=one.free)

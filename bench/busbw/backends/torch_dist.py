@@ -20,7 +20,8 @@ from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
-from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, REDUCTIONS, Bound, exchange_all
+from busbw.backends.torch_bound import REDUCTIONS, Bound
+from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, exchange_all
 from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op

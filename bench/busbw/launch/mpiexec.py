@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from busbw.backends.mpi_probe import vendor_of_library
 from busbw.environment import usable_cores
 from busbw.errors import LaunchError
 from busbw.launch import promises
@@ -33,13 +34,6 @@ _MOST_DESCRIPTORS = 64
 _HEAD_BYTES = 8
 
 _NAMES = ("mpiexec", "mpirun", "mpiexec.hydra", "mpiexec.mpich", "mpirun.mpich", "mpiexec.openmpi", "mpirun.openmpi")
-
-_WHICH_LIBRARY = """\
-import mpi4py
-mpi4py.rc.initialize = False
-from mpi4py import MPI
-print(MPI.get_vendor()[0])
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,25 +211,6 @@ def chosen() -> tuple[str, str]:
     found = f"found, of other libraries: {', '.join(seen)}" if seen else "there is none in PATH or beside this Python"
     message = f"mpi4py has loaded {vendor}, but there is no mpiexec of it; {found}"
     raise LaunchError(message)
-
-
-def vendor_of_library() -> str:
-    """The vendor of the library that mpi4py loads, asked in a process of its own: the launcher stays free of MPI.
-
-    Raises LaunchError when there is none, or it does not answer.
-    """
-    try:
-        asked = subprocess.run(
-            [sys.executable, "-c", _WHICH_LIBRARY], check=False, capture_output=True, text=True, timeout=_ASKS_SECONDS
-        )
-    except subprocess.TimeoutExpired as error:
-        message = f"mpi4py has not loaded an MPI library within {_ASKS_SECONDS:g} s; a slow file system can be why"
-        raise LaunchError(message) from error
-    if asked.returncode != 0:
-        reason = next(reversed(asked.stderr.strip().splitlines()), f"exit status {asked.returncode}")
-        message = f"mpi4py cannot load an MPI library: {reason}; pip install 'busbw[mpi]' brings one"
-        raise LaunchError(message)
-    return asked.stdout.strip()
 
 
 def _version_of(path: Path) -> str:

@@ -2,6 +2,9 @@
 
 from busbw.ops.base import Op
 
+MOST_NODES = 1024
+"""A Linux kernel can be built for as many (CONFIG_NODES_SHIFT ≤ 10)."""
+
 _PREFIX = "node:"
 
 

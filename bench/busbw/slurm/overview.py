@@ -3,11 +3,14 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from busbw import listing, store
+from busbw import store
 from busbw.errors import LaunchError, StoreError
+from busbw.records import JSON
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobRuns, Stay, jobs_of, standing_of
+
+Row = dict[str, JSON]
 
 
 def resumption_of(folder: Path) -> str:
@@ -40,7 +43,7 @@ def refuse_a_second_job(folder: Path) -> None:
         raise LaunchError(message)
 
 
-def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[listing.Row]:
+def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[Row]:
     """A row for every job and every run it measured: jobs that go on first, then the newest, runs without one last.
 
     Of a run whose jobs Slurm has forgotten, the last one is named.
@@ -52,12 +55,10 @@ def rows(results_dir: Path, queued: Sequence[QueuedJob]) -> list[listing.Row]:
     return [{**_job_part(number, job), **run} for number, job, run in found]
 
 
-_NO_RUN: listing.Row = {"run": None, "blocks": None, "ended": None}
+_NO_RUN: Row = {"run": None, "blocks": None, "ended": None}
 
 
-def _of_runs(
-    results_dir: Path, queued: Sequence[QueuedJob]
-) -> Iterator[tuple[str | None, QueuedJob | None, listing.Row]]:
+def _of_runs(results_dir: Path, queued: Sequence[QueuedJob]) -> Iterator[tuple[str | None, QueuedJob | None, Row]]:
     runs = JobRuns(results_dir)
     for folder in reversed(list(store.folders(results_dir))):
         stays = runs.jobs(folder)
@@ -75,7 +76,7 @@ def _place(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
     return job is None or job.ended, -int(number) if number is not None and number.isdecimal() else 0
 
 
-def _job_part(number: str | None, job: QueuedJob | None) -> listing.Row:
+def _job_part(number: str | None, job: QueuedJob | None) -> Row:
     return {
         "job": job.shown if job else number,
         "state": job.state if job else None,
@@ -83,7 +84,7 @@ def _job_part(number: str | None, job: QueuedJob | None) -> listing.Row:
     }
 
 
-def _run_part(folder: Path, *, live: bool) -> listing.Row:
+def _run_part(folder: Path, *, live: bool) -> Row:
     try:
         standing = standing_of(folder)
     except StoreError as error:

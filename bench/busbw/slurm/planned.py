@@ -9,8 +9,8 @@ from pathlib import Path
 
 from busbw import cases, limits, plan, resume, store
 from busbw.backends import backend_named
+from busbw.backends.mpi_probe import vendor_of_library
 from busbw.errors import LaunchError, UsageError
-from busbw.launch.mpiexec import vendor_of_library
 from busbw.plan import Plan
 from busbw.records import Run
 from busbw.slurm.script import Setting

@@ -1,0 +1,44 @@
+"""What every call over torch is made of."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from busbw.ops.base import Matrix
+from busbw.ops.groups import Ranks
+from busbw.records import Case
+
+REDUCTIONS = {
+    "sum": dist.ReduceOp.SUM,
+    "avg": dist.ReduceOp.AVG,
+    "min": dist.ReduceOp.MIN,
+    "max": dist.ReduceOp.MAX,
+    "product": dist.ReduceOp.PRODUCT,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """What a call is made of: ``group`` in global ranks, ``me`` this rank's place in it. ``folder`` is for files."""
+
+    case: Case
+    group: Ranks
+    me: int
+    process_group: dist.ProcessGroup | None
+    send: torch.Tensor
+    receive: torch.Tensor
+    traffic: Matrix
+    folder: Path | None = None
+
+    @property
+    def root(self) -> int:
+        """The global rank of the root."""
+        return self.group[self.case.root or 0]
+
+    @property
+    def redop(self) -> Any:  # noqa: ANN401 - torch.distributed's ReduceOp has no usable type
+        """The reduction as torch.distributed names it."""
+        return REDUCTIONS[self.case.redop or "sum"]
