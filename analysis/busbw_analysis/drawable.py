@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from busbw.schedules import ALGORITHMS, Algorithm
-from busbw.schedules.base import NOTHING, Round, Schedule, is_power_of_two, joined, same, vectors
-from busbw.schedules.switched import SWITCHED
+from busbw.ops.algorithms import ALGORITHMS, Algorithm
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, is_power_of_two, joined, same, vectors
+from busbw.ops.algorithms.switched import SWITCHED
 from busbw_analysis.library_schedules import LIBRARY_SCHEDULES
 
 _SEGMENTS = 2

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from busbw.errors import AnalysisError
-from busbw.schedules.base import NOTHING, Schedule, cost, through_a_link
+from busbw.ops.algorithms.base import NOTHING, Schedule, cost, through_a_link
 from busbw_analysis.drawable import DRAWABLE
 
 MOST_RANKS, MOST_ARROWS = 16, 400

@@ -9,9 +9,9 @@ import click
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
+from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
+from busbw.ops.algorithms.switched import SWITCHED
 from busbw.records import JSON
-from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS
-from busbw.schedules.switched import SWITCHED
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis import simulate_tables as tables
 from busbw_analysis.columns import Row

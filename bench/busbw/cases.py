@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from itertools import product
 from typing import cast
 
-from busbw import limits, units
+from busbw import units
 from busbw.errors import UsageError
-from busbw.ops import OPS, storage, traffic
+from busbw.ops import OPS, limits, storage, traffic
+from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
-from busbw.ops.nodes import on_node, takes_nodes
+from busbw.ops.numa_nodes import on_node, takes_nodes
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
 from busbw.plan import PlacementChoice, Plan, Sweep
 from busbw.records import DTYPE_BYTES, Case, Mode
-from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 
 import msgspec
 
-from busbw import limits
 from busbw.errors import UsageError
+from busbw.ops import limits
 from busbw.records import Record
 from busbw.units import format_rate
 

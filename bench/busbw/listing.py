@@ -14,10 +14,10 @@ from busbw.launch import LAUNCHERS, launcher_here
 from busbw.launch.promises import lone_step
 from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.outline import outline
 from busbw.progress import progress_of
 from busbw.records import JSON
-from busbw.schedules import ALGORITHMS
 from busbw.units import format_rate, number_list
 
 Row = dict[str, JSON]

@@ -11,7 +11,7 @@ import platform
 from collections.abc import Callable
 
 from busbw.errors import BackendError
-from busbw.ops.nodes import MOST_NODES
+from busbw.ops.numa_nodes import MOST_NODES
 
 _MBIND = {"x86_64": 237, "aarch64": 235, "riscv64": 235, "ppc64le": 259}
 """Processor → the number of mbind: Linux, arch/x86/entry/syscalls/syscall_64.tbl, include/uapi/asm-generic/unistd.h,

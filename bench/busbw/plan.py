@@ -10,16 +10,16 @@ from typing import Any, Literal, get_args, get_type_hints
 
 import msgspec
 
-from busbw import limits, units
+from busbw import units
 from busbw.errors import UsageError
-from busbw.limits import refuse_beyond
-from busbw.ops import OPS, op_named, storage, traffic
+from busbw.ops import OPS, limits, op_named, storage, traffic
+from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Op
 from busbw.ops.groups import ALL
-from busbw.ops.nodes import MOST_NODES, takes_nodes
+from busbw.ops.limits import refuse_beyond
+from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
 from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
-from busbw.schedules import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 
 _MANY_CORES = 1 << 10
 

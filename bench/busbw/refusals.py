@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
 from busbw.ops import OPS
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.base import Op, Share
 from busbw.ops.groups import Round, split_world
-from busbw.ops.nodes import MOST_NODES, node_of
+from busbw.ops.numa_nodes import MOST_NODES, node_of
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
 from busbw.records import DTYPE_BYTES, Case
-from busbw.schedules import ALGORITHMS, BY_HAND
 from busbw.units import about_size
 
 _MEMORY_MARGIN = 0.1

@@ -7,9 +7,9 @@ run meets a number that contradicts another one. The first flaw is told, in word
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from busbw import limits
-from busbw.factors import bus_factor
 from busbw.facts import flaw_of_facts
+from busbw.ops import limits
+from busbw.ops.factors import bus_factor
 from busbw.records import (
     JSON,
     QUANTILES,

@@ -9,7 +9,7 @@ from bed import Bed
 from exhaustive import thinned
 
 from busbw import store
-from busbw.schedules import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 
 RANKS_PER_HOST = 2
 OPS = [op for op, named in ALGORITHMS.items() if any(algorithm.levels for algorithm in named.values())]

@@ -30,8 +30,8 @@ from fuzz_outcome import Outcome
 
 from busbw.cli import main
 from busbw.ops import OPS
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.plan import Plan, Sweep, Timing, suites
-from busbw.schedules import ALGORITHMS
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 MOST_SECONDS: Final = 2.0

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw.schedules import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

@@ -15,10 +15,10 @@ from busbw.backends import by_hand
 from busbw.backends.by_hand import Exchange, Messages, Messaging
 from busbw.errors import BackendError
 from busbw.ops import OPS
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.base import Layout, Share
 from busbw.ops.data import count_wrong, fill, pattern, poison
 from busbw.records import Case
-from busbw.schedules import ALGORITHMS, BY_HAND
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from busbw.cli import main as busbw
 from busbw.errors import AnalysisError, UsageError
-from busbw.schedules.base import Schedule, cost, execute
+from busbw.ops.algorithms.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
 from busbw_analysis.drawable import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce

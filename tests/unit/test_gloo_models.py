@@ -8,8 +8,8 @@ from functools import cache
 import pytest
 from exhaustive import RANKS
 
-from busbw.schedules import gloo
-from busbw.schedules.gloo import Counted, Mark, Step
+from busbw.ops.algorithms import gloo
+from busbw.ops.algorithms.gloo import Counted, Mark, Step
 from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.models import MODELS, CostModel, gloo_segments
 

@@ -5,7 +5,7 @@ rules, executed and counted.
 import pytest
 from exhaustive import RANKS
 
-from busbw.schedules.base import Contribution, cost, execute
+from busbw.ops.algorithms.base import Contribution, cost, execute
 from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.library_schedules import (
     LIBRARY_SCHEDULES,

@@ -15,7 +15,7 @@ from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.devices import Device
 from busbw.errors import BackendError, UsageError
-from busbw.ops.nodes import node_of, on_node
+from busbw.ops.numa_nodes import node_of, on_node
 from busbw.ops.threads import as_variant, threads_of
 from busbw.plan import Plan, Sweep
 from busbw.records import Case

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 
 from busbw.cli import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
-from busbw.factors import bus_factor
 from busbw.ops import OPS
+from busbw.ops.factors import bus_factor
 from busbw.records import Case
 from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic

@@ -8,11 +8,11 @@ import pytest
 from exhaustive import EXHAUSTIVE, RANKS
 
 from busbw.errors import AnalysisError
-from busbw.schedules import ALGORITHMS, BY_HAND, rings
-from busbw.schedules.all_reduce import double_tree
-from busbw.schedules.base import Contribution, Schedule, Transfer, by_level, cost, execute, through_a_link
-from busbw.schedules.switched import SWITCHED
-from busbw.schedules.trees import twins
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND, rings
+from busbw.ops.algorithms.all_reduce import double_tree
+from busbw.ops.algorithms.base import Contribution, Schedule, Transfer, by_level, cost, execute, through_a_link
+from busbw.ops.algorithms.switched import SWITCHED
+from busbw.ops.algorithms.trees import twins
 from busbw_analysis.theory import textbook
 from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 

@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from busbw.cli import main
 from busbw.errors import AnalysisError, UsageError
-from busbw.factors import bus_factor
 from busbw.ops import OPS
-from busbw.schedules import ALGORITHMS
-from busbw.schedules.base import Schedule, Transfer, cost, same
+from busbw.ops.algorithms import ALGORITHMS
+from busbw.ops.algorithms.base import Schedule, Transfer, cost, same
+from busbw.ops.factors import bus_factor
 from busbw_analysis.theory.network_specs import change_links, read_network
 from busbw_analysis.theory.networks import (
     NOWHERE,

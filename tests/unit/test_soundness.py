@@ -14,10 +14,10 @@ from fuzz_folders import campaign
 from busbw import listing, store, worker
 from busbw.backends.base import World
 from busbw.errors import DamagedRun, StoreError
-from busbw.factors import bus_factor
 from busbw.launch.base import finish_well
 from busbw.listeners import Silent
 from busbw.ops import OPS
+from busbw.ops.factors import bus_factor
 from busbw.outline import outline, outline_of
 from busbw.packing import pack, unpack
 from busbw.plan import Plan, Sweep, Timing

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 
 from busbw.cli import main
 from busbw.errors import AnalysisError
-from busbw.schedules import ALGORITHMS, gloo
-from busbw.schedules.base import by_level, cost
+from busbw.ops.algorithms import ALGORITHMS, gloo
+from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time
 from busbw_analysis.joint_tables import joint_rows, joint_text

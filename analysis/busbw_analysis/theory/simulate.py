@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.schedules.base import Round, Schedule
+from busbw.ops.algorithms.base import Round, Schedule
 from busbw_analysis.theory.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
 from busbw_analysis.theory.textbook import Textbook
 

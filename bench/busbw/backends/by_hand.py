@@ -12,11 +12,11 @@ import torch
 
 from busbw.backends.base import Call, Operation
 from busbw.errors import BackendError
+from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.records import Case
-from busbw.schedules import ALGORITHMS, BY_HAND
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots
 
 Messages = Sequence[tuple[int, torch.Tensor]]
 """Ranks of the world, and what is sent to or received from each."""

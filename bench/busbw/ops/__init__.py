@@ -5,7 +5,7 @@ from busbw.ops.base import Op
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
-from busbw.ops.devices import DEVICE_COPIES
+from busbw.ops.gpu_copies import DEVICE_COPIES
 from busbw.ops.p2p import POINT_TO_POINT
 from busbw.ops.storage import STORAGE
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Literal, cast, get_args
 
 from busbw.errors import UsageError
-from busbw.limits import MOST_DEPTH
 from busbw.ops.base import Layout, Op, Shape, Share, Span
+from busbw.ops.limits import MOST_DEPTH
 from busbw.units import format_size, parse_size
 
 Way = Literal["direct", "dropped", "memory"]

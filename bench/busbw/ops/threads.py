@@ -3,7 +3,7 @@
 import re
 
 from busbw.errors import UsageError
-from busbw.limits import MOST_THREADS, MOST_VALUES
+from busbw.ops.limits import MOST_THREADS, MOST_VALUES
 
 CORES = "cores"
 _PREFIX = "threads:"

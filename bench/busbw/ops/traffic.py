@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from busbw.errors import UsageError
-from busbw.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 from busbw.ops.base import Matrix
+from busbw.ops.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 
 Weights = tuple[tuple[float, ...], ...]
 _Value = TypeVar("_Value", int, float)

@@ -19,7 +19,7 @@ from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.ops.base import Span
 from busbw.ops.data import count_wrong, fill, pattern, poison
-from busbw.ops.nodes import node_of
+from busbw.ops.numa_nodes import node_of
 from busbw.records import Case
 
 PINNED = "pinned"

@@ -22,7 +22,7 @@ from busbw.backends.local.team import Lease, Words, lines, pieces, shares
 from busbw.compiled import Native
 from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
-from busbw.ops.nodes import node_of
+from busbw.ops.numa_nodes import node_of
 from busbw.ops.threads import threads_of
 from busbw.records import DTYPE_BYTES, Case
 

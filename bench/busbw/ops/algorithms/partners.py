@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from busbw.schedules.base import Round, Slots, Transfer, every_rank, levels, same
+from busbw.ops.algorithms.base import Round, Slots, Transfer, every_rank, levels, same
 
 
 def core(ranks: int) -> int:

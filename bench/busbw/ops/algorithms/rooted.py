@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from busbw.schedules.base import NOTHING, Round, Schedule, Slots, every_rank, joined, own_blocks, same, vectors
-from busbw.schedules.partners import core, distances, fold, halving
-from busbw.schedules.rings import around_every_host, hosts_of
-from busbw.schedules.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
+from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots, every_rank, joined, own_blocks, same, vectors
+from busbw.ops.algorithms.partners import core, distances, fold, halving
+from busbw.ops.algorithms.rings import around_every_host, hosts_of
+from busbw.ops.algorithms.trees import below, chain, down, down_the_binomial_tree, filled, twins, up_the_binomial_tree
 
 
 def broadcast_binomial(ranks: int) -> Schedule:

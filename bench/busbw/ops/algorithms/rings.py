@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
-from busbw.schedules.base import Round, Schedule, Slots, Transfer, every_rank, joined, same, vectors
+from busbw.ops.algorithms.base import Round, Schedule, Slots, Transfer, every_rank, joined, same, vectors
 
 
 def ring(ranks: int) -> Schedule:

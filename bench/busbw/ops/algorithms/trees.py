@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from busbw.schedules.base import Round, levels, same
+from busbw.ops.algorithms.base import Round, levels, same
 
 
 @dataclass(frozen=True, slots=True)

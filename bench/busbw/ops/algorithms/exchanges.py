@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from functools import partial
 
-from busbw.schedules.base import (
+from busbw.ops.algorithms.base import (
     NOTHING,
     Round,
     Schedule,
@@ -16,8 +16,8 @@ from busbw.schedules.base import (
     same,
     vectors,
 )
-from busbw.schedules.partners import aligned, core, distances, doubling
-from busbw.schedules.rings import around_every_host, hosts_of
+from busbw.ops.algorithms.partners import aligned, core, distances, doubling
+from busbw.ops.algorithms.rings import around_every_host, hosts_of
 
 # --- all-gather --------------------------------------------------------------------------------------------------
 

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from busbw.schedules import all_reduce, exchanges, rings, rooted
-from busbw.schedules.base import Schedule, is_power_of_two
+from busbw.ops.algorithms import all_reduce, exchanges, rings, rooted
+from busbw.ops.algorithms.base import Schedule, is_power_of_two
 
 BY_HAND = "by hand: "
 """What the variant of a case begins with that is measured with one of these; its name follows."""

@@ -4,7 +4,7 @@ no send and receive can do them. The switch is the last rank, begins with nothin
 
 from collections.abc import Callable, Iterable, Iterator
 
-from busbw.schedules.base import (
+from busbw.ops.algorithms.base import (
     NOTHING,
     Round,
     Schedule,
@@ -16,7 +16,7 @@ from busbw.schedules.base import (
     same,
     vectors,
 )
-from busbw.schedules.rings import on_every_host
+from busbw.ops.algorithms.rings import on_every_host
 
 
 def nvls_all_reduce(ranks: int) -> Schedule:

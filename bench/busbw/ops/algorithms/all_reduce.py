@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator
 
-from busbw.schedules.base import Round, Schedule, every_rank, joined, same, vectors
-from busbw.schedules.partners import core, distances, doubling, fold, halving, unfold
-from busbw.schedules.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
+from busbw.ops.algorithms.base import Round, Schedule, every_rank, joined, same, vectors
+from busbw.ops.algorithms.partners import core, distances, doubling, fold, halving, unfold
+from busbw.ops.algorithms.trees import down, down_the_binomial_tree, filled, twins, up, up_the_binomial_tree
 
 
 def recursive_doubling(ranks: int) -> Schedule:

@@ -1,0 +1,1 @@
+"""What is to be measured, and what was: plans, cases, placements, records, run folders."""
