@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw_analysis.theory.validation import Validation
 
 Row: TypeAlias = dict[str, JSON]

@@ -9,9 +9,9 @@ import msgspec
 import numpy as np
 
 from busbw.errors import UnlikeRuns, UsageError
-from busbw.progress import progress_of
-from busbw.records import Case, EndStatus
-from busbw.store import StoredRun
+from busbw.runs.progress import progress_of
+from busbw.runs.records import Case, EndStatus
+from busbw.runs.store import StoredRun
 from busbw_analysis.comparison import (
     Estimate,
     Launches,

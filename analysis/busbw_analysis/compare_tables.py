@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from busbw.records import JSON, Case
+from busbw.runs.records import JSON, Case
 from busbw.units import format_size, significant
 from busbw_analysis.columns import MISSING, aligned
 from busbw_analysis.compare import (

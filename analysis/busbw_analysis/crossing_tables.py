@@ -7,7 +7,7 @@ from dataclasses import asdict
 from itertools import groupby
 from typing import Final
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.crossings import Crossing, Gain

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from busbw.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
+from busbw.runs.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
 from busbw_analysis.launches import median_over_launches
 from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
 

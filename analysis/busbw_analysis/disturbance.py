@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from busbw.records import GroupSamples
+from busbw.runs.records import GroupSamples
 from busbw_analysis.load import Block
 from busbw_analysis.pair_columns import PairBlock, PairColumns
 

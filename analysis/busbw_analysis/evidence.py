@@ -7,8 +7,8 @@ nothing else of their machines and settings differs.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 
-from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError
+from busbw.runs import store
 from busbw_analysis.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.peaks import HostCopy, host_copies
 from busbw_analysis.series import Series, SeriesKey, series_of

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate, format_time
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.evidence import LIBRARY

@@ -12,11 +12,11 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from busbw import store
 from busbw.errors import AnalysisError, UnlikeRuns
-from busbw.placement import Seat, binding, seats_of, variables_of
-from busbw.progress import progress_of
-from busbw.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
+from busbw.runs import store
+from busbw.runs.placement import Seat, binding, seats_of, variables_of
+from busbw.runs.progress import progress_of
+from busbw.runs.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.outside import plain_run
 from busbw_analysis.pair_columns import PAIRED, PairBlock, packed

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t
 
-from busbw.placement import Seat
+from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size
 from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
 from busbw_analysis.load import rank_list

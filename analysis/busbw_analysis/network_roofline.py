@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from busbw.catalogue import Catalogue
-from busbw.records import DTYPE_BYTES
+from busbw.runs.records import DTYPE_BYTES
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.paths import gpu_links, host_network

@@ -7,8 +7,8 @@ from typing import TypeVar
 import msgspec
 
 from busbw.escape import plain_text
-from busbw.records import JSON
-from busbw.store import StoredRun
+from busbw.runs.records import JSON
+from busbw.runs.store import StoredRun
 
 _Record = TypeVar("_Record", bound=msgspec.Struct)
 

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw.records import OverlapSamples
+from busbw.runs.records import OverlapSamples
 from busbw_analysis.launches import median_over_launches
 from busbw_analysis.load import Block
 

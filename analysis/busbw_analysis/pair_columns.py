@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import DamagedRun
-from busbw.records import QUANTILES, GroupSamples, Measurement, RankSamples
+from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
 
 Integers = npt.NDArray[np.signedinteger]
 Truths = npt.NDArray[np.bool_]

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.statistics import median_interval, spreads
 from busbw_analysis.launches import interval_over_launches
 from busbw_analysis.pair_columns import PairBlock

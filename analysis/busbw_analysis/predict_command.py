@@ -5,9 +5,9 @@ from pathlib import Path
 
 import click
 
-from busbw import store
 from busbw.escape import echo
-from busbw.records import JSON
+from busbw.runs import store
+from busbw.runs.records import JSON
 from busbw.units import parse_sizes
 from busbw_analysis import predict_tables as tables
 from busbw_analysis.commands import as_json_option, results_dir_option

@@ -7,7 +7,7 @@ from statistics import median
 import numpy as np
 import numpy.typing as npt
 
-from busbw.records import QUANTILES
+from busbw.runs.records import QUANTILES
 from busbw_analysis.load import Block
 
 Integers = npt.NDArray[np.int64]

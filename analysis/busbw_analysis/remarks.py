@@ -7,8 +7,8 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from busbw.placement import crowded_hosts, taken_twice
-from busbw.records import LaunchStarted
+from busbw.runs.placement import crowded_hosts, taken_twice
+from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.lateness import GroupLateness, in_words
 from busbw_analysis.load import Dataset, fact

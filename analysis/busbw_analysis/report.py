@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from busbw.errors import StoreError, UsageError
-from busbw.progress import progress_of
-from busbw.store import StoredRun
+from busbw.runs.progress import progress_of
+from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
 from busbw_analysis.hierarchy import Rung

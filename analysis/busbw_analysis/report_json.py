@@ -48,7 +48,7 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw_analysis.crossing_tables import crossing_rows
 from busbw_analysis.joint_tables import joint_rows
 from busbw_analysis.judge import Curve, Judgement

@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw.placement import Seat
+from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.judge import PairMatrix

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from busbw.placement import Seat, binding, mappings, seats_of
-from busbw.records import JSON
-from busbw.store import StoredRun
+from busbw.runs.placement import Seat, binding, mappings, seats_of
+from busbw.runs.records import JSON
+from busbw.runs.store import StoredRun
 from busbw.units import number_list
 from busbw_analysis.load import fact, rank_list
 from busbw_analysis.page import MISSING, Cell, Column, Table, words

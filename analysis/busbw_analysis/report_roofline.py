@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from busbw.records import DTYPE_BYTES
+from busbw.runs.records import DTYPE_BYTES
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.judge import Judgement
 from busbw_analysis.network_roofline import NetworkRoofline

@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from busbw.records import JSON, Case
-from busbw.store import StoredRun
+from busbw.runs.records import JSON, Case
+from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
 from busbw_analysis.load import CaseRow, CaseState, Dataset
 from busbw_analysis.page import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, clock_time, words

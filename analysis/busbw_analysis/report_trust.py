@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from busbw.records import LaunchStarted
+from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.judge import Judgement
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words

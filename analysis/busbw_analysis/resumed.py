@@ -5,9 +5,9 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Final
 
-from busbw.progress import progress_of
-from busbw.records import Ended, EndStatus, LaunchStarted
-from busbw.store import StoredRun
+from busbw.runs.progress import progress_of
+from busbw.runs.records import Ended, EndStatus, LaunchStarted
+from busbw.runs.store import StoredRun
 from busbw_analysis.load import Dataset
 
 _ENDS: Final[dict[EndStatus, str]] = {

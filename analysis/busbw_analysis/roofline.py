@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from busbw.catalogue import Catalogue, Peak
 from busbw.levels import dram_of
-from busbw.records import DTYPE_BYTES, Case
+from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve, shown, who

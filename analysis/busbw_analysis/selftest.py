@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from busbw.errors import AnalysisError, StoreError
-from busbw.records import JSON, SCHEMA
+from busbw.runs.records import JSON, SCHEMA
 from busbw.units import format_size, format_time
 from busbw_analysis.comparison import Estimate, estimate, holm
 from busbw_analysis.lateness import lateness_of

@@ -11,7 +11,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.ops.algorithms.switched import SWITCHED
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis import simulate_tables as tables
 from busbw_analysis.columns import Row
@@ -211,7 +211,7 @@ def _refusal(op: str, name: str, place: Placement) -> str | None:
 def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: int | None) -> tuple[Network, str]:
     """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
     # pandas and scipy take longer to load than most simulations.
-    from busbw import store  # noqa: PLC0415
+    from busbw.runs import store  # noqa: PLC0415
     from busbw_analysis.load import load  # noqa: PLC0415
     from busbw_analysis.peaks import host_copies  # noqa: PLC0415
     from busbw_analysis.series import series_of  # noqa: PLC0415

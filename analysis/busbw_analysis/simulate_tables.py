@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw.ops.factors import bus_factor
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.theory.network_specs import kind_of

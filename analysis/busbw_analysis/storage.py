@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from busbw.records import CrossCheck
+from busbw.runs.records import CrossCheck
 from busbw_analysis.load import Dataset
 from busbw_analysis.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.summary import CaseSummary, GroupSummary, IntervalKind

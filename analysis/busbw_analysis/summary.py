@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from busbw.records import Case, LoopKind, Measurement
+from busbw.runs.records import Case, LoopKind, Measurement
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.disturbance import Disturbance, disturbance_of
 from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches

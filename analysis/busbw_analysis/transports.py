@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from busbw.networks import rdma_ports
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw_analysis.load import fact
 
 _NOT_TOLD = "not told by the library"

@@ -17,7 +17,7 @@ import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops import limits
-from busbw.records import Record
+from busbw.runs.records import Record
 from busbw.units import format_rate
 
 VARIABLE = "BUSBW_PEAKS"

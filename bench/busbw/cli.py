@@ -219,7 +219,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     """Measure: start ranks here, or join the world that torchrun, mpirun or srun has started."""
     from busbw import launch  # noqa: PLC0415 - numpy comes with it
     from busbw.launch.base import Settings  # noqa: PLC0415
-    from busbw.plan import Timing, given_path  # noqa: PLC0415
+    from busbw.runs.plan import Timing, given_path  # noqa: PLC0415
 
     def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
         if resume is not None:
@@ -256,7 +256,8 @@ _KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "
 
 
 def _resume(selector: str, changes: Mapping[str, Any], settings: Any, dry_run: bool, as_json: bool) -> Any:  # noqa: ANN401, FBT001
-    from busbw import launch, resume, store  # noqa: PLC0415
+    from busbw import launch  # noqa: PLC0415
+    from busbw.runs import resume, store  # noqa: PLC0415
 
     context = click.get_current_context()
     given = [
@@ -329,7 +330,7 @@ def _names(text: str | None) -> tuple[str, ...] | None:
 
 
 def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    from busbw import plan  # noqa: PLC0415
+    from busbw.runs import plan  # noqa: PLC0415
 
     if suite is not None and plan_file is not None:
         message = "--suite and --plan exclude each other; give one"
@@ -350,12 +351,13 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
 def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw import cases, environment, launch, units  # noqa: PLC0415
+    from busbw import environment, launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.opening import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
-    from busbw.plan import told_as_options  # noqa: PLC0415
     from busbw.refusals import anywhere, unsuited  # noqa: PLC0415
+    from busbw.runs import cases  # noqa: PLC0415
+    from busbw.runs.plan import told_as_options  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)

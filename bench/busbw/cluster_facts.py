@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import number_list, numbers_in
 from busbw.variables import in_common
 

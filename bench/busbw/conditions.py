@@ -16,7 +16,7 @@ import psutil
 from busbw.backends.base import Backend
 from busbw.devices import DeviceConditions, reasons_in_words
 from busbw.loops import switches
-from busbw.records import GpuConditions, HostConditions
+from busbw.runs.records import GpuConditions, HostConditions
 
 _LEAST_CPU_SECONDS = 0.5
 """The kernel counts CPU time in ticks of 10 ms: shares of less CPU time than this would be made of ticks."""

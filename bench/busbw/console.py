@@ -13,13 +13,13 @@ import numpy.typing as npt
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn
 
-from busbw.cases import Cases
 from busbw.escape import plain_text
 from busbw.listeners import in_words, timing_in_words
 from busbw.ops import OPS
-from busbw.plan import Plan
-from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
-from busbw.resume import Remaining
+from busbw.runs.cases import Cases
+from busbw.runs.plan import Plan
+from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
+from busbw.runs.resume import Remaining
 from busbw.statistics import spread
 from busbw.units import format_rate, format_span, significant
 

@@ -19,7 +19,7 @@ from busbw.cluster_facts import allowed_cores, numa_nodes, of_hosts
 from busbw.memory_modules import memory_facts
 from busbw.pci import affinity
 from busbw.rdma import driver_of, ports
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.variables import recorded
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")

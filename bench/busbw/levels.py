@@ -11,7 +11,7 @@ from typing import Literal
 
 from busbw.catalogue import Catalogue, Gpu, Peak
 from busbw.networks import efa_together, interface_of, port_of, rdma_ports
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate
 
 _NVME = re.compile(r"nvme\d+")

@@ -2,9 +2,9 @@
 
 from typing import Protocol
 
-from busbw.cases import Cases
 from busbw.ops import OPS
-from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.runs.cases import Cases
+from busbw.runs.records import Case, Failed, Measurement, Skipped
 from busbw.units import format_size
 
 

@@ -4,7 +4,7 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from busbw import cases, environment, plan, store
+from busbw import environment
 from busbw.backends import BACKENDS, backend_named
 from busbw.catalogue import Catalogue, catalogue
 from busbw.clock import HostClock, read_cost_ns
@@ -15,9 +15,10 @@ from busbw.launch.promises import lone_step
 from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.outline import outline
-from busbw.progress import progress_of
-from busbw.records import JSON
+from busbw.runs import cases, plan, store
+from busbw.runs.outline import outline
+from busbw.runs.progress import progress_of
+from busbw.runs.records import JSON
 from busbw.units import format_rate, number_list
 
 Row = dict[str, JSON]

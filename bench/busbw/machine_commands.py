@@ -11,7 +11,7 @@ from busbw import environment, listing
 from busbw.catalogue import VARIABLE, Catalogue, Gpu, Rate, catalogue
 from busbw.escape import echo, plain_text
 from busbw.levels import picture
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate
 
 peaks_option = click.option(

@@ -15,7 +15,6 @@ import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Operation
-from busbw.causes import WRONG_DATA, cause_of
 from busbw.compiled import row_of
 from busbw.conditions import Watch
 from busbw.environment import last_level_cache_bytes
@@ -25,9 +24,10 @@ from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.pacing import budget_of
-from busbw.records import Case, Check, CrossCheck, Failed, Measurement, least_good
+from busbw.runs.causes import WRONG_DATA, cause_of
+from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, least_good
+from busbw.runs.store import utc_now
 from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
-from busbw.store import utc_now
 
 if TYPE_CHECKING:
     import torch

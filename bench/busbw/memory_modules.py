@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 SYSFS = Path("/sys")
 

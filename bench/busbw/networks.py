@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from busbw.catalogue import Catalogue, Over, Peak, Rate
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import format_rate
 
 EFA = "EFA"

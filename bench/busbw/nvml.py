@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from busbw.devices import DeviceConditions
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 _UUID_PREFIX = "GPU-"
 

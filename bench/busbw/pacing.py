@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from busbw.backends.base import Vector
-from busbw.plan import Timing
-from busbw.records import Cache, Mode, StopReason
+from busbw.runs.plan import Timing
+from busbw.runs.records import Cache, Mode, StopReason
 from busbw.statistics import autocorrelation_time, median_interval
 
 SECOND_NS = 1_000_000_000

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from busbw.nvml import Gpu, gpus_by_address
 from busbw.pcie import link_facts
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 SYSFS = Path("/sys")
 

@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 SYSFS = Path("/sys")
 

@@ -14,7 +14,7 @@ from busbw.loops import Samples
 from busbw.ops import traffic
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, Round
-from busbw.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples, TimedBy
+from busbw.runs.records import QUANTILES, Case, GroupSamples, OverlapSamples, RankSamples, TimedBy
 
 KEPT_VALUES = 4096
 """All ranks' samples of a group are kept while a block has no more of them than this; above it, quantiles only."""

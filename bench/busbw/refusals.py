@@ -13,7 +13,7 @@ from busbw.ops.groups import Round, split_world
 from busbw.ops.numa_nodes import MOST_NODES, node_of
 from busbw.ops.threads import threads_of
 from busbw.pacing import ROWED
-from busbw.records import DTYPE_BYTES, Case
+from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size
 
 _MEMORY_MARGIN = 0.1

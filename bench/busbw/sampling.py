@@ -37,9 +37,9 @@ from busbw.pacing import (
     stop_reason,
     warmup_calls,
 )
-from busbw.plan import Timing
-from busbw.records import Case, GroupSamples, LoopKind, StopReason
 from busbw.reduction import Facts, Seen, Taken, durations, gather_ranks, joined, record_group, reduce_batch, timed_by
+from busbw.runs.plan import Timing
+from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
 from busbw.starts import Start, start_for
 from busbw.synchronise import CommonClock
 from busbw.work import Work

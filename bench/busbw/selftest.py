@@ -10,12 +10,13 @@ from pathlib import Path
 
 import msgspec
 
-from busbw import environment, launch, store
+from busbw import environment, launch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend, BackendRow
 from busbw.errors import UsageError
 from busbw.launch.base import Settings
-from busbw.plan import Plan, Sweep, Timing
+from busbw.runs import store
+from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.testing.faults import CorruptingBackend, DelayingBackend, wrapped
 
 DELAY_SECONDS = 0.002

@@ -5,7 +5,7 @@ from typing import Protocol
 import numpy as np
 
 from busbw.backends.base import Backend
-from busbw.records import Sync
+from busbw.runs.records import Sync
 from busbw.synchronise import CommonClock
 
 _HEAD_START_NS = 1_000_000

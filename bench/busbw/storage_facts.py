@@ -19,7 +19,7 @@ import psutil
 from busbw.errors import UsageError
 from busbw.ops import OPS
 from busbw.ops.storage import GRAIN_BYTES, Way
-from busbw.records import JSON, Case
+from busbw.runs.records import JSON, Case
 from busbw.units import about_size, format_size
 
 PREFIX = "busbw-files-"

@@ -16,7 +16,7 @@ import numpy as np
 
 from busbw.backends.base import Backend, Vector
 from busbw.clock import Clock
-from busbw.records import RankClock
+from busbw.runs.records import RankClock
 
 EXCHANGES = 100
 """Round trips of a comparison: from 10 up the envelope is the best known estimate, 100 make it five times better."""

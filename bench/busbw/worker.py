@@ -12,9 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import busbw
-from busbw import environment, store
+from busbw import environment
 from busbw.backends.base import Backend, BackendRow, World
-from busbw.cases import Cases, expand, shares
 from busbw.clock import Clock, HostClock, read_cost_ns
 from busbw.cluster_facts import rank_facts
 from busbw.compiled import nothing, row_of
@@ -23,11 +22,13 @@ from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
 from busbw.measure import measure
 from busbw.ops import OPS
-from busbw.placement import cautions
-from busbw.plan import Plan
-from busbw.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.refusals import Place, refusal
-from busbw.resume import Remaining, carry_on, lacking
+from busbw.runs import store
+from busbw.runs.cases import Cases, expand, shares
+from busbw.runs.placement import cautions
+from busbw.runs.plan import Plan
+from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
+from busbw.runs.resume import Remaining, carry_on, lacking
 from busbw.sampling import Bench
 from busbw.storage_facts import cautions as cautions_of_storage
 from busbw.storage_facts import files_folder, obstacle, remove_files, storage_facts, way_of_all

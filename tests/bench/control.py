@@ -8,10 +8,10 @@ import msgspec
 from worlds import in_world
 
 from busbw.backends.base import Backend, Vector
-from busbw.cases import expand
 from busbw.measure import measure
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import Measurement
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import Measurement
 from busbw.sampling import Bench
 from busbw.testing.faults import WrappingBackend
 

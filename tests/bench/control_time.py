@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 from worlds import in_world
 
-from busbw.cases import expand
 from busbw.measure import measure
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import Measurement
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import Measurement
 from busbw.sampling import Bench
 
 WORLDS = (4, 16, 64)

@@ -25,8 +25,8 @@ from busbw.backends.base import Backend, World
 from busbw.clock import HostClock
 from busbw.devices import Device
 from busbw.measure import measure
-from busbw.plan import Timing
-from busbw.records import DTYPE_BYTES, Case, Measurement
+from busbw.runs.plan import Timing
+from busbw.runs.records import DTYPE_BYTES, Case, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 from busbw.units import format_rate, format_size

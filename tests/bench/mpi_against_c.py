@@ -22,12 +22,12 @@ from busbw import environment, loops, sampling
 from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.backends.base import Vector
-from busbw.cases import expand
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import chosen
 from busbw.ops import OPS
-from busbw.plan import Plan, Sweep
-from busbw.records import Case
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Case
 from busbw.units import format_size
 
 OPS_TIMED = ("all_reduce", "all_gather", "ping_pong")

@@ -17,9 +17,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw import store
 from busbw.backends import backend_named
-from busbw.records import Case
+from busbw.runs import store
+from busbw.runs.records import Case
 from busbw.units import format_size
 from busbw_analysis.compare import band_of
 from busbw_analysis.comparison import estimate, launches_needed

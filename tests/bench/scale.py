@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from busbw import store
 from busbw.ops.groups import pair_rounds
-from busbw.records import QUANTILES, Case, Check, Ended, GroupSamples, LaunchStarted, Measurement, RankSamples
+from busbw.runs import store
+from busbw.runs.records import QUANTILES, Case, Check, Ended, GroupSamples, LaunchStarted, Measurement, RankSamples
 from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 _MB = 1e6

@@ -19,10 +19,10 @@ from worlds import in_world
 from busbw import loops, pacing
 from busbw import measure as instrument
 from busbw.backends.base import Vector
-from busbw.cases import expand
 from busbw.ops import OPS
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import Case
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import Case
 from busbw.sampling import Bench, Part, Terms, agreed, sample
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import format_size

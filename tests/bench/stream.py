@@ -28,7 +28,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.data import TORCH_DTYPES, fill, pattern
 from busbw.ops.threads import as_variant, parse_threads
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.units import format_size
 
 OPS_TIMED = ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_copy")

@@ -13,7 +13,7 @@ from busbw.backends import backend_named
 from busbw.backends.base import World
 from busbw.clock import HostClock, read_cost_ns
 from busbw.launch.mpiexec import Door, close_behind, opened_doors
-from busbw.plan import Timing
+from busbw.runs.plan import Timing
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 

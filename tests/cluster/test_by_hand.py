@@ -8,8 +8,8 @@ import pytest
 from bed import Bed
 from exhaustive import thinned
 
-from busbw import store
 from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.runs import store
 
 RANKS_PER_HOST = 2
 OPS = [op for op, named in ALGORITHMS.items() if any(algorithm.levels for algorithm in named.values())]

@@ -11,7 +11,7 @@ import pytest
 from bed import Bed
 from bed.hosts import wait_until
 
-from busbw import store
+from busbw.runs import store
 
 _TIMEOUT = 4.0
 _BOUND = 2 * _TIMEOUT + 5

@@ -21,7 +21,7 @@ from bed.network import Path as Way
 from exhaustive import trials
 from measured import measured
 
-from busbw import store
+from busbw.runs import store
 from busbw_analysis.judge import judge
 from busbw_analysis.load import load
 from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR

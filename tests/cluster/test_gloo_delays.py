@@ -10,7 +10,7 @@ from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
 
-from busbw import store
+from busbw.runs import store
 from busbw_analysis.judge import judge
 from busbw_analysis.load import load
 from busbw_analysis.theory.curve_models import model_for

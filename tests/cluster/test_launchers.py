@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from bed import Bed
 
-from busbw import store
 from busbw.launch.hostlist import expand
+from busbw.runs import store
 
 _PLAN = """\
 name = "private"

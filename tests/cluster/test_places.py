@@ -10,9 +10,9 @@ import pytest
 from bed import Bed, Network, both_ways
 from measured import measured
 
-from busbw import store
-from busbw.placement import binding, distance, seats_of
-from busbw.store import StoredRun
+from busbw.runs import store
+from busbw.runs.placement import binding, distance, seats_of
+from busbw.runs.store import StoredRun
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool
 

@@ -22,10 +22,10 @@ from bed import HEAD, Bed, Cable, Network
 from bed.whole import Job
 from exhaustive import EXHAUSTIVE
 
-from busbw import store
-from busbw.records import Measurement
+from busbw.runs import store
+from busbw.runs.records import Measurement
+from busbw.runs.store import StoredRun
 from busbw.slurm.runs import JobRuns
-from busbw.store import StoredRun
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 150.0

@@ -17,7 +17,7 @@ from bed import Bed, Network, Ranks
 from exhaustive import thinned
 from measured import measured
 
-from busbw import store
+from busbw.runs import store
 from busbw_analysis.evidence import algorithm_of, evidence_of, read_groups
 from busbw_analysis.judge import Curve, judge
 from busbw_analysis.load import pool

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from busbw import store
 from busbw.errors import BusbwError
-from busbw.records import LaunchStarted, Measurement
+from busbw.runs import store
+from busbw.runs.records import LaunchStarted, Measurement
 from busbw_analysis.load import pool
 from busbw_analysis.summary import summarise
 

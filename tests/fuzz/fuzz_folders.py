@@ -26,11 +26,12 @@ import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
 
-from busbw import listing, store
+from busbw import listing
 from busbw.cli import main
 from busbw.errors import BusbwError
-from busbw.plan import read_suite
-from busbw.records import SCHEMA, Ended, Measurement, Run
+from busbw.runs import store
+from busbw.runs.plan import read_suite
+from busbw.runs.records import SCHEMA, Ended, Measurement, Run
 from busbw.slurm import overview
 from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
 

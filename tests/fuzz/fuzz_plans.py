@@ -31,7 +31,7 @@ from fuzz_outcome import Outcome
 from busbw.cli import main
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
-from busbw.plan import Plan, Sweep, Timing, suites
+from busbw.runs.plan import Plan, Sweep, Timing, suites
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 MOST_SECONDS: Final = 2.0

@@ -14,8 +14,8 @@ from busbw.clock import HostClock
 from busbw.measure import measure, part_of
 from busbw.ops import OPS, traffic
 from busbw.ops.data import count_wrong, fill, poison
-from busbw.plan import Timing
-from busbw.records import Case, Measurement
+from busbw.runs.plan import Timing
+from busbw.runs.records import Case, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw import store
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.cases import expand
-from busbw.plan import read_suite
-from busbw.records import DTYPE_BYTES, Case, Measurement, Mode
 from busbw.refusals import Place, refusal
+from busbw.runs import store
+from busbw.runs.cases import expand
+from busbw.runs.plan import read_suite
+from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw import store
 from busbw.backends import BACKENDS, peers
 from busbw.backends.base import Backend
 from busbw.backends.local import LOCAL
@@ -17,8 +16,9 @@ from busbw.backends.local.base import Bound
 from busbw.cuda import CudaDevice
 from busbw.devices import Device
 from busbw.ops import OPS
-from busbw.records import Case, Measurement, Mode
 from busbw.refusals import Place, refusal
+from busbw.runs import store
+from busbw.runs.records import Case, Measurement, Mode
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")

@@ -10,8 +10,8 @@ import torch
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
 from busbw.ops.storage import Access, Way
-from busbw.records import Case, Measurement, Mode
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Case, Measurement, Mode
 from busbw.storage_facts import storage_facts
 from busbw.testing.synthetic import case
 

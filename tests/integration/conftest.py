@@ -19,9 +19,9 @@ from typing import TypeVar
 
 import pytest
 
-from busbw import store
 from busbw.launch import mpiexec
-from busbw.records import Measurement, Row
+from busbw.runs import store
+from busbw.runs.records import Measurement, Row
 
 _Value = TypeVar("_Value")
 

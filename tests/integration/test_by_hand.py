@@ -11,7 +11,7 @@ from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

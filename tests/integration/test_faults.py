@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 import pytest
 from exhaustive import trials
 
-from busbw import store
-from busbw.records import Ended, Failed, LaunchStarted, Measurement
+from busbw.runs import store
+from busbw.runs.records import Ended, Failed, LaunchStarted, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

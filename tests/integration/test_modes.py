@@ -12,7 +12,7 @@ from busbw.environment import usable_cores
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

@@ -13,12 +13,12 @@ from busbw import compiled
 from busbw.backends import BACKENDS
 from busbw.environment import usable_cores
 from busbw.ops import OPS
-from busbw.records import DTYPE_BYTES, REDOPS, Failed
+from busbw.runs.records import DTYPE_BYTES, REDOPS, Failed
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands, Finished
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 _MISSING = BACKENDS["mpi"].missing()
 

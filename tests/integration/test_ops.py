@@ -8,12 +8,12 @@ import pytest
 from exhaustive import EXHAUSTIVE
 
 from busbw.ops import OPS
-from busbw.records import DTYPE_BYTES, REDOPS, Measurement
+from busbw.runs.records import DTYPE_BYTES, REDOPS, Measurement
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

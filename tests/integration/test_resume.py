@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw import store
+from busbw.runs import store
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.integration.conftest import Commands, Finished, Started
 
-    from busbw.records import Case
-    from busbw.store import StoredRun
+    from busbw.runs.records import Case
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

@@ -7,16 +7,17 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from busbw import environment, store
-from busbw.cases import expand
-from busbw.plan import Plan
-from busbw.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
+from busbw import environment
+from busbw.runs import store
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan
+from busbw.runs.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
 from busbw.variables import VARIABLES
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw.records import Failed, Measurement
+from busbw.runs.records import Failed, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable

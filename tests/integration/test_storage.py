@@ -19,7 +19,7 @@ from busbw.storage_facts import PREFIX
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
 
-    from busbw.store import StoredRun
+    from busbw.runs.store import StoredRun
 
 pytestmark = pytest.mark.integration
 

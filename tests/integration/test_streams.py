@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw import store
+from busbw.runs import store
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw import store
-from busbw.records import Failed
+from busbw.runs import store
+from busbw.runs.records import Failed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

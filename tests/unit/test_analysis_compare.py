@@ -12,8 +12,8 @@ from click.testing import CliRunner, Result
 
 from busbw.cli import main
 from busbw.errors import UnlikeRuns, UsageError
-from busbw.records import Case, LaunchStarted, Measurement
-from busbw.store import StoredRun
+from busbw.runs.records import Case, LaunchStarted, Measurement
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import compare_tables
 from busbw_analysis.compare import NO_SIZE, Comparison, band_of, compare

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.placement import Seat
-from busbw.records import Case
+from busbw.runs.placement import Seat
+from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
 from busbw_analysis.judge import Judgement, judge

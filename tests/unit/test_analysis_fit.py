@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from msgspec import structs
 from scipy.optimize import nnls
 
-from busbw import store
 from busbw.cli import main
 from busbw.errors import AnalysisError
-from busbw.records import Measurement, Row
+from busbw.runs import store
+from busbw.runs.records import Measurement, Row
 from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool

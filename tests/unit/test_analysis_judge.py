@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.records import Case
-from busbw.store import StoredRun
+from busbw.runs.records import Case
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
 from busbw_analysis.judge import Judgement, Verdict, judge

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from busbw.records import GroupSamples, Measurement, Row
-from busbw.store import StoredRun
+from busbw.runs.records import GroupSamples, Measurement, Row
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.lateness import GroupLateness

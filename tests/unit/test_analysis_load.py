@@ -5,8 +5,8 @@ import msgspec
 import pytest
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
-from busbw.records import JSON, Failed, FailureCause, Measurement
-from busbw.store import SAMPLES_FILE, StoredRun
+from busbw.runs.records import JSON, Failed, FailureCause, Measurement
+from busbw.runs.store import SAMPLES_FILE, StoredRun
 from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.load import CHECKED, load, pool, rank_list
 from busbw_analysis.remarks import remarks_on

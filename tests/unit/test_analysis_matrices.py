@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from busbw.placement import Seat
+from busbw.runs.placement import Seat
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool

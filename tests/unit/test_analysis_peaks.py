@@ -4,7 +4,7 @@ import pytest
 
 from busbw.catalogue import Catalogue, catalogue
 from busbw.ops import OPS
-from busbw.records import JSON, Case
+from busbw.runs.records import JSON, Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.units import format_rate
 from busbw_analysis.judge import judge

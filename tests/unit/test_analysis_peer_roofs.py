@@ -4,7 +4,7 @@ import pytest
 
 from busbw.catalogue import catalogue
 from busbw.console import lines
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import msgspec
 import pytest
 
-from busbw import store
-from busbw.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
+from busbw.runs import store
+from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
 from busbw.testing.synthetic import World, case, synthetic_run
 from busbw_analysis import report, tables
 from busbw_analysis.judge import Judgement, judge

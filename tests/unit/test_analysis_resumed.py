@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from busbw.records import Ended, EndStatus, LaunchStarted, Measurement, Row
-from busbw.store import StoredRun
+from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, case, synthetic_run
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool

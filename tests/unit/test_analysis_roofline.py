@@ -8,8 +8,8 @@ import pytest
 
 from busbw.catalogue import catalogue
 from busbw.ops import OPS
-from busbw.records import JSON, Case
-from busbw.store import StoredRun
+from busbw.runs.records import JSON, Case
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, judge

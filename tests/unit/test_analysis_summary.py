@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.ops import OPS
-from busbw.records import JSON, Measurement, Row
+from busbw.runs.records import JSON, Measurement, Row
 from busbw.testing.synthetic import Fate, Piece, World, case, synthetic_run
 from busbw_analysis.load import pool
 from busbw_analysis.shape import drifts, find_modes, outliers

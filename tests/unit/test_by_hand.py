@@ -18,7 +18,7 @@ from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.base import Layout, Share
 from busbw.ops.data import count_wrong, fill, pattern, poison
-from busbw.records import Case
+from busbw.runs.records import Case
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
 

@@ -10,7 +10,7 @@ from busbw import measure
 from busbw.backends.base import Operation
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import Case, Failed
+from busbw.runs.records import Case, Failed
 from busbw.testing.blocks import measure_everywhere, measured, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld
 from busbw.testing.faults import WrappingBackend

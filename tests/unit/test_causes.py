@@ -5,9 +5,9 @@ import os
 
 import pytest
 
-from busbw.causes import cause_of
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure, StoreError
-from busbw.records import Failed, FailureCause
+from busbw.runs.causes import cause_of
+from busbw.runs.records import Failed, FailureCause
 from busbw.testing.synthetic import case
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import __version__, launch, plan, store
+from busbw import __version__, launch
 from busbw.backends import BACKENDS
 from busbw.cli import main
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
@@ -18,7 +18,8 @@ from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.opening import opened
 from busbw.ops import OPS
-from busbw.plan import Plan, Sweep
+from busbw.runs import plan, store
+from busbw.runs.plan import Plan, Sweep
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 

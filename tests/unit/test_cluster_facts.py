@@ -8,7 +8,7 @@ import pytest
 
 from busbw import cluster_facts
 from busbw.cluster_facts import numa_nodes, of_hosts, rank_facts, switches_of
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 
 def variables(host: str, node: int, rank: int, **more: str) -> dict[str, str]:

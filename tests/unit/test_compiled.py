@@ -18,7 +18,7 @@ from busbw.errors import BackendError
 from busbw.loops import Loop, empty_call_ns, take
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
 from busbw.testing.blocks import measure_everywhere, measured, quick
 from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, WrappingBackend, as_native

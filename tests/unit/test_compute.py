@@ -8,8 +8,6 @@ import torch
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils.flop_counter import FlopCounterMode
 
-from busbw import cases as planned
-from busbw import plan
 from busbw.backends.base import Operation
 from busbw.backends.local import LOCAL, compute
 from busbw.backends.local.base import Bound
@@ -18,7 +16,9 @@ from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.compute import TOKEN
 from busbw.ops.data import TORCH_DTYPES, poison
-from busbw.records import DTYPE_BYTES, Case
+from busbw.runs import cases as planned
+from busbw.runs import plan
+from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.testing.synthetic import case
 
 COMPUTING = ("matmul", "attention", "attention_unfused")

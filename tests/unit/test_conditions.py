@@ -5,7 +5,7 @@ import pytest
 
 from busbw.backends.base import Backend
 from busbw.conditions import Reading, Watch, look
-from busbw.records import HostConditions
+from busbw.runs.records import HostConditions
 from busbw.testing.blocks import measured
 from busbw.testing.fakes import FakeBackend, FakeWorld
 from busbw.testing.synthetic import case

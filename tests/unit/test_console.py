@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw import console
-from busbw.cases import Cases
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import Case, Failed, GroupSamples, Measurement, Skipped
-from busbw.resume import Remaining
+from busbw.runs.cases import Cases
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped
+from busbw.runs.resume import Remaining
 from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw.units import significant
 

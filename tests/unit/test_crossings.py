@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from busbw.cli import main
 from busbw.errors import AnalysisError
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report
 from busbw_analysis.crossing_tables import (

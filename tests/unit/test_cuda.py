@@ -22,8 +22,8 @@ from busbw.errors import BackendError, LaunchError
 from busbw.measure import measure
 from busbw.nvml import Nvml
 from busbw.ops import OPS
-from busbw.records import Measurement, Mode
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Measurement, Mode
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 from busbw.testing.devices import FakeMark

@@ -19,7 +19,7 @@ from busbw.ops.data import (
     poison,
     settle,
 )
-from busbw.records import DTYPE_BYTES, REDOPS
+from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.testing.meanings import Exchange
 
 RANKS = (1, 2, 3, 7, 16, 127, 300)

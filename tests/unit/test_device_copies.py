@@ -20,8 +20,8 @@ from busbw.measure import rounds_of
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
-from busbw.records import Case, Failed, Measurement, Mode
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.testing.blocks import measure_everywhere
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script

@@ -12,7 +12,7 @@ from busbw.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_cal
 from busbw.errors import BackendError
 from busbw.loops import Loop, Overlapped
 from busbw.ops import OPS
-from busbw.records import Cache, Case, Failed, Measurement, Mode
+from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
 from busbw.testing.blocks import measure_everywhere
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script

@@ -7,10 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw.cases import expand
 from busbw.catalogue import DTYPES, Gpu, Kind, Rate, parse
-from busbw.plan import Plan, Sweep, parse_plan, read_suite, suites
-from busbw.records import (
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep, parse_plan, read_suite, suites
+from busbw.runs.records import (
     SCHEMA,
     Cache,
     Case,

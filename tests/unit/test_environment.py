@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from busbw import environment
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.synchronise import CommonClock
 from busbw.testing.fakes import FakeWorld
 

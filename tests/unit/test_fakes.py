@@ -7,13 +7,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw import listeners, store, worker
+from busbw import listeners, worker
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
 from busbw.ops import OPS
-from busbw.placement import seats_of
-from busbw.plan import Plan, Sweep
-from busbw.records import Case, Failed, LaunchStarted, Measurement, Skipped
+from busbw.runs import store
+from busbw.runs.placement import seats_of
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Case, Failed, LaunchStarted, Measurement, Skipped
 from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, wrapped

@@ -30,8 +30,8 @@ from busbw.launch.endings import Ending, ending_below
 from busbw.launch.hostlist import expand
 from busbw.launch.meeting import Order, StoreMeeting
 from busbw.launch.promises import Seat, seat_in, tasks_per_node
-from busbw.plan import Plan, Sweep
-from busbw.resume import Remaining
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.resume import Remaining
 from busbw.signing import signed
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from busbw.memory_modules import memory_facts
 from busbw.nvml import gpus_by_address
 from busbw.pci import affinity
 from busbw.rdma import driver_of, ports
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"

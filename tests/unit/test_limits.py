@@ -6,13 +6,13 @@ import fuzz_plans
 import pytest
 from click.testing import CliRunner
 
-from busbw import cases
 from busbw.cli import main
 from busbw.errors import UsageError
 from busbw.ops import limits, traffic
 from busbw.ops.groups import split_world
 from busbw.ops.threads import parse_threads
-from busbw.plan import Plan, Sweep, Timing, parse_plan, read_plan
+from busbw.runs import cases
+from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
 from busbw.slurm.planned import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
 

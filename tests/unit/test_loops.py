@@ -12,8 +12,8 @@ from busbw.loops import Loop, empty_call_ns, take_overlapped
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.pacing import MOST_CALIBRATIONS
-from busbw.records import Cache, Case, Failed, Mode, OverlapSamples
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples
 from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
 from busbw.testing.faults import WrappingBackend

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from busbw import environment
 from busbw.catalogue import VARIABLE
 from busbw.cli import main
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 MINE = """\

@@ -8,8 +8,8 @@ from busbw.backends.base import Backend
 from busbw.measure import part_of, rounds_of
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op
-from busbw.records import QUANTILES, Case, Check, Measurement
 from busbw.refusals import Place, refusal
+from busbw.runs.records import QUANTILES, Case, Check, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 from busbw.testing.blocks import measure_everywhere, measured, quick

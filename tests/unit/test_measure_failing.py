@@ -14,8 +14,8 @@ from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
-from busbw.records import Case, Failed, GroupSamples, Measurement
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Case, Failed, GroupSamples, Measurement
 from busbw.testing.blocks import measure_everywhere, measured, noisy
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, WrappingBackend

@@ -24,7 +24,7 @@ from busbw.ops.base import Layout, Share
 from busbw.ops.copies import COPIES
 from busbw.ops.data import TORCH_DTYPES, count_wrong, fill, pattern, poison
 from busbw.ops.threads import as_variant, parse_threads, threads_of
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.testing.synthetic import case
 
 pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 import torch
 
-from busbw import cases, environment, memory_nodes, plan
+from busbw import environment, memory_nodes
 from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
@@ -17,9 +17,10 @@ from busbw.devices import Device
 from busbw.errors import BackendError, UsageError
 from busbw.ops.numa_nodes import node_of, on_node
 from busbw.ops.threads import as_variant, threads_of
-from busbw.plan import Plan, Sweep
-from busbw.records import Case
 from busbw.refusals import Place, refusal
+from busbw.runs import cases, plan
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Case
 from busbw.testing.fakes import FakeWorld
 from busbw.testing.synthetic import case
 

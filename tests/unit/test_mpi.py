@@ -16,7 +16,7 @@ import pytest
 from busbw.backends import mpi_probe
 from busbw.errors import BackendError, LaunchError
 from busbw.launch import launcher_here, mpiexec, promises, ranks_of
-from busbw.plan import Plan, Sweep
+from busbw.runs.plan import Plan, Sweep
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ import pytest
 
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import OPS
-from busbw.records import JSON
-from busbw.store import StoredRun
+from busbw.runs.records import JSON
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import evidence_of, read_groups

@@ -18,7 +18,7 @@ from busbw.cuda import CudaDevice
 from busbw.environment import LIBRARIES
 from busbw.errors import LaunchError
 from busbw.ops import OPS
-from busbw.plan import Plan, Sweep
+from busbw.runs.plan import Plan, Sweep
 from busbw.testing.synthetic import case
 
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from busbw.catalogue import catalogue
 from busbw.errors import AnalysisError
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine as Host
 from busbw.testing.synthetic import case, synthetic_run
 from busbw_analysis.judge import Judgement, judge

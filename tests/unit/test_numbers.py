@@ -13,9 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw import console, store
+from busbw import console
 from busbw.cli import main
-from busbw.records import QUANTILES
+from busbw.runs import store
+from busbw.runs.records import QUANTILES
 from busbw.units import format_rate, format_size
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ import pytest
 
 from busbw.devices import REASONS, DeviceConditions
 from busbw.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
-from busbw.records import GpuConditions, Measurement
+from busbw.runs.records import GpuConditions, Measurement
 from busbw.testing.blocks import measured
 from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import FakeWorld, Script

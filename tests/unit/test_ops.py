@@ -13,7 +13,7 @@ from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
 from busbw.ops.data import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
-from busbw.records import DTYPE_BYTES, REDOPS
+from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.testing.meanings import MEANINGS, Exchange
 
 RANKS = (1, 2, 3, 4, 7)

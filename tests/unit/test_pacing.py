@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw import pacing, reduction
-from busbw.plan import Timing
-from busbw.records import Measurement, Mode
+from busbw.runs.plan import Timing
+from busbw.runs.records import Measurement, Mode
 from busbw.testing.blocks import measured, noisy, quick
 from busbw.testing.fakes import QUICK, FakeWorld, Script
 from busbw.testing.synthetic import case

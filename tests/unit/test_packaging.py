@@ -85,8 +85,8 @@ def test_the_wheel_is_the_two_packages_and_its_own_papers(archives: tuple[set[st
 
 def test_the_wheel_carries_what_is_no_python(archives: tuple[set[str], set[str]]) -> None:
     in_wheel, _ = archives
-    assert {"busbw/py.typed", "busbw_analysis/py.typed", "busbw/suites/quick.toml"} <= in_wheel
-    suites = {f"busbw/suites/{path.name}" for path in (PACKAGES["busbw"] / "suites").glob("*.toml")}
+    assert {"busbw/py.typed", "busbw_analysis/py.typed", "busbw/runs/suites/quick.toml"} <= in_wheel
+    suites = {f"busbw/runs/suites/{path.name}" for path in (PACKAGES["busbw"] / "runs/suites").glob("*.toml")}
     templates = {
         f"busbw_analysis/templates/{path.name}" for path in (PACKAGES["busbw_analysis"] / "templates").iterdir()
     }

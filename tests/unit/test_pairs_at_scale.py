@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import store
-from busbw.records import GroupSamples, Measurement
+from busbw.runs import store
+from busbw.runs.records import GroupSamples, Measurement
 from busbw.statistics import autocorrelation_time
 from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis import report_pairs, summary

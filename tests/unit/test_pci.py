@@ -8,7 +8,7 @@ import pytest
 
 from busbw.nvml import Gpu
 from busbw.pci import affinity
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 LaidOut = Callable[[str], Path]
 

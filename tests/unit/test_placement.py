@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.placement import (
+from busbw.runs.placement import (
     Seat,
     binding,
     cautions,
@@ -14,7 +14,7 @@ from busbw.placement import (
     seats_of,
     taken_twice,
 )
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 
 def host_of(*ranks: dict[str, JSON], machines: int | None = 1, **more: JSON) -> dict[str, JSON]:

@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from busbw import cases as planned
-from busbw import plan, units
+from busbw import units
 from busbw.backends.local import LOCAL
 from busbw.errors import UsageError
 from busbw.ops import OPS, traffic
 from busbw.ops.groups import split_world
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import DTYPE_BYTES, Case
+from busbw.runs import cases as planned
+from busbw.runs import plan
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import DTYPE_BYTES, Case
 
 HERE = Path()
 COMPUTE = {"matmul", "attention", "attention_unfused"}
@@ -170,7 +171,7 @@ def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatc
         pytest.fail("pairs were made")
 
     monkeypatch.setattr("busbw.ops.groups.pair_rounds", make)
-    monkeypatch.setattr("busbw.cases.pair_rounds", make, raising=False)
+    monkeypatch.setattr("busbw.runs.cases.pair_rounds", make, raising=False)
 
     def of(pairs: plan.PairsChoice) -> float:
         one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", pairs=pairs),))

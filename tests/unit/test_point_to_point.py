@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.errors import AnalysisError
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.columns import Row
 from busbw_analysis.judge import judge

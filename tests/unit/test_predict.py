@@ -21,8 +21,8 @@ from busbw.cli import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.ops import OPS
 from busbw.ops.factors import bus_factor
-from busbw.records import Case
-from busbw.store import StoredRun
+from busbw.runs.records import Case
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups

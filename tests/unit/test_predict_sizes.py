@@ -8,7 +8,7 @@ from zlib import crc32
 import pytest
 
 from busbw.errors import AnalysisError
-from busbw.store import StoredRun
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis import predict_tables
 from busbw_analysis.evidence import Evidence, evidence_of, read_groups

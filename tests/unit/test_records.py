@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.records import (
+from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,
     REDOPS,

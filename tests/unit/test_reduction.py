@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw import reduction
-from busbw.records import QUANTILES, Case, GroupSamples
+from busbw.runs.records import QUANTILES, Case, GroupSamples
 from busbw.testing.blocks import measured, noisy, quick
 from busbw.testing.fakes import FakeWorld, Script
 from busbw.testing.synthetic import case

@@ -14,8 +14,8 @@ from click.testing import CliRunner
 
 from busbw.cli import main
 from busbw.errors import StoreError, UsageError
-from busbw.records import Case, LaunchStarted
-from busbw.store import StoredRun
+from busbw.runs.records import Case, LaunchStarted
+from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import page, report
 from busbw_analysis.judge import Judgement, Remark, judge

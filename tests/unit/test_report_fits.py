@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from busbw import store
 from busbw.cli import main
-from busbw.records import Case
+from busbw.runs import store
+from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.columns import Row

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report, report_models, tables
 from busbw_analysis.judge import Judgement, judge

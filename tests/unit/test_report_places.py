@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
 from busbw_analysis.judge import Judgement, judge

@@ -14,16 +14,17 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import __version__, launch, store, worker
+from busbw import __version__, launch, worker
 from busbw.backends.base import World
-from busbw.claim import Claim
 from busbw.cli import main
 from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.opening import opened
-from busbw.plan import Plan, Sweep
-from busbw.records import (
+from busbw.runs import store
+from busbw.runs.lock import Claim
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import (
     JSON,
     SCHEMA,
     Case,
@@ -36,16 +37,8 @@ from busbw.records import (
     Run,
     Skipped,
 )
-from busbw.resume import (
-    Lack,
-    Remaining,
-    carry_on,
-    lack_of,
-    lacking,
-    plan_of,
-    refuse_another_world,
-)
-from busbw.store import StoredRun
+from busbw.runs.resume import Lack, Remaining, carry_on, lack_of, lacking, plan_of, refuse_another_world
+from busbw.runs.store import StoredRun
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from busbw import store
-from busbw.records import SCHEMA
+from busbw.runs import store
+from busbw.runs.records import SCHEMA
 
 
 @pytest.mark.parametrize("schema", range(1, SCHEMA + 1))

@@ -9,9 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw import store
 from busbw.errors import AnalysisError
-from busbw.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
+from busbw.runs import store
+from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
 from busbw.testing.synthetic import Fate, World, case, synthetic_run
 from busbw_analysis.judge import judge
 from busbw_analysis.load import pool

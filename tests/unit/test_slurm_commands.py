@@ -8,15 +8,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import __version__, launch, store
+from busbw import __version__, launch
 from busbw.cli import main
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import FLAVOURS
-from busbw.plan import read_suite, suites
-from busbw.records import JSON, Ended
+from busbw.runs import store
+from busbw.runs.plan import read_suite, suites
+from busbw.runs.records import JSON, Ended
+from busbw.runs.store import StoredRun
 from busbw.slurm import planned
 from busbw.slurm.follow import Follower, Verdict
-from busbw.store import StoredRun
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}

@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw import store
 from busbw.errors import LaunchError
-from busbw.records import Row
+from busbw.runs import store
+from busbw.runs.records import Row
 from busbw.slurm import queue
 from busbw.slurm.follow import Follower
 from busbw.slurm.queue import QueuedJob

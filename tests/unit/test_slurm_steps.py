@@ -14,16 +14,16 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import store
 from busbw.cli import main
 from busbw.errors import LaunchError, UsageError
-from busbw.plan import Plan, Sweep
-from busbw.records import Ended, Failed, Row
-from busbw.resume import lack_of, plan_of
+from busbw.runs import store
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Ended, Failed, Row
+from busbw.runs.resume import lack_of, plan_of
+from busbw.runs.store import StoredRun
 from busbw.signing import new_secret
 from busbw.slurm.runs import JobRuns, standing_of
 from busbw.slurm.steps import carry_out
-from busbw.store import StoredRun
 from busbw.testing.fakes import QUICK
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 

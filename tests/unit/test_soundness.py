@@ -11,19 +11,20 @@ import msgspec
 import pytest
 from fuzz_folders import campaign
 
-from busbw import listing, store, worker
+from busbw import listing, worker
 from busbw.backends.base import World
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch.base import finish_well
 from busbw.listeners import Silent
 from busbw.ops import OPS
 from busbw.ops.factors import bus_factor
-from busbw.outline import outline, outline_of
-from busbw.packing import pack, unpack
-from busbw.plan import Plan, Sweep, Timing
-from busbw.progress import progress_of
-from busbw.records import JSON, SCHEMA, Ended, Failed
-from busbw.resume import lack_of
+from busbw.runs import store
+from busbw.runs.compress import pack, unpack
+from busbw.runs.outline import outline, outline_of
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.progress import progress_of
+from busbw.runs.records import JSON, SCHEMA, Ended, Failed
+from busbw.runs.resume import lack_of
 from busbw.slurm import overview
 from busbw.testing.fakes import FakeBackend, FakeWorld
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic

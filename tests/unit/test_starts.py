@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from busbw.backends.base import Operation
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import Case, Mode, Sync
 from busbw.refusals import Place, refusal
+from busbw.runs.records import Case, Mode, Sync
 from busbw.starts import WindowStart, start_for
 from busbw.synchronise import CommonClock
 from busbw.testing.blocks import measured, quick

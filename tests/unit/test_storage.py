@@ -20,7 +20,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from busbw import cases, plan, storage_facts
+from busbw import storage_facts
 from busbw.backends import torch_checkpoint
 from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
@@ -28,8 +28,9 @@ from busbw.backends.local.files import BlockFile
 from busbw.cli import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access, access_of
-from busbw.plan import Plan, Sweep
-from busbw.records import Failed
+from busbw.runs import cases, plan
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Failed
 from busbw.testing.blocks import measure_everywhere, measured
 from busbw.testing.fakes import QUICK, FakeWorld
 from busbw.testing.faults import WrappingBackend
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from busbw.ops.base import Matrix, Op
     from busbw.ops.groups import Ranks
     from busbw.ops.storage import Way
-    from busbw.records import Case
+    from busbw.runs.records import Case
 
 MIB = 1 << 20
 

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import storage_facts, store
+from busbw import storage_facts
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.cli import main
@@ -22,8 +22,9 @@ from busbw.launch.joined import lead
 from busbw.launch.local import run_local
 from busbw.launch.opening import opened
 from busbw.launch.promises import Seat
-from busbw.plan import Plan, Sweep
-from busbw.records import Measurement
+from busbw.runs import store
+from busbw.runs.plan import Plan, Sweep
+from busbw.runs.records import Measurement
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from busbw import store
 from busbw.errors import DamagedRun, NewerSchema, StoreError
-from busbw.records import (
+from busbw.runs import store
+from busbw.runs.records import (
     QUANTILES,
     SCHEMA,
     Case,
@@ -395,7 +395,7 @@ from pathlib import Path
 sys.path[:0] = {paths!r}
 import msgspec
 from busbw import store
-from busbw.records import Skipped
+from busbw.runs.records import Skipped
 row = msgspec.convert({row!r}, Skipped)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
 with store.Appender(Path({folder!r})) as appender:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from busbw import synchronise
 from busbw.measure import measure
-from busbw.records import Measurement, RankClock
+from busbw.runs.records import Measurement, RankClock
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock, compare_all
 from busbw.testing.blocks import measured, quick

@@ -2,11 +2,11 @@
 
 import pytest
 
-from busbw import cases as planned
-from busbw import plan
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
 from busbw.backends.torch_calls import CALLS
 from busbw.ops import OPS
+from busbw.runs import cases as planned
+from busbw.runs import plan
 from busbw_analysis.pair_columns import PAIRED
 from busbw_analysis.peaks import STORAGE, TO_THE_HOST, TRAFFIC
 from busbw_analysis.summary import LOCAL, SYNCHRONISING

@@ -9,12 +9,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import environment, resume, store
+from busbw import environment
 from busbw.cli import main
 from busbw.console import LiveTable
 from busbw.escape import echo, plain_text
-from busbw.plan import Plan, Sweep, Timing
-from busbw.records import JSON, Failed, Skipped
+from busbw.runs import resume, store
+from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.runs.records import JSON, Failed, Skipped
 from busbw.slurm import queue
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
@@ -149,7 +150,7 @@ def test_the_live_table_is_lines_of_its_own(capsys: pytest.CaptureFixture[str]) 
     plan = Plan(name=HOSTILE, sweep=(Sweep(ops=("all_reduce",)),))
     table = LiveTable(plan, 0, 0.0)
     one = case("all_reduce", 8)
-    from busbw.cases import Cases  # noqa: PLC0415
+    from busbw.runs.cases import Cases  # noqa: PLC0415
 
     table.world_formed(Cases((one,), (HOSTILE,), {}), 1, (HOSTILE,), (HOSTILE,))
     table.row_written(Skipped(case=one, reason=HOSTILE))

@@ -12,7 +12,7 @@ from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.errors import BackendError, LaunchError
 from busbw.listeners import Silent
-from busbw.plan import Plan, Sweep
+from busbw.runs.plan import Plan, Sweep
 from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import FakeWorld, Script
 from busbw.testing.faults import WrappingBackend

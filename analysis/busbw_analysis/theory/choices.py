@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, Literal
 
-from busbw.placement import variables_of
-from busbw.records import DTYPE_BYTES
+from busbw.runs.placement import variables_of
+from busbw.runs.records import DTYPE_BYTES
 from busbw_analysis.load import Dataset
 from busbw_analysis.theory.counts import Textbook, is_power
 from busbw_analysis.theory.decisions import (

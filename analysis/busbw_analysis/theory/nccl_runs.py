@@ -5,7 +5,7 @@ from typing import Final
 
 from busbw.catalogue import Catalogue
 from busbw.levels import gpus_of
-from busbw.placement import variables_of
+from busbw.runs.placement import variables_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.paths import gpu_model
 from busbw_analysis.series import SeriesKey

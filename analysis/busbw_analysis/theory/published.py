@@ -10,7 +10,7 @@ from importlib import resources
 import msgspec
 
 from busbw.errors import AnalysisError
-from busbw.records import Record
+from busbw.runs.records import Record
 from busbw.units import parse_size, parse_sizes
 from busbw_analysis.theory.counts import share
 from busbw_analysis.theory.fit import Fit, fit_points

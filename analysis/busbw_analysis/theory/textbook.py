@@ -1,7 +1,8 @@
 """What theory says of algorithms: messages, bytes and sums in closed form, and where two of them cross.
 
 No formula here is trusted: a test counts every schedule of ``busbw.ops.algorithms`` round by round for all n up to 64
-and holds these against it. S is the size as in docs/method.md; n ranks, k hosts; ⌈lg n⌉ and ⌊lg n⌋ are whole numbers."""
+and holds these against it. S is the size as in docs/method.md; n ranks, k hosts; ⌈lg n⌉ and ⌊lg n⌋ are whole numbers.
+"""
 
 from typing import Final
 

@@ -13,7 +13,7 @@ from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.mpi_probe import unaware
 from busbw.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.errors import UsageError
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 
 def _open_gloo(world: World) -> Backend:

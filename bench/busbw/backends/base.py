@@ -14,7 +14,7 @@ from busbw.compiled import Native
 from busbw.devices import Device, DeviceConditions
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import JSON, Case, CrossCheck
+from busbw.runs.records import JSON, Case, CrossCheck
 
 if TYPE_CHECKING:
     import torch

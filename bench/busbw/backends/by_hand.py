@@ -16,7 +16,7 @@ from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case
+from busbw.runs.records import Case
 
 Messages = Sequence[tuple[int, torch.Tensor]]
 """Ranks of the world, and what is sent to or received from each."""

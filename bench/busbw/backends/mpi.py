@@ -37,7 +37,7 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case
+from busbw.runs.records import Case
 from busbw.segments import EARLY, remove_segments
 
 _LOOKS = 8

@@ -17,7 +17,7 @@ from busbw.backends.by_hand import Messages, Messaging
 from busbw.backends.mpi_native import MPI, Spec, Steps
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
-from busbw.records import Case
+from busbw.runs.records import Case
 
 REDUCTIONS: dict[str, MPI.Op] = {"sum": MPI.SUM, "min": MPI.MIN, "max": MPI.MAX, "product": MPI.PROD}
 

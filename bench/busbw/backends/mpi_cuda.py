@@ -16,7 +16,7 @@ from busbw.errors import BackendError, LaunchError
 from busbw.nvml import nvml_of
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
-from busbw.records import Case
+from busbw.runs.records import Case
 
 
 class MpiCudaBackend(MpiBackend):

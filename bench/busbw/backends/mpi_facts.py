@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from busbw import compiled
 from busbw.backends.mpi_native import MPI, function, scopes
-from busbw.records import JSON
+from busbw.runs.records import JSON
 
 THREADS = {
     "single": MPI.THREAD_SINGLE,

@@ -18,7 +18,7 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import JSON, Case
+from busbw.runs.records import JSON, Case
 
 _WAITED_FOR_BY_THE_HOST = {"barrier"}
 """ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""

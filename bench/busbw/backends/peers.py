@@ -13,7 +13,7 @@ import torch
 from busbw.cuda import CudaDevice, uuid_at
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case, Record
+from busbw.runs.records import Case, Record
 
 _THROUGH_THE_HOST, _BY_THE_DRIVER = "peer_copy_staged", "peer_copy_driver"
 

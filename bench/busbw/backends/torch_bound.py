@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
-from busbw.records import Case
+from busbw.runs.records import Case
 
 REDUCTIONS = {
     "sum": dist.ReduceOp.SUM,

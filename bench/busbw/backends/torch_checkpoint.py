@@ -19,7 +19,7 @@ from busbw.backends.local.files import FULL, MAKE_ROOM
 from busbw.backends.side_channel import first_line
 from busbw.backends.torch_bound import Bound
 from busbw.errors import BackendError
-from busbw.records import Case
+from busbw.runs.records import Case
 
 _POSTED = ("isolated", "overlap")
 

@@ -27,7 +27,7 @@ from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
-from busbw.records import Case
+from busbw.runs.records import Case
 
 _BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
 """Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""

@@ -6,7 +6,6 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from busbw import store
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
@@ -14,8 +13,9 @@ from busbw.launch import meeting, promises
 from busbw.launch.base import LauncherRow, Result, Settings
 from busbw.launch.endings import ending_below
 from busbw.launch.opening import refuse_impossible
-from busbw.plan import Plan, Timing, told_as_options
-from busbw.resume import plan_of, refuse_another_world
+from busbw.runs import store
+from busbw.runs.plan import Plan, Timing, told_as_options
+from busbw.runs.resume import plan_of, refuse_another_world
 
 
 def _join(plan: Plan, row: BackendRow, settings: Settings) -> Result:

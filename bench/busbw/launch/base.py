@@ -8,15 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw import store
 from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
 from busbw.launch.endings import Ending
 from busbw.launch.meeting import Meeting
 from busbw.launch.promises import Promise, Seat, found_in, size_in
-from busbw.packing import pack
-from busbw.plan import Plan
-from busbw.records import Ended, EndStatus, Failed
+from busbw.runs import store
+from busbw.runs.compress import pack
+from busbw.runs.plan import Plan
+from busbw.runs.records import Ended, EndStatus, Failed
 
 _PR_SET_PDEATHSIG = 1
 

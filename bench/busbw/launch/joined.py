@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from busbw.backends.base import BackendRow, World
-from busbw.causes import cause_of
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
@@ -19,8 +18,9 @@ from busbw.launch.meeting import Meeting, Order
 from busbw.launch.opening import Opened, opened
 from busbw.launch.promises import Seat
 from busbw.listeners import Listener, Several, Silent
-from busbw.plan import Plan
-from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.runs.causes import cause_of
+from busbw.runs.plan import Plan
+from busbw.runs.records import Case, Failed, Measurement, Skipped
 from busbw.storage_facts import files_folder, remove_files
 from busbw.worker import Job, Outcome, run
 

@@ -20,7 +20,6 @@ from types import FrameType
 
 from busbw import errors
 from busbw.backends.base import BackendRow, World
-from busbw.causes import cause_of
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
@@ -28,8 +27,9 @@ from busbw.launch.mpiexec import Door, close_behind, opened_doors
 from busbw.launch.opening import Opened, opened
 from busbw.launch.promises import default_ranks
 from busbw.listeners import Several, Silent, in_words
-from busbw.plan import Plan
-from busbw.records import Case, Failed, Measurement, Skipped
+from busbw.runs.causes import cause_of
+from busbw.runs.plan import Plan
+from busbw.runs.records import Case, Failed, Measurement, Skipped
 from busbw.segments import LATE, remove_segments
 from busbw.worker import Job, Outcome, run
 

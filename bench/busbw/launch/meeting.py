@@ -20,9 +20,9 @@ from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
 from busbw.launch.promises import Seat, port_in, promised
 from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_for
-from busbw.plan import Plan
-from busbw.records import Record
-from busbw.resume import Remaining
+from busbw.runs.plan import Plan
+from busbw.runs.records import Record
+from busbw.runs.resume import Remaining
 from busbw.signing import key_of, new_secret, printable, secret_in, signed, verified
 
 if TYPE_CHECKING:

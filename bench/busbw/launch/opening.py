@@ -8,21 +8,22 @@ from pathlib import Path
 
 import psutil
 
-from busbw import environment, store
+from busbw import environment
 from busbw.backends import backend_named
-from busbw.cases import expand
-from busbw.claim import Claim
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.groups import split_world
 from busbw.ops.storage import Way
-from busbw.packing import pack, unpack
-from busbw.plan import Plan
-from busbw.records import DTYPE_BYTES, EndStatus, Failed
 from busbw.refusals import Place
-from busbw.resume import Lack, Remaining, lack_of
+from busbw.runs import store
+from busbw.runs.cases import expand
+from busbw.runs.compress import pack, unpack
+from busbw.runs.lock import Claim
+from busbw.runs.plan import Plan
+from busbw.runs.records import DTYPE_BYTES, EndStatus, Failed
+from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.storage_facts import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
 

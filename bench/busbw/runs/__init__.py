@@ -1,1 +1,1 @@
-"""What is to be measured, and what was: plans, cases, placements, records, run folders."""
+"""Runs: plans, cases, placements, records, and the run folder with its lock and its resumption."""

@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 
-from busbw import cases, listing, store, units
+from busbw import listing, units
 from busbw.backends import backend_named
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
+from busbw.runs import cases, store
 from busbw.slurm import overview, planned, queue, steps
 from busbw.slurm.follow import Follower
 from busbw.slurm.planned import Order

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from busbw.errors import LaunchError, StoreError
+from busbw.runs.store import SAMPLES_FILE
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobRuns, Standing, standing_of
-from busbw.store import SAMPLES_FILE
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
 """Between two questions: a controller has others to answer, too. But ``sbatch --wait``, which asks ever less often,

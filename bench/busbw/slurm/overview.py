@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from busbw import store
 from busbw.errors import LaunchError, StoreError
-from busbw.records import JSON
+from busbw.runs import store
+from busbw.runs.records import JSON
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
 from busbw.slurm.runs import JobRuns, Stay, jobs_of, standing_of

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw import cases, plan, resume, store
 from busbw.backends import backend_named
 from busbw.backends.mpi_probe import vendor_of_library
 from busbw.errors import LaunchError, UsageError
 from busbw.ops import limits
-from busbw.plan import Plan
-from busbw.records import Run
+from busbw.runs import cases, plan, resume, store
+from busbw.runs.plan import Plan
+from busbw.runs.records import Run
 from busbw.slurm.script import Setting
 
 MPI_OF = {"MPICH": "pmi2", "Intel MPI": "pmi2", "Open MPI": "pmix"}

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 
-from busbw import store
 from busbw.errors import StoreError
-from busbw.outline import outline
-from busbw.placement import mappings
-from busbw.progress import progress_of
-from busbw.records import JSON, Run
+from busbw.runs import store
+from busbw.runs.outline import outline
+from busbw.runs.placement import mappings
+from busbw.runs.progress import progress_of
+from busbw.runs.records import JSON, Run
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"

@@ -10,8 +10,8 @@ from busbw.backends.base import Backend
 from busbw.errors import BusbwError
 from busbw.measure import measure
 from busbw.ops import OPS, traffic
-from busbw.plan import Timing
-from busbw.records import Case, Failed, Measurement
+from busbw.runs.plan import Timing
+from busbw.runs.records import Case, Failed, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
 from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld

@@ -23,8 +23,8 @@ from busbw.errors import BackendError, BusbwError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
-from busbw.plan import Timing
-from busbw.records import Case
+from busbw.runs.plan import Timing
+from busbw.runs.records import Case
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.meanings import MEANINGS, Exchange
 from busbw.testing.meeting import Meeting

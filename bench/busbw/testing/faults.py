@@ -17,7 +17,7 @@ from busbw.devices import DeviceConditions
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.records import Case
+from busbw.runs.records import Case
 
 
 class WrappingBackend:

@@ -12,11 +12,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from busbw import __version__, store
+from busbw import __version__
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
-from busbw.placement import Seat, distance, seats_of
-from busbw.records import (
+from busbw.runs import store
+from busbw.runs.placement import Seat, distance, seats_of
+from busbw.runs.records import (
     JSON,
     QUANTILES,
     SCHEMA,

@@ -15,8 +15,8 @@ from busbw.backends.base import Backend
 from busbw.measure import measure
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Round
-from busbw.records import JSON, Case, Failed, Measurement
 from busbw.reduction import Seen, Taken, reduce_batch
+from busbw.runs.records import JSON, Case, Failed, Measurement
 from busbw.sampling import Bench
 
 _CLOCKS: list[Bench] = []

@@ -15,7 +15,7 @@ from busbw import backends, cli
 from busbw.backends.base import Backend
 from busbw.ops import OPS
 from busbw.ops.data import TORCH_DTYPES
-from busbw.records import DTYPE_BYTES, REDOPS, Case
+from busbw.runs.records import DTYPE_BYTES, REDOPS, Case
 from busbw.testing.faults import wrapped
 
 _LATE_SECONDS = 0.05

@@ -13,13 +13,13 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from busbw import store
 from busbw.backends.base import BackendRow, Vector, World
 from busbw.backends.torch_dist import TorchBackend
 from busbw.launch.base import finish_well
 from busbw.listeners import Silent
 from busbw.ops.groups import Ranks
-from busbw.plan import read_plan
+from busbw.runs import store
+from busbw.runs.plan import read_plan
 from busbw.worker import Job, run
 
 

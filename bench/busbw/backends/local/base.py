@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
 from busbw.devices import Device
-from busbw.records import Case
+from busbw.runs.records import Case
 
 if TYPE_CHECKING:
     import torch

@@ -19,7 +19,7 @@ from busbw.errors import BackendError
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
 from busbw.ops.data import EXACT_UP_TO
 from busbw.ops.threads import threads_of
-from busbw.records import Case
+from busbw.runs.records import Case
 
 _SEED = 5
 _LARGEST_OPERAND = 126

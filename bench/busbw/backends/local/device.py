@@ -20,7 +20,7 @@ from busbw.errors import BackendError
 from busbw.ops.base import Span
 from busbw.ops.data import count_wrong, fill, pattern, poison
 from busbw.ops.numa_nodes import node_of
-from busbw.records import Case
+from busbw.runs.records import Case
 
 PINNED = "pinned"
 _SEED = 2

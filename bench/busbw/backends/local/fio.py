@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from busbw.ops.storage import Access
-from busbw.records import CrossCheck
+from busbw.runs.records import CrossCheck
 
 
 def command(fio: str, file: str, size_bytes: int, access: Access, *, writes: bool) -> tuple[str, ...] | None:

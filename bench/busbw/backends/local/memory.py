@@ -24,7 +24,7 @@ from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
 from busbw.ops.numa_nodes import node_of
 from busbw.ops.threads import threads_of
-from busbw.records import DTYPE_BYTES, Case
+from busbw.runs.records import DTYPE_BYTES, Case
 
 _KERNEL_DTYPES = ("float32", "float64")
 _SCRIBBLE = -1.0

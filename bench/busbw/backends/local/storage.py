@@ -12,7 +12,7 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
 from busbw.errors import BackendError
 from busbw.ops.storage import access_of
-from busbw.records import Case, CrossCheck
+from busbw.runs.records import Case, CrossCheck
 
 _NOISE_BYTES = 1 << 20
 _NOISE_SEED = 5

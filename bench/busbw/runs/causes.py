@@ -4,7 +4,7 @@ import errno
 import os
 
 from busbw.errors import ClockError, LaunchError, RankFailure, StoreError
-from busbw.records import FailureCause
+from busbw.runs.records import FailureCause
 
 WRONG_DATA = "wrong data"
 """How the error of a case begins whose data are wrong."""

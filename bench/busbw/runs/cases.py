@@ -15,8 +15,8 @@ from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import on_node, takes_nodes
 from busbw.ops.storage import Way
 from busbw.ops.threads import as_variant, parse_threads
-from busbw.plan import PlacementChoice, Plan, Sweep
-from busbw.records import DTYPE_BYTES, Case, Mode
+from busbw.runs.plan import PlacementChoice, Plan, Sweep
+from busbw.runs.records import DTYPE_BYTES, Case, Mode
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""

@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from busbw.outline import Outline, outline_of
-from busbw.records import Case
-from busbw.store import StoredRun
+from busbw.runs.outline import Outline, outline_of
+from busbw.runs.records import Case
+from busbw.runs.store import StoredRun
 
 CaseBlock = tuple[Case, int]
 """A block of a case, by its number."""

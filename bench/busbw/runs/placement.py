@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TypeVar
 
-from busbw.records import JSON
+from busbw.runs.records import JSON
 from busbw.units import number_list, numbers_in
 
 Kind = TypeVar("Kind", int, str)

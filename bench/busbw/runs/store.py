@@ -21,9 +21,21 @@ from typing import Self
 
 import msgspec
 
-from busbw import files, soundness
 from busbw.errors import DamagedRun, NewerSchema, StoreError
-from busbw.records import JSON, SCHEMA, Case, Ended, Failed, GroupSamples, LaunchStarted, Measurement, Row, Run, Skipped
+from busbw.runs import files, soundness
+from busbw.runs.records import (
+    JSON,
+    SCHEMA,
+    Case,
+    Ended,
+    Failed,
+    GroupSamples,
+    LaunchStarted,
+    Measurement,
+    Row,
+    Run,
+    Skipped,
+)
 
 RUN_FILE = "run.json"
 SAMPLES_FILE = "samples.jsonl"

@@ -12,9 +12,9 @@ import shutil
 import zlib
 from pathlib import Path
 
-from busbw import files
 from busbw.errors import StoreError
-from busbw.store import PACKED_FILE, SAMPLES_FILE
+from busbw.runs import files
+from busbw.runs.store import PACKED_FILE, SAMPLES_FILE
 
 PACK_BYTES = 32 << 20
 """Samples that take less are left as they are: to be read by eye and with grep."""

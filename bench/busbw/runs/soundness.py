@@ -7,10 +7,10 @@ run meets a number that contradicts another one. The first flaw is told, in word
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from busbw.facts import flaw_of_facts
 from busbw.ops import limits
 from busbw.ops.factors import bus_factor
-from busbw.records import (
+from busbw.runs.facts import flaw_of_facts
+from busbw.runs.records import (
     JSON,
     QUANTILES,
     Case,

@@ -6,14 +6,15 @@ from pathlib import Path
 
 import msgspec
 
-from busbw import __version__, store
+from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
-from busbw.placement import binding, seats_of, variables_of
-from busbw.plan import Plan, told_as_options
-from busbw.progress import CaseBlock, progress_of
-from busbw.records import JSON, SCHEMA, Case, Run
-from busbw.store import StoredRun
+from busbw.runs import store
+from busbw.runs.placement import binding, seats_of, variables_of
+from busbw.runs.plan import Plan, told_as_options
+from busbw.runs.progress import CaseBlock, progress_of
+from busbw.runs.records import JSON, SCHEMA, Case, Run
+from busbw.runs.store import StoredRun
 
 Block = tuple[int, int]
 """A block that is to be measured: place of its case in ``Run.cases``, number of the block."""

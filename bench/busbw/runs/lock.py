@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from busbw.errors import StoreError
-from busbw.store import SAMPLES_FILE
+from busbw.runs.store import SAMPLES_FILE
 
 _HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
 """What another holder looks like; a file system without locks answers something else."""

@@ -19,7 +19,7 @@ from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
-from busbw.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
+from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
 
 _MANY_CORES = 1 << 10
 
@@ -242,7 +242,7 @@ def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> N
 
 def suites() -> dict[str, str]:
     """Names of the shipped suites → their TOML text."""
-    folder = resources.files("busbw") / "suites"
+    folder = resources.files("busbw.runs") / "suites"
     found = {entry.name.removesuffix(".toml"): entry for entry in folder.iterdir() if entry.name.endswith(".toml")}
     return {name: found[name].read_text(encoding="utf-8") for name in sorted(found)}
 

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import msgspec
 
-from busbw import soundness, store
 from busbw.errors import DamagedRun
-from busbw.records import JSON, TRANSIENT, Case, Ended, LaunchStarted, Measurement
+from busbw.runs import soundness, store
+from busbw.runs.records import JSON, TRANSIENT, Case, Ended, LaunchStarted, Measurement
 
 
 @dataclass(frozen=True, slots=True)
