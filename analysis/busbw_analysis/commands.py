@@ -9,11 +9,11 @@ from typing import TypeVar, get_args
 
 import click
 
-from busbw.catalogue import VARIABLE, Catalogue, catalogue
 from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.records import JSON
+from busbw.system.catalog import VARIABLE, Catalogue, catalogue
 from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, report_json, tables
 from busbw_analysis.columns import Row
 from busbw_analysis.compare import FAILURES

@@ -10,8 +10,8 @@ from typing import Literal
 
 import numpy as np
 
-from busbw.catalogue import Catalogue, Peak
-from busbw.levels import Level, picture
+from busbw.system.catalog import Catalogue, Peak
+from busbw.system.detect import Level, picture
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import PairMatrix

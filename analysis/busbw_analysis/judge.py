@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
-from busbw.catalogue import Catalogue, catalogue
+from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.distances import PairSplit, splits_of
 from busbw_analysis.hierarchy import Rung, hierarchy
 from busbw_analysis.lateness import GroupLateness, lateness_of

@@ -8,8 +8,8 @@ Rooflines", https://jax-ml.github.io/scaling-book/roofline/).
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from busbw.catalogue import Catalogue
 from busbw.runs.records import DTYPE_BYTES
+from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.paths import gpu_links, host_network

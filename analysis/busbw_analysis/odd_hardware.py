@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from busbw.catalogue import Catalogue
-from busbw.levels import picture
+from busbw.system.catalog import Catalogue
+from busbw.system.detect import picture
 from busbw_analysis.load import Dataset
 from busbw_analysis.remarks import Remark
 

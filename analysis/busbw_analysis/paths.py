@@ -7,10 +7,10 @@ reason, in words, why none is known.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from busbw.catalogue import Catalogue, Gpu, Peak
-from busbw.levels import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
-from busbw.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.runs.records import JSON
+from busbw.system.catalog import Catalogue, Gpu, Peak
+from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
+from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.units import format_rate
 from busbw_analysis.load import Dataset, fact
 from busbw_analysis.transports import Choice, Transport, transport_of

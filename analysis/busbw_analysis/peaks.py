@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.catalogue import Catalogue, Peak
-from busbw.levels import dram_of, drive_of
+from busbw.system.catalog import Catalogue, Peak
+from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
 from busbw_analysis.load import Dataset, rank_list
 from busbw_analysis.paths import gpu_links, gpu_memory, host_links, host_network

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw.catalogue import Catalogue
+from busbw.system.catalog import Catalogue
 from busbw.units import format_rate
 from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import PairMatrix

@@ -11,9 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from busbw.catalogue import Catalogue, Peak
-from busbw.levels import dram_of
 from busbw.runs.records import DTYPE_BYTES, Case
+from busbw.system.catalog import Catalogue, Peak
+from busbw.system.detect import dram_of
 from busbw.units import format_size
 from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve, shown, who

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from busbw.networks import rdma_ports
 from busbw.runs.records import JSON
+from busbw.system.networks import rdma_ports
 from busbw_analysis.load import fact
 
 _NOT_TOLD = "not told by the library"

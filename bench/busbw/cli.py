@@ -351,13 +351,14 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
 def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw import environment, launch, units  # noqa: PLC0415
+    from busbw import launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.opening import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
     from busbw.refusals import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415
+    from busbw.system import environment  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)

@@ -14,9 +14,9 @@ import numpy as np
 import psutil
 
 from busbw.backends.base import Backend
-from busbw.devices import DeviceConditions, reasons_in_words
 from busbw.loops import switches
 from busbw.runs.records import GpuConditions, HostConditions
+from busbw.system.device import DeviceConditions, reasons_in_words
 
 _LEAST_CPU_SECONDS = 0.5
 """The kernel counts CPU time in ticks of 10 ms: shares of less CPU time than this would be made of ticks."""

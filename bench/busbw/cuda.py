@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from busbw.devices import DeviceConditions, Mark
 from busbw.errors import BackendError
-from busbw.nvml import nvml_of, uuid_of
+from busbw.system.device import DeviceConditions, Mark
+from busbw.system.nvml import nvml_of, uuid_of
 
 _CACHES_TO_FLUSH = 2
 _LEAST_CACHE_BYTES = 32 << 20

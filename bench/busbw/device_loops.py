@@ -15,9 +15,9 @@ from busbw import loops
 from busbw.backends.base import Backend, Call, Post
 from busbw.clock import Clock
 from busbw.compiled import Row
-from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.loops import Loop, Overlapped, Samples, switches
+from busbw.system.device import Device
 from busbw.work import Work
 
 _FIRST_HOLD_NS = 1_000_000

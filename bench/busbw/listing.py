@@ -4,21 +4,21 @@ import os
 from dataclasses import replace
 from pathlib import Path
 
-from busbw import environment
 from busbw.backends import BACKENDS, backend_named
-from busbw.catalogue import Catalogue, catalogue
 from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.escape import plain_text
 from busbw.launch import LAUNCHERS, launcher_here
 from busbw.launch.promises import lone_step
-from busbw.levels import Level, Picture, picture
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store
 from busbw.runs.outline import outline
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON
+from busbw.system import environment
+from busbw.system.catalog import Catalogue, catalogue
+from busbw.system.detect import Level, Picture, picture
 from busbw.units import format_rate, number_list
 
 Row = dict[str, JSON]

@@ -7,11 +7,12 @@ from pathlib import Path
 import click
 import msgspec
 
-from busbw import environment, listing
-from busbw.catalogue import VARIABLE, Catalogue, Gpu, Rate, catalogue
+from busbw import listing
 from busbw.escape import echo, plain_text
-from busbw.levels import picture
 from busbw.runs.records import JSON
+from busbw.system import environment
+from busbw.system.catalog import VARIABLE, Catalogue, Gpu, Rate, catalogue
+from busbw.system.detect import picture
 from busbw.units import format_rate
 
 peaks_option = click.option(

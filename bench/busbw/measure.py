@@ -17,7 +17,6 @@ import numpy as np
 from busbw.backends.base import Backend, Call, Operation
 from busbw.compiled import row_of
 from busbw.conditions import Watch
-from busbw.environment import last_level_cache_bytes
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
@@ -28,6 +27,7 @@ from busbw.runs.causes import WRONG_DATA, cause_of
 from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, least_good
 from busbw.runs.store import utc_now
 from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
+from busbw.system.environment import last_level_cache_bytes
 
 if TYPE_CHECKING:
     import torch

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import msgspec
 
-from busbw import environment, launch
+from busbw import launch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend, BackendRow
 from busbw.errors import UsageError
 from busbw.launch.base import Settings
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.system import environment
 from busbw.testing.faults import CorruptingBackend, DelayingBackend, wrapped
 
 DELAY_SECONDS = 0.002

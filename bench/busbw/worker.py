@@ -12,10 +12,8 @@ from pathlib import Path
 import numpy as np
 
 import busbw
-from busbw import environment
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.clock import Clock, HostClock, read_cost_ns
-from busbw.cluster_facts import rank_facts
 from busbw.compiled import nothing, row_of
 from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
@@ -30,9 +28,11 @@ from busbw.runs.plan import Plan
 from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.runs.resume import Remaining, carry_on, lacking
 from busbw.sampling import Bench
-from busbw.storage_facts import cautions as cautions_of_storage
-from busbw.storage_facts import files_folder, obstacle, remove_files, storage_facts, way_of_all
 from busbw.synchronise import CommonClock, compare_all
+from busbw.system import environment
+from busbw.system.slurm_topology import rank_facts
+from busbw.system.storage import cautions as cautions_of_storage
+from busbw.system.storage import files_folder, obstacle, remove_files, storage_facts, way_of_all
 
 _EMPTY_ROW = 100
 """Calls in a row, for the harness's own cost of one of many."""

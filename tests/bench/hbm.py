@@ -23,12 +23,12 @@ import torch.distributed as dist
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.clock import HostClock
-from busbw.devices import Device
 from busbw.measure import measure
 from busbw.runs.plan import Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
+from busbw.system.device import Device
 from busbw.units import format_rate, format_size
 
 SIZES = (64 << 20, 256 << 20, 1 << 30)

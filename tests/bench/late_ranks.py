@@ -12,13 +12,13 @@ from pathlib import Path
 
 import torch
 
-from busbw import environment
 from busbw.backends import backend_named
 from busbw.backends.base import Backend
 from busbw.launch.base import Settings
 from busbw.launch.local import run_local
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
+from busbw.system import environment
 from busbw.testing.faults import DelayingBackend, wrapped
 from busbw_analysis.lateness import RankLateness, lateness_of
 from busbw_analysis.load import load

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 from worlds import in_world
 
-from busbw import environment, loops, sampling
+from busbw import loops, sampling
 from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.backends.base import Vector
@@ -28,6 +28,7 @@ from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
+from busbw.system import environment
 from busbw.units import format_size
 
 OPS_TIMED = ("all_reduce", "all_gather", "ping_pong")

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from worlds import TIMEOUT_SECONDS, in_world
 
-from busbw import environment, loops, pacing, sampling
+from busbw import loops, pacing, sampling
 from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.launch.local import launch_ranks
@@ -29,6 +29,7 @@ from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case, Measurement, Mode
+from busbw.system import environment
 from busbw.units import format_size
 from busbw.worker import Job
 

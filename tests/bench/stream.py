@@ -18,17 +18,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from busbw import environment
 from busbw.backends.local import LOCAL, kernels
 from busbw.backends.local.base import Bound
 from busbw.backends.local.team import cores_in_order
-from busbw.cluster_facts import allowed_cores
 from busbw.compiled import row_of
 from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.data import TORCH_DTYPES, fill, pattern
 from busbw.ops.threads import as_variant, parse_threads
 from busbw.runs.records import Case
+from busbw.system import environment
+from busbw.system.slurm_topology import allowed_cores
 from busbw.units import format_size
 
 OPS_TIMED = ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_copy")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from busbw.devices import Device
+    from busbw.system.device import Device
 
 TIMING = Timing(
     blocks=1,

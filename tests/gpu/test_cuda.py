@@ -11,11 +11,11 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.devices import Device
 from busbw.ops import OPS
 from busbw.refusals import Place, refusal
 from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
+from busbw.system.device import Device
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from busbw import environment
-from busbw.catalogue import catalogue
-from busbw.levels import gpus_of, picture
-from busbw.nvml import gpus_by_address
+from busbw.system import environment
+from busbw.system.catalog import catalogue
+from busbw.system.detect import gpus_of, picture
+from busbw.system.nvml import gpus_by_address
 
 MISSING = None if torch.cuda.is_available() else "torch.cuda is not available"
 MISSING = MISSING or (None if gpus_by_address() else "NVML knows no GPU (pip install '.[gpu]')")

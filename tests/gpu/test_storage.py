@@ -12,7 +12,7 @@ from busbw.backends.base import Backend
 from busbw.ops.storage import Access, Way
 from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Measurement, Mode
-from busbw.storage_facts import storage_facts
+from busbw.system.storage import storage_facts
 from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")

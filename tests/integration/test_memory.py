@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from busbw.backends.local import kernels
-from busbw.environment import usable_cores
 from busbw.ops.copies import COPIES
+from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

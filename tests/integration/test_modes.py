@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw.environment import usable_cores
+from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

@@ -11,9 +11,9 @@ import pytest
 
 from busbw import compiled
 from busbw.backends import BACKENDS
-from busbw.environment import usable_cores
 from busbw.ops import OPS
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Failed
+from busbw.system.environment import usable_cores
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands, Finished

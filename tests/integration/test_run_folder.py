@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 import msgspec
 import pytest
 
-from busbw import environment
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan
 from busbw.runs.records import SCHEMA, Ended, LaunchStarted, Measurement, Skipped
-from busbw.variables import VARIABLES
+from busbw.system import environment
+from busbw.system.env_vars import VARIABLES
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

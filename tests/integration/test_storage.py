@@ -14,7 +14,7 @@ import pytest
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
-from busbw.storage_facts import PREFIX
+from busbw.system.storage import PREFIX
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands

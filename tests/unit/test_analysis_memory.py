@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from busbw.catalogue import catalogue
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
+from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.hierarchy import Rung

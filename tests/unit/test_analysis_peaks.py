@@ -2,9 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from busbw.catalogue import Catalogue, catalogue
 from busbw.ops import OPS
 from busbw.runs.records import JSON, Case
+from busbw.system.catalog import Catalogue, catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.units import format_rate
 from busbw_analysis.judge import judge

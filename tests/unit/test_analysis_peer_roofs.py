@@ -2,9 +2,9 @@
 
 import pytest
 
-from busbw.catalogue import catalogue
 from busbw.console import lines
 from busbw.runs.records import JSON
+from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.load import pool

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 import pytest
 
-from busbw.catalogue import catalogue
 from busbw.ops import OPS
 from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
+from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.judge import Judgement, judge

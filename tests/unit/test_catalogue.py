@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from busbw.catalogue import PLAUSIBLE, VARIABLE, Catalogue, Gpu, Rate, catalogue, own_file, parse
 from busbw.errors import UsageError
+from busbw.system.catalog import PLAUSIBLE, VARIABLE, Catalogue, Gpu, Rate, catalogue, own_file, parse
 
 
 @pytest.fixture(scope="module")

@@ -17,15 +17,15 @@ from busbw.backends.base import World
 from busbw.backends.local import device as device_copies
 from busbw.clock import HostClock
 from busbw.cuda import CudaDevice, CudaMark
-from busbw.devices import DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.measure import measure
-from busbw.nvml import Nvml
 from busbw.ops import OPS
 from busbw.refusals import Place, refusal
 from busbw.runs.records import Measurement, Mode
 from busbw.sampling import Bench
 from busbw.synchronise import CommonClock
+from busbw.system.device import DeviceConditions
+from busbw.system.nvml import Nvml
 from busbw.testing.devices import FakeMark
 from busbw.testing.fakes import QUICK
 from busbw.testing.synthetic import case

@@ -14,7 +14,6 @@ from busbw.backends.local import LOCAL, device
 from busbw.backends.local.base import Bound
 from busbw.backends.peers import View, heard, name_of, why_no_pairs
 from busbw.cuda import CudaDevice
-from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.measure import rounds_of
 from busbw.ops import OPS
@@ -22,6 +21,7 @@ from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Failed, Measurement, Mode
+from busbw.system.device import Device
 from busbw.testing.blocks import measure_everywhere
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script

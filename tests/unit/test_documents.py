@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw.catalogue import DTYPES, Gpu, Kind, Rate, parse
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, parse_plan, read_suite, suites
 from busbw.runs.records import (
@@ -30,6 +29,7 @@ from busbw.runs.records import (
     Sync,
     TimedBy,
 )
+from busbw.system.catalog import DTYPES, Gpu, Kind, Rate, parse
 from busbw_analysis.compare import band_of
 from busbw_analysis.comparison import fewest_launches
 

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from busbw import environment
 from busbw.runs.records import JSON
 from busbw.synchronise import CommonClock
+from busbw.system import environment
 from busbw.testing.fakes import FakeWorld
 
 

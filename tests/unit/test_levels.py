@@ -8,14 +8,15 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from busbw import environment, levels, listing, networks
-from busbw.catalogue import Catalogue, Peak, catalogue
-from busbw.levels import Level, Picture, picture
-from busbw.memory_modules import memory_facts
-from busbw.nvml import gpus_by_address
-from busbw.pci import affinity
-from busbw.rdma import driver_of, ports
+from busbw import listing
 from busbw.runs.records import JSON
+from busbw.system import detect, environment, networks
+from busbw.system.catalog import Catalogue, Peak, catalogue
+from busbw.system.detect import Level, Picture, picture
+from busbw.system.dimms import memory_facts
+from busbw.system.nvml import gpus_by_address
+from busbw.system.pci import affinity
+from busbw.system.rdma import driver_of, ports
 
 LaidOut = Callable[[str], Path]
 MACHINES = Path(__file__).parents[1] / "data/machines"
@@ -157,14 +158,14 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     seen = picture(facts, rows)
     assert nominal(seen, "NVLink") == 6 * 25e9
     assert nominal(seen, "PCIe") == pytest.approx(15.75e9, rel=1e-3), "speeds of an older kernel"
-    first, second = levels.gpus_of(facts)
+    first, second = detect.gpus_of(facts)
     assert first["nvlink"]["peers"] == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
     for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
-        peak = levels.nvlink_of(first, rows, peers)
+        peak = detect.nvlink_of(first, rows, peers)
         assert isinstance(peak, Peak)
         assert peak.nominal == links * 25e9
-    assert levels.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 NVLinks leads to them"
-    assert isinstance(levels.nvlink_of(second, rows, ["0000:86:00.0"]), Peak)
+    assert detect.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 NVLinks leads to them"
+    assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), Peak)
     assert seen.findings == ()
 
 
@@ -248,7 +249,7 @@ def test_lanes_that_cannot_be_are_not_told(facts_of: Facts, rows: Catalogue, tol
 
 def test_an_unknown_gpu_has_no_number_and_says_what_to_do(facts_of: Facts, rows: Catalogue) -> None:
     facts = facts_of("h200")
-    levels.gpus_of(facts)[0]["name"] = "NVIDIA Fast 9000"
+    detect.gpus_of(facts)[0]["name"] = "NVIDIA Fast 9000"
     seen = picture(facts, rows)
     assert at(seen, "HBM") == Level("HBM", "GPU 0", None, "no row for 'NVIDIA Fast 9000'; add one to your peaks file")
     assert nominal(seen, "NVLink") == 450e9, "NVML tells the generation and the number of links of any GPU"
@@ -281,7 +282,7 @@ def test_the_gpu_of_a_superchip_reaches_the_host_past_pcie(
             told.write_text("1\n", encoding="utf-8")
 
     facts = facts_of("h200", change=narrow)
-    levels.gpus_of(facts)[0]["name"] = name
+    detect.gpus_of(facts)[0]["name"] = name
     seen = picture(facts, rows)
     assert nominal(seen, "C2C") == rate
     assert at(seen, "C2C").why == row
@@ -514,7 +515,7 @@ def test_modules_that_the_firmware_lists(
     assert (told["kind"], told["megatransfers"], told["channels"]) == (kind, speed, channels)
     assert told["told_by"] == "SMBIOS"
     assert told["untold"] == []
-    peak = levels.dram_of({"memory_modules": told}, rows)
+    peak = detect.dram_of({"memory_modules": told}, rows)
     assert isinstance(peak, Peak)
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
     assert peak.direction == "reads and writes together"
@@ -523,7 +524,7 @@ def test_modules_that_the_firmware_lists(
 @pytest.mark.parametrize(("speed", "counted"), [(1867, 1866), (2134, 2133), (2667, 2666), (2934, 2933)])
 def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
     told: dict[str, JSON] = {"kind": "DDR4", "megatransfers": speed, "channels": 2}
-    peak = levels.dram_of({"memory_modules": told}, rows)
+    peak = detect.dram_of({"memory_modules": told}, rows)
     assert isinstance(peak, Peak)
     assert peak.nominal == pytest.approx(2 * counted * 8e6)
 
@@ -531,14 +532,14 @@ def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed
 @pytest.mark.parametrize("speed", [4400, 4800, 5200, 5600, 6000, 6400, 8800])
 def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
     told: dict[str, JSON] = {"kind": "DDR5", "megatransfers": speed, "channels": 12}
-    peak = levels.dram_of({"memory_modules": told}, rows)
+    peak = detect.dram_of({"memory_modules": told}, rows)
     assert isinstance(peak, Peak)
     assert peak.nominal == pytest.approx(12 * speed * 8e6)
 
 
 def test_channels_of_unknown_width_give_no_number(rows: Catalogue) -> None:
     told: dict[str, JSON] = {"kind": "LPDDR5", "megatransfers": 6400, "channels": 1}
-    assert levels.dram_of({"memory_modules": told}, rows) == (
+    assert detect.dram_of({"memory_modules": told}, rows) == (
         "no row for LPDDR5-6400 of kind ddr; how wide their channels are differs from machine to machine; add one to "
         "your peaks file"
     )
@@ -548,7 +549,7 @@ def test_modules_whose_channels_have_no_name_give_no_number(tmp_path: Path, rows
     told = memory_facts(table(tmp_path, module("A1", "Not Specified", 16384, DDR4, 3200)))
     assert (told["modules"], told["megatransfers"], told["channels"]) == (1, 3200, None)
     assert told["untold"] == ["memory channels: neither the firmware nor the kernel (EDAC) names them"]
-    assert levels.dram_of({"memory_modules": told}, rows) == "not told of its modules: channels"
+    assert detect.dram_of({"memory_modules": told}, rows) == "not told of its modules: channels"
 
 
 def test_channels_come_from_the_kernel_where_the_firmware_does_not_name_them(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from busbw import environment, listing
+from busbw import listing
 from busbw.backends import BACKENDS
 from busbw.errors import ClockError
 from busbw.launch import LAUNCHERS
 from busbw.ops import OPS
 from busbw.runs import plan
 from busbw.runs.records import JSON, LaunchStarted
+from busbw.system import environment
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import environment
-from busbw.catalogue import VARIABLE
 from busbw.cli import main
 from busbw.runs.records import JSON
+from busbw.system import environment
+from busbw.system.catalog import VARIABLE
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 MINE = """\

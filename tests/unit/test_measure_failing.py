@@ -9,13 +9,13 @@ import torch
 
 from busbw import measure as instrument
 from busbw.backends.base import Backend, Operation
-from busbw.environment import in_blocks
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement
+from busbw.system.environment import in_blocks
 from busbw.testing.blocks import measure_everywhere, measured, noisy
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, WrappingBackend

@@ -9,11 +9,9 @@ from typing import cast
 import pytest
 import torch
 
-from busbw import environment, memory_nodes
 from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
-from busbw.devices import Device
 from busbw.errors import BackendError, UsageError
 from busbw.ops.numa_nodes import node_of, on_node
 from busbw.ops.threads import as_variant, threads_of
@@ -21,6 +19,8 @@ from busbw.refusals import Place, refusal
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case
+from busbw.system import environment, numa
+from busbw.system.device import Device
 from busbw.testing.fakes import FakeWorld
 from busbw.testing.synthetic import case
 
@@ -54,9 +54,9 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
     fake = Kernel()
     monkeypatch.setattr(platform, "system", lambda: "Linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    real_bind, real_release = memory_nodes.bind, memory_nodes.release
-    monkeypatch.setattr(memory_nodes, "bind", lambda address, length, node: real_bind(address, length, node, fake))
-    monkeypatch.setattr(memory_nodes, "release", lambda address, length: real_release(address, length, fake))
+    real_bind, real_release = numa.bind, numa.release
+    monkeypatch.setattr(numa, "bind", lambda address, length, node: real_bind(address, length, node, fake))
+    monkeypatch.setattr(numa, "release", lambda address, length: real_release(address, length, fake))
     return fake
 
 
@@ -65,14 +65,14 @@ def kernel(monkeypatch: pytest.MonkeyPatch) -> Kernel:
 
 @pytest.mark.parametrize("node", [0, 1, 63, 64, 1023])
 def test_whole_pages_are_bound_to_one_node(kernel: Kernel, node: int) -> None:
-    memory_nodes.bind(10 * mmap.PAGESIZE + 8, mmap.PAGESIZE, node)
+    numa.bind(10 * mmap.PAGESIZE + 8, mmap.PAGESIZE, node)
     ((number, address, length, policy, nodes, flags),) = kernel.calls
     assert (number, address, length) == (237, 10 * mmap.PAGESIZE, 2 * mmap.PAGESIZE)
     assert (policy, nodes, flags) == (BIND, {node}, MOVE_ALL_OF_THEM)
 
 
 def test_a_release_lets_pages_be_touched_first_again(kernel: Kernel) -> None:
-    memory_nodes.release(0, 5)
+    numa.release(0, 5)
     assert kernel.calls == [(237, 0, mmap.PAGESIZE, DEFAULT, set(), 0)]
 
 
@@ -92,7 +92,7 @@ def test_a_release_gives_the_whole_pages_inside_back() -> None:
     region = mmap.mmap(-1, 8 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = torch.frombuffer(region, dtype=torch.uint8).fill_(7)
     assert resident(array.data_ptr(), len(array)) == 8
-    memory_nodes.release(array.data_ptr() + 8, 6 * mmap.PAGESIZE)
+    numa.release(array.data_ptr() + 8, 6 * mmap.PAGESIZE)
     assert resident(array.data_ptr(), len(array)) == 3, "a neighbour's bytes stay"
     kept = array.view(8, -1)
     assert bool((kept[0] == 7).all())
@@ -106,7 +106,7 @@ def test_a_release_gives_the_whole_pages_inside_back() -> None:
 def test_the_next_buffer_finds_no_page_of_the_last_ones_node(
     monkeypatch: pytest.MonkeyPatch, kib: int, variant: str
 ) -> None:
-    monkeypatch.setattr(memory_nodes, "bind", lambda *_: None)
+    monkeypatch.setattr(numa, "bind", lambda *_: None)
     bound = buffers(case("memory_copy", kib << 10, 1, dtype="float64", variant=variant), 1, 1)
     operation = LOCAL["memory_copy"].bind(bound)
     if operation.prepare is not None:
@@ -122,14 +122,14 @@ def test_the_next_buffer_finds_no_page_of_the_last_ones_node(
 def test_nothing_is_asked_of_a_processor_that_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "machine", lambda: "s390x")
     fake = Kernel()
-    memory_nodes.release(0, 64, fake)
+    numa.release(0, 64, fake)
     assert fake.calls == []
 
 
 def test_what_the_kernel_refuses_is_said(kernel: Kernel) -> None:
     kernel.answer = errno.EIO
     with pytest.raises(BackendError, match="64 B cannot be put on NUMA node 3: Input/output error"):
-        memory_nodes.bind(0, 64, 3)
+        numa.bind(0, 64, 3)
 
 
 @pytest.mark.parametrize(
@@ -142,21 +142,21 @@ def test_other_systems_are_refused_in_words(
     monkeypatch.setattr(platform, "system", lambda: system)
     monkeypatch.setattr(platform, "machine", lambda: machine)
     with pytest.raises(BackendError, match=said):
-        memory_nodes.bind(0, 64, 0)
+        numa.bind(0, 64, 0)
 
 
 def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
     region = mmap.mmap(-1, 8 * mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     array = torch.frombuffer(region, dtype=torch.uint8).fill_(7)
     try:
-        memory_nodes.bind(array.data_ptr(), len(array), 0)
+        numa.bind(array.data_ptr(), len(array), 0)
     except BackendError as error:
         pytest.skip(f"the kernel does not: {error}")
     assert bool((array == 7).all()), "pages that move keep what is in them"
-    memory_nodes.release(array.data_ptr(), len(array))
+    numa.release(array.data_ptr(), len(array))
     assert resident(array.data_ptr(), len(array)) == 0
     with pytest.raises(BackendError, match="cannot be put on NUMA node 1000"):
-        memory_nodes.bind(array.data_ptr(), len(array), 1000)
+        numa.bind(array.data_ptr(), len(array), 1000)
 
 
 # --- as a plan says it -------------------------------------------------------------------------------------------
@@ -277,13 +277,13 @@ def policies(kernel: Kernel, policy: int) -> list[tuple[int, int]]:
 def test_what_was_put_there_is_taken_off_when_the_next_array_cannot_be(
     kernel: Kernel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bind, answers = memory_nodes.bind, iter((0, errno.EIO))
+    bind, answers = numa.bind, iter((0, errno.EIO))
 
     def second_fails(address: int, length: int, node: int) -> None:
         kernel.answer = next(answers)
         bind(address, length, node)
 
-    monkeypatch.setattr(memory_nodes, "bind", second_fails)
+    monkeypatch.setattr(numa, "bind", second_fails)
     one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", variant="node:1")
     with pytest.raises(BackendError, match="cannot be put on NUMA node 1"):
         LOCAL["memory_copy"].bind(buffers(one, 1, 1))

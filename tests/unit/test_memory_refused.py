@@ -7,13 +7,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from busbw import environment
 from busbw.backends.base import World
 from busbw.listeners import Silent
 from busbw.refusals import Place, refusal
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Measurement
+from busbw.system import environment
 from busbw.testing.fakes import QUICK, FakeWorld
 from busbw.testing.synthetic import case
 from busbw.worker import Job, run

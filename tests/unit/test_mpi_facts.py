@@ -9,12 +9,12 @@ import torch
 
 from busbw.backends import BACKENDS, mpi_probe
 from busbw.backends.base import World
-from busbw.cluster_facts import rank_facts
-from busbw.devices import DeviceConditions
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs import placement
 from busbw.runs.records import JSON
+from busbw.system.device import DeviceConditions
+from busbw.system.slurm_topology import rank_facts
 from busbw.testing.synthetic import case
 
 mpi = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)

@@ -15,10 +15,10 @@ from busbw.backends import BACKENDS, torch_calls
 from busbw.backends.base import World
 from busbw.backends.nccl import NcclBackend, place_of, shared_gpu, why_not
 from busbw.cuda import CudaDevice
-from busbw.environment import LIBRARIES
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs.plan import Plan, Sweep
+from busbw.system.environment import LIBRARIES
 from busbw.testing.synthetic import case
 
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"

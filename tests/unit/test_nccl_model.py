@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.catalogue import catalogue
 from busbw.errors import AnalysisError
 from busbw.runs.records import JSON
+from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine as Host
 from busbw.testing.synthetic import case, synthetic_run
 from busbw_analysis.judge import Judgement, judge

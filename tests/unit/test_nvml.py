@@ -5,9 +5,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from busbw.devices import REASONS, DeviceConditions
-from busbw.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
 from busbw.runs.records import GpuConditions, Measurement
+from busbw.system.device import REASONS, DeviceConditions
+from busbw.system.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
 from busbw.testing.blocks import measured
 from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import FakeWorld, Script

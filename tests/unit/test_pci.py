@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from busbw.nvml import Gpu
-from busbw.pci import affinity
 from busbw.runs.records import JSON
+from busbw.system.nvml import Gpu
+from busbw.system.pci import affinity
 
 LaidOut = Callable[[str], Path]
 

@@ -20,7 +20,6 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from busbw import storage_facts
 from busbw.backends import torch_checkpoint
 from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
@@ -31,6 +30,7 @@ from busbw.ops.storage import Access, access_of
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Failed
+from busbw.system import storage
 from busbw.testing.blocks import measure_everywhere, measured
 from busbw.testing.fakes import QUICK, FakeWorld
 from busbw.testing.faults import WrappingBackend
@@ -128,7 +128,7 @@ def test_a_path_is_asked_about_only_where_files_are_made() -> None:
 
 
 def ways_here(folder: Path) -> list[Way]:
-    found = storage_facts.storage_facts(str(folder))["storage"]["way"]
+    found = storage.storage_facts(str(folder))["storage"]["way"]
     return ["direct", "dropped"] if found == "direct" else [found]
 
 
@@ -524,7 +524,7 @@ def test_fio_moves_whole_blocks_alone(tmp_path: Path) -> None:
 def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert fio.measured("/x", 8192, Access(4096, 1, "dropped"), 60.0, writes=False) is None
-    assert storage_facts.storage_facts(str(tmp_path))["storage"]["tools"] == {"fio": None}
+    assert storage.storage_facts(str(tmp_path))["storage"]["tools"] == {"fio": None}
 
 
 @pytest.mark.skipif(shutil.which("fio") is None, reason="fio is not installed")
@@ -547,11 +547,11 @@ def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -
 
 
 def error_at(path: Path) -> str:
-    return str(storage_facts.storage_facts(str(path))["storage"]["error"])
+    return str(storage.storage_facts(str(path))["storage"]["error"])
 
 
 def test_a_folder_is_known_by_its_file_system(tmp_path: Path) -> None:
-    facts = storage_facts.storage_facts(str(tmp_path))["storage"]
+    facts = storage.storage_facts(str(tmp_path))["storage"]
     assert facts["error"] is None
     assert facts["type"]
     assert facts["device"]
@@ -560,7 +560,7 @@ def test_a_folder_is_known_by_its_file_system(tmp_path: Path) -> None:
     assert facts["way"] in {"direct", "dropped", "memory"}
     assert (facts["no_direct"] is None) == (facts["way"] == "direct")
     assert list(tmp_path.iterdir()) == []
-    assert storage_facts.storage_facts(None) == {}
+    assert storage.storage_facts(None) == {}
 
 
 def test_a_path_that_is_not_there_is_told(tmp_path: Path) -> None:
@@ -608,21 +608,21 @@ def test_where_o_direct_is_not_possible_files_are_dropped_and_that_is_said(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuse_direct(monkeypatch, number)
-    monkeypatch.setattr(storage_facts, "_mount", lambda _folder: {"type": "ext4", "device": "/dev/sda"})
-    facts = storage_facts.storage_facts(str(tmp_path))
+    monkeypatch.setattr(storage, "_mount", lambda _folder: {"type": "ext4", "device": "/dev/sda"})
+    facts = storage.storage_facts(str(tmp_path))
     assert facts["storage"]["way"] == "dropped"
     assert facts["storage"]["no_direct"] == f"O_DIRECT is not possible there: {os.strerror(number)}"
-    (caution,) = storage_facts.cautions({"n0": facts})
+    (caution,) = storage.cautions({"n0": facts})
     assert "O_DIRECT is not possible there" in caution
     assert "dropped from the page cache before they are read" in caution
     assert list(tmp_path.iterdir()) == []
 
 
 def test_memory_is_called_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_facts, "_mount", lambda _folder: {"type": "tmpfs", "device": "tmpfs"})
-    facts = storage_facts.storage_facts(str(tmp_path))
+    monkeypatch.setattr(storage, "_mount", lambda _folder: {"type": "tmpfs", "device": "tmpfs"})
+    facts = storage.storage_facts(str(tmp_path))
     assert facts["storage"]["way"] == "memory"
-    (caution,) = storage_facts.cautions({"n0": facts, "n1": facts})
+    (caution,) = storage.cautions({"n0": facts, "n1": facts})
     assert caution.endswith("tmpfs is memory itself; what is written and read there never leaves memory")
 
 
@@ -634,7 +634,7 @@ def rank_of(
 
 
 def obstacle(facts: Sequence[Mapping[str, Any]], op: str = "storage_write", size: int = 1 << 30) -> str | None:
-    return storage_facts.obstacle(case(op, size, len(facts)), facts)
+    return storage.obstacle(case(op, size, len(facts)), facts)
 
 
 def test_ranks_of_one_file_system_need_their_room_together() -> None:
@@ -669,20 +669,20 @@ def test_hosts_without_the_path_are_named() -> None:
 
 def test_the_worst_way_of_any_rank_is_that_of_all() -> None:
     ways = [rank_of("a", 1), rank_of("b", 1, way="memory"), rank_of("c", 1, way="dropped")]
-    assert storage_facts.way_of_all(ways[:1]) == "direct"
-    assert storage_facts.way_of_all([ways[0], ways[2]]) == "dropped"
-    assert storage_facts.way_of_all(ways) == "memory"
-    assert storage_facts.way_of_all([{}]) == "direct"
+    assert storage.way_of_all(ways[:1]) == "direct"
+    assert storage.way_of_all([ways[0], ways[2]]) == "dropped"
+    assert storage.way_of_all(ways) == "memory"
+    assert storage.way_of_all([{}]) == "direct"
 
 
 def test_the_folder_of_a_run_is_known_by_its_name_and_is_removed_whatever_is_in_it(tmp_path: Path) -> None:
-    folder = storage_facts.files_folder(str(tmp_path), "run-1")
+    folder = storage.files_folder(str(tmp_path), "run-1")
     assert folder == tmp_path / "busbw-files-run-1"
     (folder / "checkpoint" / "step-1").mkdir(parents=True)
     (folder / "checkpoint" / "step-1" / "__0_0.distcp").write_text("x", encoding="utf-8")
-    storage_facts.remove_files(folder)
-    storage_facts.remove_files(folder)
-    storage_facts.remove_files(storage_facts.files_folder(None, "run-1"))
+    storage.remove_files(folder)
+    storage.remove_files(folder)
+    storage.remove_files(storage.files_folder(None, "run-1"))
     assert list(tmp_path.iterdir()) == []
 
 

@@ -12,7 +12,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import storage_facts
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.cli import main
@@ -25,6 +24,7 @@ from busbw.launch.promises import Seat
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
+from busbw.system import storage
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 
@@ -45,7 +45,7 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
     (tmp_path / "full").mkdir()
     (tmp_path / "read-only").mkdir()
     if path == "full":
-        monkeypatch.setattr(storage_facts, "_space", lambda _folder: {"free_bytes": 16 << 20, "total_bytes": 1 << 40})
+        monkeypatch.setattr(storage, "_space", lambda _folder: {"free_bytes": 16 << 20, "total_bytes": 1 << 40})
     if path == "read-only":
 
         def refuses(**_: object) -> None:
@@ -82,7 +82,7 @@ def test_a_dry_run_refuses_a_path_as_the_run_would(path: str, said: str, tmp_pat
 def test_a_dry_run_lists_the_cases_that_the_path_makes_of_the_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(storage_facts, "_way", lambda _folder, _kind: ("memory", "it is memory itself"))
+    monkeypatch.setattr(storage, "_way", lambda _folder, _kind: ("memory", "it is memory itself"))
     result = CliRunner().invoke(
         main, ["run", "--op", "storage_write", "--sizes", "64KiB", "--ranks", "1", "--dry-run", "--path", str(tmp_path)]
     )
@@ -93,12 +93,12 @@ def test_a_dry_run_lists_the_cases_that_the_path_makes_of_the_plan(
 
 
 def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage_facts, "_space", lambda _folder: {"free_bytes": 20 << 20, "total_bytes": 1 << 40})
+    monkeypatch.setattr(storage, "_space", lambda _folder: {"free_bytes": 20 << 20, "total_bytes": 1 << 40})
     wanted = Plan(path=str(tmp_path), sweep=(Sweep(ops=("storage_write",), sizes="1MiB,1GiB"),))
     with opened(wanted, Settings(tmp_path / "results"), 2) as here:
         assert here.folder.is_dir()
     with pytest.raises(UsageError, match=r"20 MiB free and 26 MiB are needed, which is 10 ranks × 1 MiB and a margin"):
-        storage_facts.refuse_path(str(tmp_path), 10, 1 << 20)
+        storage.refuse_path(str(tmp_path), 10, 1 << 20)
 
 
 def test_a_resumed_run_asks_for_its_path_only_where_files_are_still_to_be_made(tmp_path: Path) -> None:

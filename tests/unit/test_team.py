@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from busbw.backends.local import kernels, team
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
 from busbw.backends.local.team import Lease, Words, cores_in_order, lines, pieces, shares
-from busbw.cluster_facts import allowed_cores, binds_threads
 from busbw.errors import BackendError
+from busbw.system.slurm_topology import allowed_cores, binds_threads
 
 pytestmark = [pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing())), pytest.mark.alone]
 

@@ -9,7 +9,6 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import environment
 from busbw.cli import main
 from busbw.console import LiveTable
 from busbw.escape import echo, plain_text
@@ -17,6 +16,7 @@ from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, Failed, Skipped
 from busbw.slurm import queue
+from busbw.system import environment
 from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 ROOT = Path(__file__).parents[2]

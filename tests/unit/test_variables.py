@@ -2,7 +2,7 @@
 
 import pytest
 
-from busbw.variables import OF_A_RANK, VARIABLES, in_common, recorded, without_places
+from busbw.system.env_vars import OF_A_RANK, VARIABLES, in_common, recorded, without_places
 
 
 def test_the_list_of_variables_names_no_secret_and_nothing_twice() -> None:

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from busbw.catalogue import Catalogue
-from busbw.levels import gpus_of
 from busbw.runs.placement import variables_of
+from busbw.system.catalog import Catalogue
+from busbw.system.detect import gpus_of
 from busbw_analysis.load import Dataset
 from busbw_analysis.paths import gpu_model
 from busbw_analysis.series import SeriesKey

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.mpi_probe import unaware
-from busbw.environment import MPI_PACKAGES, NCCL_PACKAGES
 from busbw.errors import UsageError
 from busbw.runs.records import JSON
+from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
 def _open_gloo(world: World) -> Backend:

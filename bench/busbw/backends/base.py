@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.compiled import Native
-from busbw.devices import Device, DeviceConditions
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import JSON, Case, CrossCheck
+from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
     import torch

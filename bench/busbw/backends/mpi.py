@@ -32,13 +32,13 @@ from busbw.backends.mpi_facts import first_words, library
 from busbw.backends.mpi_native import MPI, address
 from busbw.backends.mpi_world import in_words, initialise, meet_at_store, refuse_mixed_levels
 from busbw.backends.side_channel import answers, first_line, wait_warily
-from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.segments import EARLY, remove_segments
+from busbw.system.device import Device, DeviceConditions
 
 _LOOKS = 8
 """How often in a timeout the watch looks whether this rank gets on, within these bounds:"""

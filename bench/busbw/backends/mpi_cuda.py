@@ -11,12 +11,12 @@ from busbw.backends.mpi import MpiBackend
 from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
 from busbw.backends.side_channel import first_line
 from busbw.cuda import uuid_at
-from busbw.devices import DeviceConditions
 from busbw.errors import BackendError, LaunchError
-from busbw.nvml import nvml_of
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.runs.records import Case
+from busbw.system.device import DeviceConditions
+from busbw.system.nvml import nvml_of
 
 
 class MpiCudaBackend(MpiBackend):

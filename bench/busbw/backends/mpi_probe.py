@@ -5,7 +5,7 @@ import sys
 from functools import cache
 
 from busbw.errors import LaunchError
-from busbw.variables import without_places
+from busbw.system.env_vars import without_places
 
 _ASKS_SECONDS = 60.0
 

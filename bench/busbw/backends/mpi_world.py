@@ -11,8 +11,8 @@ import torch.distributed as dist
 from busbw.backends.mpi_facts import THREADS, first_words, library
 from busbw.backends.mpi_native import MPI, function
 from busbw.backends.side_channel import first_line, serve_store
-from busbw.environment import cores_of_launcher
 from busbw.errors import LaunchError
+from busbw.system.environment import cores_of_launcher
 
 _LONGEST_NAME = 256
 

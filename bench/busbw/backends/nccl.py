@@ -13,12 +13,12 @@ from busbw.backends.base import World
 from busbw.backends.side_channel import first_line
 from busbw.backends.torch_dist import TorchBackend
 from busbw.cuda import CudaDevice
-from busbw.environment import NCCL_PACKAGES
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import JSON, Case
+from busbw.system.environment import NCCL_PACKAGES
 
 _WAITED_FOR_BY_THE_HOST = {"barrier"}
 """ProcessGroupNCCL's barrier blocks the host, so it can be neither captured nor handed over ahead."""

@@ -22,12 +22,12 @@ from busbw.backends.local import base as local
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.backends.torch_bound import REDUCTIONS, Bound
 from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, exchange_all
-from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
+from busbw.system.device import Device, DeviceConditions
 
 _BLOCKS_IN_RANK_ORDER = {"all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "gather", "scatter"}
 """Ops whose blocks lie in the order of the ranks of the group, which torch 2.4 always sorts."""

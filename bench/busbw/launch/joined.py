@@ -21,7 +21,7 @@ from busbw.listeners import Listener, Several, Silent
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
-from busbw.storage_facts import files_folder, remove_files
+from busbw.system.storage import files_folder, remove_files
 from busbw.worker import Job, Outcome, run
 
 _INTERRUPTED = "interrupted by a signal"

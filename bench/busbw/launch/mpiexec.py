@@ -21,10 +21,10 @@ from functools import cache
 from pathlib import Path
 
 from busbw.backends.mpi_probe import vendor_of_library
-from busbw.environment import usable_cores
 from busbw.errors import LaunchError
 from busbw.launch import promises
-from busbw.variables import without_places
+from busbw.system.env_vars import without_places
+from busbw.system.environment import usable_cores
 
 _DOOR = Path(__file__).with_name("door.py")
 _OPENS_SECONDS = 60.0

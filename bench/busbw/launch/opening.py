@@ -8,7 +8,6 @@ from pathlib import Path
 
 import psutil
 
-from busbw import environment
 from busbw.backends import backend_named
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
@@ -24,7 +23,8 @@ from busbw.runs.lock import Claim
 from busbw.runs.plan import Plan
 from busbw.runs.records import DTYPE_BYTES, EndStatus, Failed
 from busbw.runs.resume import Lack, Remaining, lack_of
-from busbw.storage_facts import files_folder, refuse_path, remove_files, storage_facts, way_of_all
+from busbw.system import environment
+from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
 
 

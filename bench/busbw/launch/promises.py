@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from busbw import environment
 from busbw.errors import LaunchError
+from busbw.system import environment
 
 _LAST_PORT = 65535
 _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")

@@ -8,8 +8,8 @@ that was posted and never waited for, and data are not there before the device h
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from busbw.devices import DeviceConditions, Mark
 from busbw.errors import BackendError
+from busbw.system.device import DeviceConditions, Mark
 
 Work = Callable[[int], int]
 """When the stream comes to it, ns → when it has done it, ns."""

@@ -18,13 +18,13 @@ import numpy as np
 import torch
 
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
-from busbw.devices import Device, DeviceConditions
 from busbw.errors import BackendError, BusbwError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case
+from busbw.system.device import Device, DeviceConditions
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.meanings import MEANINGS, Exchange
 from busbw.testing.meeting import Meeting

@@ -13,11 +13,11 @@ import torch
 
 from busbw.backends.base import Backend, BackendRow, Call, Operation, Vector, Wait, World
 from busbw.compiled import Native
-from busbw.devices import DeviceConditions
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
+from busbw.system.device import DeviceConditions
 
 
 class WrappingBackend:

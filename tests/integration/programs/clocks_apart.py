@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from busbw import cli, environment, sampling, worker
+from busbw import cli, sampling, worker
 from busbw.backends.base import Backend
 from busbw.measure import measure
 from busbw.ops.base import Matrix
@@ -18,6 +18,7 @@ from busbw.ops.groups import Round
 from busbw.reduction import Seen, Taken, reduce_batch
 from busbw.runs.records import JSON, Case, Failed, Measurement
 from busbw.sampling import Bench
+from busbw.system import environment
 
 _CLOCKS: list[Bench] = []
 _COMPARED = ("arrival_skew", "exit_span", "exit_skew")

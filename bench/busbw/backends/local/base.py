@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from busbw.backends.base import Operation
-from busbw.devices import Device
 from busbw.runs.records import Case
+from busbw.system.device import Device
 
 if TYPE_CHECKING:
     import torch

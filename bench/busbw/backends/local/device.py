@@ -12,15 +12,15 @@ from functools import partial
 
 import torch
 
-from busbw import memory_nodes
 from busbw.backends.base import Operation
 from busbw.backends.local.base import Bound, Local
-from busbw.devices import Device
 from busbw.errors import BackendError
 from busbw.ops.base import Span
 from busbw.ops.data import count_wrong, fill, pattern, poison
 from busbw.ops.numa_nodes import node_of
 from busbw.runs.records import Case
+from busbw.system import numa
+from busbw.system.device import Device
 
 PINNED = "pinned"
 _SEED = 2
@@ -55,7 +55,7 @@ def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
     try:
         region = mmap.mmap(-1, size)
         buffer = torch.frombuffer(region, dtype=like.dtype, count=len(like))
-        memory_nodes.bind(buffer.data_ptr(), size, node)
+        numa.bind(buffer.data_ptr(), size, node)
         buffer.zero_()
         if _pinned(case):
             cudart = torch.cuda.cudart()  # type: ignore[no-untyped-call]

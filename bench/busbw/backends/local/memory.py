@@ -13,7 +13,6 @@ from functools import partial
 import numpy as np
 import torch
 
-from busbw import memory_nodes
 from busbw.backends.base import Call, Operation
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
@@ -25,6 +24,7 @@ from busbw.ops.copies import SCALAR
 from busbw.ops.numa_nodes import node_of
 from busbw.ops.threads import threads_of
 from busbw.runs.records import DTYPE_BYTES, Case
+from busbw.system import numa
 
 _KERNEL_DTYPES = ("float32", "float64")
 _SCRIBBLE = -1.0
@@ -107,7 +107,7 @@ def _bound(
             for buffer in (bound.send, bound.receive):
                 # Each array in it is then touched first by the threads that will work on it: every slice lies in its
                 # thread's node of memory.
-                memory_nodes.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
+                numa.give_pages_back(buffer.data_ptr(), len(buffer) * buffer.itemsize)
             for one in arrays.each():
                 lease.team.do(made.of("place"), one.divided(threads, unit_bytes))
         step = lease.team.step(kernel, work)
@@ -130,8 +130,8 @@ def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
     if node is None:
         return
     for one in arrays.each():
-        held.callback(memory_nodes.release, one.out, one.count)
-        memory_nodes.bind(one.out, one.count, node)
+        held.callback(numa.release, one.out, one.count)
+        numa.bind(one.out, one.count, node)
 
 
 # --- the kernels on the host -----------------------------------------------------------------------------------

@@ -18,8 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
-from busbw.cluster_facts import allowed_cores, binds_threads
 from busbw.errors import BackendError
+from busbw.system.slurm_topology import allowed_cores, binds_threads
 from busbw.units import numbers_in
 
 Words = npt.NDArray[np.int64]

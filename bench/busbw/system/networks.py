@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from busbw.catalogue import Catalogue, Over, Peak, Rate
 from busbw.runs.records import JSON
+from busbw.system.catalog import Catalogue, Over, Peak, Rate
 from busbw.units import format_rate
 
 EFA = "EFA"

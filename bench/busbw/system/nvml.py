@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from busbw.devices import DeviceConditions
 from busbw.runs.records import JSON
+from busbw.system.device import DeviceConditions
 
 _UUID_PREFIX = "GPU-"
 

@@ -15,12 +15,12 @@ from pathlib import Path
 import psutil
 
 import busbw
-from busbw.cluster_facts import allowed_cores, numa_nodes, of_hosts
-from busbw.memory_modules import memory_facts
-from busbw.pci import affinity
-from busbw.rdma import driver_of, ports
 from busbw.runs.records import JSON
-from busbw.variables import recorded
+from busbw.system.dimms import memory_facts
+from busbw.system.env_vars import recorded
+from busbw.system.pci import affinity
+from busbw.system.rdma import driver_of, ports
+from busbw.system.slurm_topology import allowed_cores, numa_nodes, of_hosts
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 """What NCCL is called as a package of its own, by the version of CUDA that it is for."""

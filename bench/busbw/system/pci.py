@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from busbw.nvml import Gpu, gpus_by_address
-from busbw.pcie import link_facts
 from busbw.runs.records import JSON
+from busbw.system.nvml import Gpu, gpus_by_address
+from busbw.system.pcie import link_facts
 
 SYSFS = Path("/sys")
 

@@ -279,7 +279,7 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
     rates: dict[tuple[str, str], Rate] = {}
     gpus: dict[tuple[str, str], Gpu] = {}
     origins: dict[tuple[str, str], str] = {}
-    folder = resources.files("busbw") / "peaks"
+    folder = resources.files("busbw.system") / "peaks"
     texts = {f"peaks/{entry.name}": entry.read_text(encoding="utf-8") for entry in folder.iterdir()}
     files = {origin: texts[origin] for origin in sorted(texts) if origin.endswith(".toml")}
     own = own_file(given, environment)

@@ -6,8 +6,8 @@ from functools import cache
 from pathlib import Path
 
 from busbw.runs.records import JSON
+from busbw.system.env_vars import in_common
 from busbw.units import number_list, numbers_in
-from busbw.variables import in_common
 
 _NUMA = Path("/sys/devices/system/node")
 

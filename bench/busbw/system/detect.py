@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.catalogue import Catalogue, Gpu, Peak
-from busbw.networks import efa_together, interface_of, port_of, rdma_ports
 from busbw.runs.records import JSON
+from busbw.system.catalog import Catalogue, Gpu, Peak
+from busbw.system.networks import efa_together, interface_of, port_of, rdma_ports
 from busbw.units import format_rate
 
 _NVME = re.compile(r"nvme\d+")
