@@ -13,8 +13,8 @@ import numpy as np
 
 from busbw import loops
 from busbw.backends.base import Backend, Call, Post
+from busbw.backends.compiled_loop import Row
 from busbw.clock import Clock
-from busbw.compiled import Row
 from busbw.errors import BackendError
 from busbw.loops import Loop, Overlapped, Samples, switches
 from busbw.system.device import Device

@@ -12,8 +12,8 @@ from itertools import islice, repeat
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Post, Vector
+from busbw.backends.compiled_loop import Row
 from busbw.clock import Clock
-from busbw.compiled import Row
 from busbw.errors import BackendError, ClockError
 
 STARTS_OVERLAPPED = 2

@@ -15,12 +15,12 @@ import msgspec
 import numpy as np
 
 from busbw.backends.base import Backend, Call, Operation
-from busbw.compiled import row_of
+from busbw.backends.compiled_loop import row_of
+from busbw.backends.patterns import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.conditions import Watch
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
-from busbw.ops.data import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.pacing import budget_of
 from busbw.runs.causes import WRONG_DATA, cause_of

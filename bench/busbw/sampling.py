@@ -16,13 +16,13 @@ import numpy as np
 
 from busbw import device_loops
 from busbw.backends.base import Backend, Call, Operation, Vector
+from busbw.backends.compiled_loop import Row
+from busbw.backends.patterns import Pattern
 from busbw.clock import Clock
-from busbw.compiled import Row
 from busbw.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.errors import BackendError
 from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.ops.base import Layout, Matrix, Op
-from busbw.ops.data import Pattern
 from busbw.ops.groups import Ranks, Round
 from busbw.pacing import (
     FIRST_UNITS,

@@ -13,8 +13,8 @@ import numpy as np
 
 import busbw
 from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.compiled_loop import nothing, row_of
 from busbw.clock import Clock, HostClock, read_cost_ns
-from busbw.compiled import nothing, row_of
 from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words

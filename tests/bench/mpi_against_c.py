@@ -109,7 +109,7 @@ def compiled_in(folder: Path) -> Path | str:
 
 def ask(library: Path, bench: sampling.Bench, say: Callable[[str], None]) -> None:
     """Every op and size, on one of the ranks."""
-    from busbw.backends.mpi_facts import facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
+    from busbw.backends.mpi.info import facts  # noqa: PLC0415 - in the rank, once the backend has initialised MPI
 
     about = facts()
     say(f"# {RANKS} ranks of {about['library']}, threads {about['threads']}, busbw's loop: {about['loop']}")

@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from busbw.backends.compiled_loop import row_of
 from busbw.backends.local import LOCAL, kernels
 from busbw.backends.local.base import Bound
-from busbw.backends.local.team import cores_in_order
-from busbw.compiled import row_of
+from busbw.backends.local.threads import cores_in_order
+from busbw.backends.patterns import TORCH_DTYPES, fill, pattern
 from busbw.ops import OPS
 from busbw.ops.base import Share
-from busbw.ops.data import TORCH_DTYPES, fill, pattern
 from busbw.ops.threads import as_variant, parse_threads
 from busbw.runs.records import Case
 from busbw.system import environment

@@ -10,10 +10,10 @@ import torch.distributed as dist
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
+from busbw.backends.patterns import count_wrong, fill, poison
 from busbw.clock import HostClock
 from busbw.measure import measure, part_of
 from busbw.ops import OPS, traffic
-from busbw.ops.data import count_wrong, fill, poison
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Measurement
 from busbw.sampling import Bench

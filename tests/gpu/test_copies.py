@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw.backends import BACKENDS, peers
+from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
+from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
 from busbw.backends.local.base import Bound
-from busbw.cuda import CudaDevice
+from busbw.backends.pytorch import peer_access
 from busbw.ops import OPS
 from busbw.refusals import Place, refusal
 from busbw.runs import store
@@ -156,11 +157,11 @@ def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: De
 
 def test_a_process_sees_its_own_gpu_by_its_name(device: Device) -> None:
     assert isinstance(device, CudaDevice)
-    seen = peers.view("here", device)
+    seen = peer_access.view("here", device)
     assert seen.gpu is not None, "this torch tells UUIDs"
     assert seen.names[seen.gpu] == device.name
     assert seen.gpu not in seen.access
-    assert peers.heard(seen.told()) == seen
+    assert peer_access.heard(seen.told()) == seen
 
 
 def run_command(folder: Path, *arguments: str) -> store.StoredRun:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw import compiled
-from busbw.backends import BACKENDS
+from busbw.backends import BACKENDS, compiled_loop
 from busbw.ops import OPS
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Failed
 from busbw.system.environment import usable_cores
@@ -25,7 +24,7 @@ _MISSING = BACKENDS["mpi"].missing()
 pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, reason=str(_MISSING))]
 
 _HOST = socket.gethostname()
-_NO_COMPILER = compiled.missing()
+_NO_COMPILER = compiled_loop.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
 _MPI = ("--backend", "mpi")
 _spins = pytest.mark.alone

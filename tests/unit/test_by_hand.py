@@ -11,13 +11,13 @@ import pytest
 import torch
 from exhaustive import EXHAUSTIVE
 
-from busbw.backends import by_hand
-from busbw.backends.by_hand import Exchange, Messages, Messaging
+from busbw.backends import scheduled
+from busbw.backends.patterns import count_wrong, fill, pattern, poison
+from busbw.backends.scheduled import Exchange, Messages, Messaging
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.base import Layout, Share
-from busbw.ops.data import count_wrong, fill, pattern, poison
 from busbw.runs.records import Case
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
@@ -106,7 +106,7 @@ def wrong_elements(case: Case, calls: int = 2) -> int:
     def rank(me: int) -> int:
         layout = op.layout(Share(me, ranks, case.count, case.in_place, case.root or 0))
         send, receive = buffers(layout)
-        operation = by_hand.bind(op, case, group, me, send, receive, exchange_of(me))
+        operation = scheduled.bind(op, case, group, me, send, receive, exchange_of(me))
         wrong = 0
         for _ in range(calls):
             poison(receive, case.redop)
@@ -127,7 +127,7 @@ def possible(blocks: int) -> list[Case]:
             even = OPS[op].multiple(ranks)
             elements = even * blocks + (1 if even == 1 and blocks > 1 else 0)
             case = case_of(op, name, ranks, elements, nodes=2 if ALGORITHMS[op][name].levels else 1)
-            if by_hand.refuse(OPS[op], case) is None:
+            if scheduled.refuse(OPS[op], case) is None:
                 cases.append(case)
     return cases
 
@@ -145,7 +145,7 @@ def test_a_barrier_holds_everybody_until_the_last_has_come(name: str) -> None:
     nothing = torch.zeros(0, dtype=torch.uint8)
 
     def rank(me: int) -> bool:
-        operation = by_hand.bind(OPS["barrier"], case, tuple(range(5)), me, nothing, nothing, mail.exchange(me))
+        operation = scheduled.bind(OPS["barrier"], case, tuple(range(5)), me, nothing, nothing, mail.exchange(me))
         if me == 3:
             time.sleep(0.1)
             late.set()
@@ -187,8 +187,8 @@ def test_in_place_as_well(op: str, name: str) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_reason(case: Case, reason: str) -> None:
-    told = by_hand.refuse(OPS[case.op], case)
+    told = scheduled.refuse(OPS[case.op], case)
     assert told is not None
     assert reason in told
     with pytest.raises(BackendError):
-        by_hand.schedule_of(OPS[case.op], case, case.ranks)
+        scheduled.schedule_of(OPS[case.op], case, case.ranks)

@@ -11,9 +11,10 @@ from itertools import repeat
 import pytest
 import torch
 
-from busbw import compiled, measure
+from busbw import measure
+from busbw.backends import compiled_loop
 from busbw.backends.base import Operation
-from busbw.compiled import Native, Row, row_of
+from busbw.backends.compiled_loop import Native, Row, row_of
 from busbw.errors import BackendError
 from busbw.loops import Loop, empty_call_ns, take
 from busbw.ops.base import Matrix, Op
@@ -24,7 +25,7 @@ from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
 from busbw.testing.faults import CorruptingBackend, WrappingBackend, as_native
 from busbw.testing.synthetic import case
 
-pytestmark = pytest.mark.skipif(compiled.missing() is not None, reason=str(compiled.missing()))
+pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))
 
 
 def failed(code: int) -> Exception:
@@ -122,24 +123,24 @@ def test_other_threads_run_while_a_row_waits() -> None:
 
 @pytest.fixture
 def compiled_anew() -> Iterator[None]:
-    compiled._library.cache_clear()
+    compiled_loop._library.cache_clear()
     yield
-    compiled._library.cache_clear()
+    compiled_loop._library.cache_clear()
 
 
 @pytest.mark.usefixtures("compiled_anew")
 def test_without_llvmlite_there_is_no_row_and_the_reason_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "llvmlite", None)
     monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    assert "llvmlite is not there" in str(compiled.missing())
+    assert "llvmlite is not there" in str(compiled_loop.missing())
     assert row_of([native((int, ()))]) is None
-    assert compiled.nothing() is None
+    assert compiled_loop.nothing() is None
 
 
 @pytest.mark.usefixtures("compiled_anew")
 def test_on_machines_with_another_way_of_calling_there_is_no_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("platform.machine", lambda: "ppc64le")
-    assert "Linux on ppc64le" in str(compiled.missing())
+    assert "Linux on ppc64le" in str(compiled_loop.missing())
 
 
 # --- samples ---------------------------------------------------------------------------------------------------
@@ -171,7 +172,7 @@ def test_a_code_in_a_row_is_the_error_of_the_backend() -> None:
 
 
 def test_an_empty_call_of_the_compiled_loop_is_timed_through_it() -> None:
-    backend, nothing = FakeWorld(1).backends[0], compiled.nothing()
+    backend, nothing = FakeWorld(1).backends[0], compiled_loop.nothing()
     assert nothing is not None
     assert empty_call_ns(backend, FakeClock(read_cost_ns=60), row=20, samples=10, compiled=row(nothing)) == 3
 

@@ -12,10 +12,10 @@ from busbw.backends.base import Operation
 from busbw.backends.local import LOCAL, compute
 from busbw.backends.local.base import Bound
 from busbw.backends.local.compute import wrong_attention, wrong_elements, wrong_rows
+from busbw.backends.patterns import TORCH_DTYPES, poison
 from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.compute import TOKEN
-from busbw.ops.data import TORCH_DTYPES, poison
 from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.records import DTYPE_BYTES, Case

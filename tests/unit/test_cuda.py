@@ -12,11 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from busbw.backends import nccl, peers
 from busbw.backends.base import World
+from busbw.backends.cuda import CudaDevice, CudaMark
 from busbw.backends.local import device as device_copies
+from busbw.backends.pytorch import nccl, peer_access
 from busbw.clock import HostClock
-from busbw.cuda import CudaDevice, CudaMark
 from busbw.errors import BackendError, LaunchError
 from busbw.measure import measure
 from busbw.ops import OPS
@@ -445,11 +445,11 @@ def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
     own = backend._views[0]
     assert (own.gpu, own.names, own.access) == (f"GPU-{UUID}", {f"GPU-{UUID}": "cuda:0"}, ())
     assert backend.peer_in((0,)) is None
-    other = peers.View(host=own.host, gpu="GPU-other", names={}, access=())
+    other = peer_access.View(host=own.host, gpu="GPU-other", names={}, access=())
     monkeypatch.setattr(backend, "_views", (own, other))
     assert "does not see the GPU of rank 1" in str(backend.refuse(OPS["peer_copy"], one))
-    seen = peers.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
-    both = peers.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
+    seen = peer_access.View(host=own.host, gpu=own.gpu, names={**own.names, "GPU-other": "cpu"}, access=("GPU-other",))
+    both = peer_access.View(host=own.host, gpu="GPU-other", names=seen.names, access=(f"GPU-{UUID}",))
     monkeypatch.setattr(backend, "_views", (seen, both))
     assert backend.refuse(OPS["peer_copy"], one) is None
     assert backend.peer_in((0, 1)) == "cpu"

@@ -5,9 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw.ops import data
-from busbw.ops.base import REDUCED, Span
-from busbw.ops.data import (
+from busbw.backends import patterns as data
+from busbw.backends.patterns import (
     EXACT_UP_TO,
     PERIOD,
     TORCH_DTYPES,
@@ -19,6 +18,7 @@ from busbw.ops.data import (
     poison,
     settle,
 )
+from busbw.ops.base import REDUCED, Span
 from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.testing.meanings import Exchange
 

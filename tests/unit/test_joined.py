@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 from busbw import backends, launch
 from busbw.backends import BACKENDS
+from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import endings, meeting, promises, ways
 from busbw.launch.base import Result, Settings
@@ -32,7 +33,6 @@ from busbw.launch.meeting import Order, StoreMeeting
 from busbw.launch.promises import Seat, seat_in, tasks_per_node
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.resume import Remaining
-from busbw.signing import signed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -321,7 +321,7 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
     """Every rank of mpirun meets over this MPI; the process ends when ``ended`` is set, and goes on for the test."""
     fake = FakeMpi()
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: None))
-    monkeypatch.setitem(sys.modules, "busbw.backends.mpi_world", fake)
+    monkeypatch.setitem(sys.modules, "busbw.backends.mpi.init", fake)
     monkeypatch.setattr(backends, "mpi_world", fake, raising=False)
     monkeypatch.setattr(os, "_exit", lambda _status: fake.ended.set())
     return fake

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.backends.base import Operation
+from busbw.backends.compiled_loop import row_of
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
-from busbw.backends.local.team import Team, Words
-from busbw.compiled import row_of
+from busbw.backends.local.threads import Team, Words
+from busbw.backends.patterns import TORCH_DTYPES, count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Share
 from busbw.ops.copies import COPIES
-from busbw.ops.data import TORCH_DTYPES, count_wrong, fill, pattern, poison
 from busbw.ops.threads import as_variant, parse_threads, threads_of
 from busbw.runs.records import JSON
 from busbw.testing.synthetic import case

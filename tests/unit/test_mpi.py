@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw.backends import mpi_probe
+from busbw.backends.mpi import probe
 from busbw.errors import BackendError, LaunchError
 from busbw.launch import launcher_here, mpiexec, promises, ranks_of
 from busbw.runs.plan import Plan, Sweep
@@ -145,9 +145,9 @@ def test_a_library_that_takes_for_ever_to_load_is_said(tmp_path: Path, monkeypat
     slow.write_text("#!/bin/sh\nexec sleep 20\n", encoding="utf-8")
     slow.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(slow))
-    monkeypatch.setattr(mpi_probe, "_ASKS_SECONDS", 0.2)
+    monkeypatch.setattr(probe, "_ASKS_SECONDS", 0.2)
     with pytest.raises(LaunchError, match=r"mpi4py has not loaded an MPI library within 0\.2 s; "):
-        mpi_probe.vendor_of_library()
+        probe.vendor_of_library()
 
 
 def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +230,7 @@ def _spin_until(words: list[str], seconds: float) -> None:
 
 @pytest.mark.alone
 def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
     watch = backend._Watch(0.3, lambda error: told.append(str(error)))
     _spin_until(told, 20)
     watch.end()
@@ -240,7 +240,7 @@ def test_who_waits_in_mpi_for_longer_than_the_timeout_says_so(told: list[str]) -
 
 @pytest.mark.alone
 def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_silent(told: list[str]) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
     watch = backend._Watch(0.3, lambda error: told.append(str(error)))
     time.sleep(1.2)
     watch.end()
@@ -249,7 +249,7 @@ def test_who_does_something_else_is_the_one_that_the_others_wait_for_and_stays_s
 
 @pytest.mark.alone
 def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: list[str]) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
     watch = backend._Watch(0.05, lambda error: told.append(str(error)))
     deadline = time.monotonic() + 20
     while not told and time.monotonic() < deadline:
@@ -260,7 +260,7 @@ def test_a_library_that_sleeps_while_it_waits_is_not_waited_for_for_ever(told: l
 
 @pytest.mark.alone
 def test_who_gets_on_is_not_lost(told: list[str]) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
     watch = backend._Watch(1.0, lambda error: told.append(str(error)))
     until = time.monotonic() + 2.5
     while time.monotonic() < until:
@@ -284,14 +284,14 @@ _OPEN = "Open MPI v5.0.11, package: Open MPI"
     ],
 )
 def test_another_world_than_the_promised_one_is_refused(launcher: str, version: str, advice: str) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     backend.refuse_another_world((2, 4), (2, 4), launcher, version)
     with pytest.raises(LaunchError, match=rf"{launcher} promised rank 2 of 4, but MPI says rank 0 of 1: .*{advice}"):
         backend.refuse_another_world((2, 4), (0, 1), launcher, version)
 
 
 def test_a_process_manager_that_the_library_was_built_without_is_refused_before_it_ends_the_process() -> None:
-    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     pmix = {"PMIX_RANK": "0"}
     with pytest.raises(LaunchError, match=r"--mpi=pmix, which MPICH Version: 5\.0\.2 does not understand.*--mpi=pmi2"):
         backend.refuse_another_manager("srun", pmix, _MPICH)
@@ -315,7 +315,7 @@ def test_a_process_manager_that_the_library_was_built_without_is_refused_before_
 def test_ranks_that_share_cores_ask_for_the_level_with_which_they_yield(
     asked: str | None, ranks: int, level: str
 ) -> None:
-    backend = pytest.importorskip("busbw.backends.mpi_world", exc_type=ImportError)
+    backend = pytest.importorskip("busbw.backends.mpi.init", exc_type=ImportError)
     assert backend.thread_level(asked, ranks, 2) == level
     with pytest.raises(LaunchError, match="MPI has single, funneled, serialized, multiple"):
         backend.thread_level("many", ranks, 2)
@@ -343,7 +343,7 @@ def test_a_library_that_cannot_be_loaded_is_an_error_in_words(tmp_path: Path) ->
 import sys
 from busbw.errors import LaunchError
 try:
-    import busbw.backends.mpi
+    import busbw.backends.mpi.backend
 except LaunchError as error:
     sys.exit(str(error))
 """

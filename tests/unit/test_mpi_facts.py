@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from busbw.backends import BACKENDS, mpi_probe
+from busbw.backends import BACKENDS
 from busbw.backends.base import World
+from busbw.backends.mpi import probe
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs import placement
@@ -17,27 +18,27 @@ from busbw.system.device import DeviceConditions
 from busbw.system.slurm_topology import rank_facts
 from busbw.testing.synthetic import case
 
-mpi = pytest.importorskip("busbw.backends.mpi", exc_type=ImportError)
+mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
 
 from mpi4py import MPI  # noqa: E402 - busbw's settings come first
 
-from busbw.backends import mpi_cuda, mpi_facts, mpi_native  # noqa: E402 - as above
-from busbw.backends.mpi_native import Steps  # noqa: E402 - as above
+from busbw.backends.mpi import cuda, info, native  # noqa: E402 - as above
+from busbw.backends.mpi.native import Steps  # noqa: E402 - as above
 
 _MPICH = "MPICH Version:      5.0.2\nMPICH ABI:          18:2:6\nMPICH Device:       ch4:ucx ofi\nMPICH CC: cc"
 
 
 def test_the_device_of_mpich_is_in_its_version() -> None:
-    assert mpi_facts.device_in(_MPICH) == "ch4:ucx ofi"
-    assert mpi_facts.device_in("Open MPI v5.0.11, package: Open MPI") is None
+    assert info.device_in(_MPICH) == "ch4:ucx ofi"
+    assert info.device_in("Open MPI v5.0.11, package: Open MPI") is None
 
 
 @pytest.mark.parametrize(
     ("device", "variables", "transport"),
     [
-        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": mpi_facts.NOT_TOLD}),
+        ("ch4:ucx ofi", {}, {"netmod": "ucx", "UCX_TLS": info.NOT_TOLD}),
         ("ch4:ucx ofi", {"UCX_TLS": "rc,self,sm"}, {"netmod": "ucx", "UCX_TLS": "rc,self,sm"}),
-        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": mpi_facts.NOT_TOLD}),
+        ("ch4:ucx,ofi", {"MPIR_CVAR_CH4_NETMOD": "OFI"}, {"netmod": "ofi", "provider": info.NOT_TOLD}),
         ("ch4:ofi", {"FI_PROVIDER": "tcp"}, {"netmod": "ofi", "provider": "tcp"}),
         (
             "ch4:ofi",
@@ -49,90 +50,90 @@ def test_the_device_of_mpich_is_in_its_version() -> None:
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},  # the first one is no variable of MPICH's
             {"netmod": "ofi", "provider": "tcp"},
         ),
-        ("ch4", {}, {"netmod": mpi_facts.NOT_TOLD}),
-        ("ch3:nemesis:tcp", {}, {"netmod": mpi_facts.NOT_TOLD}),
-        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": mpi_facts.NOT_TOLD}),
+        ("ch4", {}, {"netmod": info.NOT_TOLD}),
+        ("ch3:nemesis:tcp", {}, {"netmod": info.NOT_TOLD}),
+        ("ch3:sock", {"MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}, {"netmod": info.NOT_TOLD}),
     ],
 )
 def test_the_module_of_mpich_is_the_one_that_is_named_or_the_first(
     device: str, variables: dict[str, str], transport: dict[str, str]
 ) -> None:
-    assert mpi_facts.of_mpich(device, variables) == transport
+    assert info.of_mpich(device, variables) == transport
 
 
 @pytest.mark.parametrize(
     ("pml", "transport"),
     [
-        ("ob1", {"pml": "ob1", "btl": mpi_facts.NOT_TOLD}),
+        ("ob1", {"pml": "ob1", "btl": info.NOT_TOLD}),
         ("ucx", {"pml": "ucx", "UCX_TLS": "tcp"}),
-        ("cm", {"pml": "cm", "mtl": mpi_facts.NOT_TOLD}),
-        (None, {"pml": mpi_facts.NOT_TOLD}),
+        ("cm", {"pml": "cm", "mtl": info.NOT_TOLD}),
+        (None, {"pml": info.NOT_TOLD}),
     ],
 )
 def test_what_open_mpi_sends_by_is_its_selected_component(pml: str | None, transport: dict[str, str]) -> None:
-    assert mpi_facts.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
+    assert info.of_open_mpi(pml, {"UCX_TLS": "tcp"}) == transport
 
 
 @pytest.mark.parametrize(
     ("variables", "transport"),
     [
-        ({}, {"fabrics": mpi_facts.NOT_TOLD, "provider": mpi_facts.NOT_TOLD}),
+        ({}, {"fabrics": info.NOT_TOLD, "provider": info.NOT_TOLD}),
         ({"I_MPI_FABRICS": "shm:ofi", "FI_PROVIDER": "tcp"}, {"fabrics": "shm:ofi", "provider": "tcp"}),
         (
             {"I_MPI_OFI_PROVIDER": "psm3", "FI_PROVIDER": "tcp"},
-            {"fabrics": mpi_facts.NOT_TOLD, "provider": "psm3"},
+            {"fabrics": info.NOT_TOLD, "provider": "psm3"},
         ),
     ],
 )
 def test_what_intel_mpi_was_told_is_what_its_own_variables_say(
     variables: dict[str, str], transport: dict[str, str]
 ) -> None:
-    assert mpi_facts.of_intel_mpi(variables) == transport
+    assert info.of_intel_mpi(variables) == transport
 
 
 @pytest.mark.parametrize(
     ("selected", "transport"),
     [
         ("ob1", {"pml": "ob1", "btl": "^openib"}),
-        ("cm", {"pml": "cm", "mtl": mpi_facts.NOT_TOLD, "btl": "^openib"}),
+        ("cm", {"pml": "cm", "mtl": info.NOT_TOLD, "btl": "^openib"}),
         (None, {"pml": "^ucx", "btl": "^openib"}),
     ],
 )
 def test_what_open_mpi_has_selected_says_more_than_what_it_was_to_select_from(
     selected: str | None, transport: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mpi_facts, "_controls", lambda: {"pml": "^ucx", "btl": "^openib"})
-    monkeypatch.setattr(mpi_facts, "library", lambda: "Open MPI v5.0.11")
-    monkeypatch.setattr(mpi_facts, "selected", lambda _name: selected)
-    assert mpi_facts.transport() == transport
+    monkeypatch.setattr(info, "_controls", lambda: {"pml": "^ucx", "btl": "^openib"})
+    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
+    monkeypatch.setattr(info, "selected", lambda _name: selected)
+    assert info.transport() == transport
 
 
 def test_a_transport_is_never_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mpi_facts, "_controls", dict)
+    monkeypatch.setattr(info, "_controls", dict)
     for version in (_MPICH, "Open MPI v5.0.11", "Intel(R) MPI Library 2021.18", "MVAPICH 4.1", ""):
-        monkeypatch.setattr(mpi_facts, "library", lambda version=version: version)
-        told = mpi_facts.transport()
+        monkeypatch.setattr(info, "library", lambda version=version: version)
+        told = info.transport()
         assert told
         assert all(told.values())
-    monkeypatch.setattr(mpi_facts, "_controls", lambda: {"btl": "self,sm"})
-    monkeypatch.setattr(mpi_facts, "library", lambda: "Open MPI v5.0.11")
-    monkeypatch.setattr(mpi_facts, "selected", lambda _name: "ob1")
-    assert mpi_facts.transport() == {"pml": "ob1", "btl": "self,sm"}
+    monkeypatch.setattr(info, "_controls", lambda: {"btl": "self,sm"})
+    monkeypatch.setattr(info, "library", lambda: "Open MPI v5.0.11")
+    monkeypatch.setattr(info, "selected", lambda _name: "ob1")
+    assert info.transport() == {"pml": "ob1", "btl": "self,sm"}
 
 
 @pytest.mark.parametrize(("answer", "aware"), [(None, None), (lambda: 0, False), (lambda: 1, True)])
 def test_whether_gpu_memory_is_taken_is_what_the_library_says(
     answer: object, *, aware: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mpi_facts, "function", lambda name: answer if name == "MPIX_Query_cuda_support" else None)
-    assert mpi_facts.cuda_aware() is aware
+    monkeypatch.setattr(info, "function", lambda name: answer if name == "MPIX_Query_cuda_support" else None)
+    assert info.cuda_aware() is aware
 
 
 @pytest.mark.parametrize(
     ("aware", "said"), [(True, None), (False, "does not take CUDA memory"), (None, "it is not tried")]
 )
 def test_a_library_that_does_not_say_yes_gets_no_address_of_a_gpu(*, aware: bool | None, said: str | None) -> None:
-    told = mpi_facts.unaware("Some MPI 1.0", aware=aware)
+    told = info.unaware("Some MPI 1.0", aware=aware)
     assert told is None if said is None else told is not None and "Some MPI 1.0" in told and said in told
 
 
@@ -142,21 +143,21 @@ def test_the_library_is_asked_in_a_world_of_one_rank_of_its_own(
     """Also below a launcher, whose promise is another process's."""
     monkeypatch.setenv("PMI_RANK", "1")
     monkeypatch.setenv("PMI_FD", "77")
-    mpi_probe.unaware.cache_clear()
-    told = mpi_probe.unaware()
+    probe.unaware.cache_clear()
+    told = probe.unaware()
     assert told is None or "CUDA memory" in told
     assert "could not be asked" not in str(told)
     monkeypatch.setenv("MPI4PY_LIBMPI", str(tmp_path / "libmpi.so"))
-    mpi_probe.unaware.cache_clear()
-    assert "MPI could not be asked whether it takes CUDA memory" in str(mpi_probe.unaware())
-    mpi_probe.unaware.cache_clear()
+    probe.unaware.cache_clear()
+    assert "MPI could not be asked whether it takes CUDA memory" in str(probe.unaware())
+    probe.unaware.cache_clear()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_the_backend_says_what_is_missing_and_does_not_open() -> None:
     assert BACKENDS["mpi-cuda"].missing() is not None
     with pytest.raises(LaunchError, match="rank 0 cannot use a GPU: torch sees no CUDA device"):
-        mpi_cuda.MpiCudaBackend(World(0, 1, 0, "local", 60.0))
+        cuda.MpiCudaBackend(World(0, 1, 0, "local", 60.0))
 
 
 def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,16 +167,16 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
         def __init__(self, index: int) -> None:
             self.conditions = lambda: DeviceConditions(index, 1980.0)
 
-    made: list[mpi_cuda.MpiCudaBackend] = []
+    made: list[cuda.MpiCudaBackend] = []
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", lambda _where: None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(mpi.MpiBackend, "__init__", lambda self, _world: made.append(self))
-    monkeypatch.setattr(mpi_cuda, "uuid_at", "GPU-{}".format)
-    monkeypatch.setattr(mpi_cuda, "nvml_of", lambda uuid, _index: Driver({"GPU-0": 4, "GPU-1": 5}[uuid]))
-    monkeypatch.setattr(mpi_cuda, "cuda_aware", lambda: True)
+    monkeypatch.setattr(cuda, "uuid_at", "GPU-{}".format)
+    monkeypatch.setattr(cuda, "nvml_of", lambda uuid, _index: Driver({"GPU-0": 4, "GPU-1": 5}[uuid]))
+    monkeypatch.setattr(cuda, "cuda_aware", lambda: True)
     for rank in range(3):
-        mpi_cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
+        cuda.MpiCudaBackend(World(rank, 3, rank, "mpirun", 60.0))
     stands = [one.conditions() for one in made]
     ranks: list[JSON] = [
         {"rank": rank, **rank_facts(rank, None if told is None else told.index)} for rank, told in enumerate(stands)
@@ -198,8 +199,8 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     ],
 )
 def test_what_calls_that_block_the_host_cannot_be_timed_as(op: str, changes: dict[str, JSON], said: str) -> None:
-    assert said in str(mpi_cuda.why_not(OPS[op], case(op, 64, 2, device="cuda", **changes)))
-    assert mpi_cuda.why_not(OPS["all_reduce"], case("all_reduce", 64, 2, mode="persistent")) is None
+    assert said in str(cuda.why_not(OPS[op], case(op, 64, 2, device="cuda", **changes)))
+    assert cuda.why_not(OPS["all_reduce"], case("all_reduce", 64, 2, mode="persistent")) is None
 
 
 # --- calls of C ------------------------------------------------------------------------------------------------
@@ -215,7 +216,7 @@ def _steps(name: str, *arguments: object) -> tuple[int, ...]:
     made = steps.native()
     assert made is not None
     (step,) = made.steps
-    assert step[0] == mpi_native.address(f"MPI_{name}")
+    assert step[0] == native.address(f"MPI_{name}")
     assert step[-1] == MPI._handleof(MPI.COMM_SELF)
     return step[1:-1]
 
@@ -243,7 +244,7 @@ def test_what_is_no_int_of_c_is_left_to_python() -> None:
 
 
 def test_a_function_that_the_library_lacks_has_no_address() -> None:
-    assert mpi_native.address("MPI_Allreduce_tomorrow") is None
+    assert native.address("MPI_Allreduce_tomorrow") is None
     steps = Steps()
     steps._add("MPI_Allreduce_tomorrow", 1)
     assert steps.native() is None

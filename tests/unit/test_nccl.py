@@ -11,10 +11,11 @@ import torch
 import torch.distributed as dist
 
 from busbw import backends, launch
-from busbw.backends import BACKENDS, torch_calls
+from busbw.backends import BACKENDS
 from busbw.backends.base import World
-from busbw.backends.nccl import NcclBackend, place_of, shared_gpu, why_not
-from busbw.cuda import CudaDevice
+from busbw.backends.cuda import CudaDevice
+from busbw.backends.pytorch import calls
+from busbw.backends.pytorch.nccl import NcclBackend, place_of, shared_gpu, why_not
 from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs.plan import Plan, Sweep
@@ -198,7 +199,7 @@ def test_a_gpu_sends_and_receives_in_one_batch_and_waits_for_both(monkeypatch: p
     monkeypatch.setattr(dist, "P2POp", lambda *what: what)
     monkeypatch.setattr(dist, "batch_isend_irecv", batch)
     send, receive = torch.zeros(1), torch.zeros(2)
-    operation = torch_calls._exchange_in_one(send, 1, receive, 3)
+    operation = calls._exchange_in_one(send, 1, receive, 3)
     assert asked == [], "everything that can be prepared is prepared"
     operation.call()
     assert asked == [[(dist.irecv, receive, 3), (dist.isend, send, 1)], "waited", "waited"]

@@ -9,10 +9,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.backends.patterns import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
-from busbw.ops.data import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.runs.records import DTYPE_BYTES, REDOPS
 from busbw.testing.meanings import MEANINGS, Exchange
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from busbw.segments import EARLY, LATE, remove_segments
+from busbw.backends.mpi.segments import EARLY, LATE, remove_segments
 
 _SHM = Path("/dev/shm")  # noqa: S108 - what is tested is there
 

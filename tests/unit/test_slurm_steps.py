@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from busbw.backends.signing import new_secret
 from busbw.cli import main
 from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
@@ -21,7 +22,6 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Ended, Failed, Row
 from busbw.runs.resume import lack_of, plan_of
 from busbw.runs.store import StoredRun
-from busbw.signing import new_secret
 from busbw.slurm.runs import JobRuns, standing_of
 from busbw.slurm.steps import carry_out
 from busbw.testing.fakes import QUICK

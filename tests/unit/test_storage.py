@@ -20,10 +20,10 @@ import pytest
 import torch
 from click.testing import CliRunner
 
-from busbw.backends import torch_checkpoint
 from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
 from busbw.backends.local.files import BlockFile
+from busbw.backends.pytorch import checkpoint
 from busbw.cli import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access, access_of
@@ -314,8 +314,8 @@ class Gathered(Exception):
     ],
 )
 def test_a_checkpoint_that_fails_advises_by_what_the_system_said(error: Exception, words: str, tmp_path: Path) -> None:
-    assert torch_checkpoint.in_words(error, tmp_path, MIB) == f"a checkpoint in {tmp_path}: {words}"
-    told = torch_checkpoint.in_words(Gathered({3: (error, None), 1: (error, None)}), tmp_path, MIB)
+    assert checkpoint.in_words(error, tmp_path, MIB) == f"a checkpoint in {tmp_path}: {words}"
+    told = checkpoint.in_words(Gathered({3: (error, None), 1: (error, None)}), tmp_path, MIB)
     assert told == f"a checkpoint in {tmp_path}: rank 1 says: {words}"
 
 
@@ -325,12 +325,12 @@ def test_a_checkpoint_whose_library_keeps_the_reason_to_itself_asks_for_room(
     error, folder = RuntimeError("unexpected pos 704 vs 598"), tmp_path / "checkpoint" / "step-1"
     begin = f"a checkpoint in {folder}: unexpected pos 704 vs 598"
     more_than_any_disk = 1 << 62
-    assert torch_checkpoint.in_words(error, folder, more_than_any_disk) == (
+    assert checkpoint.in_words(error, folder, more_than_any_disk) == (
         f"{begin} (No space left on device); {files.MAKE_ROOM}"
     )
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (4 * MIB, resource.RLIM_INFINITY))
-    assert torch_checkpoint.in_words(error, folder, 4 * MIB) == begin
-    assert torch_checkpoint.in_words(error, folder, 5 * MIB) == f"{begin} (File too large); {files.MAKE_ROOM}"
+    assert checkpoint.in_words(error, folder, 4 * MIB) == begin
+    assert checkpoint.in_words(error, folder, 5 * MIB) == f"{begin} (File too large); {files.MAKE_ROOM}"
 
 
 def test_an_operation_without_a_folder_says_what_it_wants() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from busbw.backends.local import LOCAL as BOUND_BY_ALL
-from busbw.backends.torch_calls import CALLS
+from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
 from busbw.runs import cases as planned
 from busbw.runs import plan

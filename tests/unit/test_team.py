@@ -12,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.backends.local import kernels, team
+from busbw.backends.local import kernels
+from busbw.backends.local import threads as team
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
-from busbw.backends.local.team import Lease, Words, cores_in_order, lines, pieces, shares
+from busbw.backends.local.threads import Lease, Words, cores_in_order, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
 

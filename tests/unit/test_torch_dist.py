@@ -15,8 +15,8 @@ import torch.distributed as dist
 
 from busbw.backends import side_channel
 from busbw.backends.side_channel import answers, serve_store, wait_warily
+from busbw.backends.signing import signed
 from busbw.errors import BackendError
-from busbw.signing import signed
 
 
 class Waiting:

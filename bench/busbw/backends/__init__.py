@@ -10,14 +10,14 @@ from itertools import takewhile
 from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
-from busbw.backends.mpi_probe import unaware
+from busbw.backends.mpi.probe import unaware
 from busbw.errors import UsageError
 from busbw.runs.records import JSON
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
 def _open_gloo(world: World) -> Backend:
-    from busbw.backends.torch_dist import GlooBackend  # noqa: PLC0415 - torch costs a second; load it when it is used
+    from busbw.backends.pytorch.backend import GlooBackend  # noqa: PLC0415 - torch costs a second; load it when it is used
 
     return GlooBackend(world)
 
@@ -31,7 +31,7 @@ def _torch_versions() -> dict[str, str]:
 
 
 def _open_nccl(world: World) -> Backend:
-    from busbw.backends.nccl import NcclBackend  # noqa: PLC0415 - as above
+    from busbw.backends.pytorch.nccl import NcclBackend  # noqa: PLC0415 - as above
 
     return NcclBackend(world)
 
@@ -128,13 +128,13 @@ def _nccl_versions() -> dict[str, str]:
 
 
 def _nccl_facts() -> dict[str, JSON]:
-    from busbw.backends import nccl  # noqa: PLC0415 - as above
+    from busbw.backends.pytorch import nccl  # noqa: PLC0415 - as above
 
     return {"nccl": nccl.facts()}
 
 
 def _open_mpi(world: World) -> Backend:
-    from busbw.backends.mpi import MpiBackend  # noqa: PLC0415 - as above
+    from busbw.backends.mpi.backend import MpiBackend  # noqa: PLC0415 - as above
 
     return MpiBackend(world)
 
@@ -147,13 +147,13 @@ def _mpi_missing() -> str | None:
 
 
 def _mpi_facts() -> dict[str, JSON]:
-    from busbw.backends import mpi_facts  # noqa: PLC0415 - as above
+    from busbw.backends.mpi import info  # noqa: PLC0415 - as above
 
-    return {"mpi": mpi_facts.facts()}
+    return {"mpi": info.facts()}
 
 
 def _open_mpi_cuda(world: World) -> Backend:
-    from busbw.backends.mpi_cuda import MpiCudaBackend  # noqa: PLC0415 - as above
+    from busbw.backends.mpi.cuda import MpiCudaBackend  # noqa: PLC0415 - as above
 
     return MpiCudaBackend(world)
 

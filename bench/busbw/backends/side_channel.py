@@ -15,8 +15,8 @@ from typing import Protocol
 
 import torch.distributed as dist
 
+from busbw.backends.signing import printable, signed, verified
 from busbw.errors import BackendError
-from busbw.signing import printable, signed, verified
 
 _FAILED = "failed/{rank}"
 _FAILED_KEY = f"busbw/{_FAILED}"

@@ -20,6 +20,7 @@ from types import FrameType
 
 from busbw import errors
 from busbw.backends.base import BackendRow, World
+from busbw.backends.mpi.segments import LATE, remove_segments
 from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
@@ -30,7 +31,6 @@ from busbw.listeners import Several, Silent, in_words
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
-from busbw.segments import LATE, remove_segments
 from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"

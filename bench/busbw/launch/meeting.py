@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 import msgspec
 
 from busbw.backends import BACKENDS, backend_named
+from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
 from busbw.launch.promises import Seat, port_in, promised
@@ -23,7 +24,6 @@ from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_f
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
-from busbw.signing import key_of, new_secret, printable, secret_in, signed, verified
 
 if TYPE_CHECKING:
     import torch.distributed as dist
@@ -280,13 +280,13 @@ class MpiMeeting:
         self.key = b""
         with _no_longer_than(timeout_seconds, f"{self._me} waits in MPI_Init: not every rank has come there"):
             try:
-                from busbw.backends import mpi_world  # noqa: PLC0415 - mpi4py loads the library
+                from busbw.backends.mpi import init  # noqa: PLC0415 - mpi4py loads the library
 
-                mpi_world.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
+                init.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
             except LaunchError as error:
                 message = f"{error}; {_WITHOUT_MPI}"
                 raise LaunchError(message) from error
-        self._mpi = mpi_world
+        self._mpi = init
 
     def tell(self, order: Order) -> None:
         """The root's part of the broadcast."""

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from busbw.backends.mpi_probe import vendor_of_library
+from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
 from busbw.launch import promises
 from busbw.system.env_vars import without_places

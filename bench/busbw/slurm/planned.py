@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.backends import backend_named
-from busbw.backends.mpi_probe import vendor_of_library
+from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError, UsageError
 from busbw.ops import limits
 from busbw.runs import cases, plan, resume, store

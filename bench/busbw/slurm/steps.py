@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from busbw.backends.signing import VARIABLE, new_secret
 from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
-from busbw.signing import VARIABLE, new_secret
 from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
 
 _RESTARTS = "SLURM_RESTART_COUNT"

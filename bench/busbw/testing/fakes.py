@@ -18,9 +18,9 @@ import numpy as np
 import torch
 
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
+from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
 from busbw.ops.base import Matrix, Op
-from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case

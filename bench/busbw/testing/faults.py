@@ -12,7 +12,7 @@ from typing import Literal
 import torch
 
 from busbw.backends.base import Backend, BackendRow, Call, Operation, Vector, Wait, World
-from busbw.compiled import Native
+from busbw.backends.compiled_loop import Native
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks

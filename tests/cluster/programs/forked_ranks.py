@@ -18,8 +18,9 @@ from typing import Any
 # What every rank needs is here before they fork.
 import torch.distributed  # noqa: F401
 
-from busbw import compiled, worker  # noqa: F401
-from busbw.backends import torch_dist  # noqa: F401
+from busbw import worker  # noqa: F401
+from busbw.backends import compiled_loop  # noqa: F401
+from busbw.backends.pytorch import backend  # noqa: F401
 from busbw.cli import main
 from busbw.launch import joined, meeting, opening  # noqa: F401
 

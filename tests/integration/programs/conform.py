@@ -13,8 +13,8 @@ import torch
 
 from busbw import backends, cli
 from busbw.backends.base import Backend
+from busbw.backends.patterns import TORCH_DTYPES
 from busbw.ops import OPS
-from busbw.ops.data import TORCH_DTYPES
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Case
 from busbw.testing.faults import wrapped
 

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from busbw.backends.base import BackendRow, Vector, World
-from busbw.backends.torch_dist import TorchBackend
+from busbw.backends.pytorch.backend import TorchBackend
 from busbw.launch.base import finish_well
 from busbw.listeners import Silent
 from busbw.ops.groups import Ranks

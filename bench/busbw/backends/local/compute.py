@@ -14,10 +14,10 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from busbw.backends.base import Operation
 from busbw.backends.local.base import Bound, Local
+from busbw.backends.patterns import EXACT_UP_TO
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
-from busbw.ops.data import EXACT_UP_TO
 from busbw.ops.threads import threads_of
 from busbw.runs.records import Case
 

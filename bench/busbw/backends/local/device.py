@@ -14,9 +14,9 @@ import torch
 
 from busbw.backends.base import Operation
 from busbw.backends.local.base import Bound, Local
+from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span
-from busbw.ops.data import count_wrong, fill, pattern, poison
 from busbw.ops.numa_nodes import node_of
 from busbw.runs.records import Case
 from busbw.system import numa

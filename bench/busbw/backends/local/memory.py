@@ -14,11 +14,11 @@ import numpy as np
 import torch
 
 from busbw.backends.base import Call, Operation
+from busbw.backends.compiled_loop import Native
 from busbw.backends.local import kernels
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
-from busbw.backends.local.team import Lease, Words, lines, pieces, shares
-from busbw.compiled import Native
+from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
 from busbw.ops.numa_nodes import node_of

@@ -16,8 +16,8 @@ import torch.distributed as dist
 
 from busbw.backends.base import Operation, Wait
 from busbw.backends.local.files import FULL, MAKE_ROOM
+from busbw.backends.pytorch.bound import Bound
 from busbw.backends.side_channel import first_line
-from busbw.backends.torch_bound import Bound
 from busbw.errors import BackendError
 from busbw.runs.records import Case
 

@@ -20,7 +20,7 @@ _IS_IT_AWARE = """\
 import mpi4py
 mpi4py.rc.thread_level = "single"
 from mpi4py import MPI
-from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
+from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
 print(unaware(first_words(library()), aware=cuda_aware()) or "")
 """
 _OF_LAUNCHERS = ("OMPI_COMM_", "OMPI_UNIVERSE_", "PRTE_", "SLURM_", "HYDI_", "MPIR_")

@@ -15,16 +15,17 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import by_hand, torch_checkpoint
+from busbw.backends import scheduled
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
+from busbw.backends.patterns import TORCH_DTYPES
+from busbw.backends.pytorch import checkpoint
+from busbw.backends.pytorch.bound import REDUCTIONS, Bound
+from busbw.backends.pytorch.calls import CALLS, IN_ONE_PIECE, exchange_all
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
-from busbw.backends.torch_bound import REDUCTIONS, Bound
-from busbw.backends.torch_calls import CALLS, IN_ONE_PIECE, exchange_all
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
-from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
@@ -81,8 +82,8 @@ class TorchBackend:
         if op.local:
             return LOCAL[op.name].refuse(case)
         if op.stores:
-            return torch_checkpoint.refuse(case)
-        return by_hand.refuse(op, case) if by_hand.algorithm_of(case) is not None else self._refuse_call(op, case)
+            return checkpoint.refuse(case)
+        return scheduled.refuse(op, case) if scheduled.algorithm_of(case) is not None else self._refuse_call(op, case)
 
     def _refuse_call(self, op: Op, case: Case) -> str | None:
         """Why torch.distributed has no such call of its own."""
@@ -130,8 +131,8 @@ class TorchBackend:
                     case, send, receive, self.device, folder=self._folder, peer=peer, local_rank=self._local_rank
                 )
             )
-        if by_hand.algorithm_of(case) is not None:
-            return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
+        if scheduled.algorithm_of(case) is not None:
+            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:
             process_group = self._control  # files are written by hosts, and nothing else is sent meanwhile

@@ -7,8 +7,8 @@ import ctypes
 import os
 from collections.abc import Mapping
 
-from busbw import compiled
-from busbw.backends.mpi_native import MPI, function, scopes
+from busbw.backends import compiled_loop
+from busbw.backends.mpi.native import MPI, function, scopes
 from busbw.runs.records import JSON
 
 THREADS = {
@@ -59,7 +59,7 @@ def facts() -> dict[str, JSON]:
     """What decides whether two runs over MPI may be compared. ``cuda_aware`` is "unknown" where the library has no way
     to say it; ``loop`` is what makes rows of calls here, and ``loop_missing`` why that is Python.
     """
-    aware, why = cuda_aware(), compiled.missing()
+    aware, why = cuda_aware(), compiled_loop.missing()
     return {
         "library": first_words(library()),
         "standard": list(MPI.Get_version()),

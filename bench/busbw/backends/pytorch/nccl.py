@@ -8,14 +8,14 @@ from importlib import metadata
 import torch
 import torch.distributed as dist
 
-from busbw.backends import peers
 from busbw.backends.base import World
+from busbw.backends.cuda import CudaDevice
+from busbw.backends.patterns import TORCH_DTYPES
+from busbw.backends.pytorch import peer_access
+from busbw.backends.pytorch.backend import TorchBackend
 from busbw.backends.side_channel import first_line
-from busbw.backends.torch_dist import TorchBackend
-from busbw.cuda import CudaDevice
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
-from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import JSON, Case
 from busbw.system.environment import NCCL_PACKAGES
@@ -44,8 +44,8 @@ class NcclBackend(TorchBackend):
             problem = shared_gpu(self.share(place_of(socket.gethostname(), self._gpu)))
             if problem is not None:
                 raise LaunchError(problem)
-            seen = peers.view(socket.gethostname(), self._gpu)
-            self._views = tuple(peers.heard(text) for text in self.share(seen.told()))
+            seen = peer_access.view(socket.gethostname(), self._gpu)
+            self._views = tuple(peer_access.heard(text) for text in self.share(seen.told()))
             # All ranks together in the first call: point-to-point may otherwise not come first (batch_isend_irecv).
             dist.all_reduce(torch.zeros(1, device=self._gpu.name))
             self._gpu.synchronise()
@@ -55,13 +55,13 @@ class NcclBackend(TorchBackend):
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why NCCL cannot run ``case``."""
-        apart = peers.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
+        apart = peer_access.why_no_pairs(op, case, self._views) if op.local and op.members == "pairs" else None
         return apart or why_not(op, case) or super().refuse(op, case)
 
     def peer_in(self, group: Ranks) -> str | None:
         """The GPU of the other rank of a pair, as torch counts them in this process."""
         others = [rank for rank in group if rank != self.rank]
-        return peers.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
+        return peer_access.name_of(self._views, self.rank, others[0]) if len(others) == 1 else None
 
 
 def facts() -> dict[str, JSON]:

@@ -6,14 +6,14 @@ Never run on a GPU yet.
 import torch
 
 from busbw.backends.base import World
-from busbw.backends.by_hand import algorithm_of
-from busbw.backends.mpi import MpiBackend
-from busbw.backends.mpi_facts import cuda_aware, first_words, library, unaware
+from busbw.backends.cuda import uuid_at
+from busbw.backends.mpi.backend import MpiBackend
+from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
+from busbw.backends.patterns import TORCH_DTYPES
+from busbw.backends.scheduled import algorithm_of
 from busbw.backends.side_channel import first_line
-from busbw.cuda import uuid_at
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
-from busbw.ops.data import TORCH_DTYPES
 from busbw.runs.records import Case
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import nvml_of

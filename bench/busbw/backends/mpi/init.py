@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import torch.distributed as dist
 
-from busbw.backends.mpi_facts import THREADS, first_words, library
-from busbw.backends.mpi_native import MPI, function
+from busbw.backends.mpi.info import THREADS, first_words, library
+from busbw.backends.mpi.native import MPI, function
 from busbw.backends.side_channel import first_line, serve_store
 from busbw.errors import LaunchError
 from busbw.system.environment import cores_of_launcher

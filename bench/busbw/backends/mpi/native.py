@@ -12,7 +12,7 @@ from functools import cache
 import mpi4py
 import numpy as np
 
-from busbw.compiled import Native
+from busbw.backends.compiled_loop import Native
 from busbw.errors import LaunchError
 
 mpi4py.rc.initialize = False  # not by an import, which is too early to be watched

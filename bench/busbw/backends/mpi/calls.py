@@ -13,8 +13,8 @@ from itertools import accumulate
 import torch
 
 from busbw.backends.base import Operation, Wait
-from busbw.backends.by_hand import Messages, Messaging
-from busbw.backends.mpi_native import MPI, Spec, Steps
+from busbw.backends.mpi.native import MPI, Spec, Steps
+from busbw.backends.scheduled import Messages, Messaging
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case

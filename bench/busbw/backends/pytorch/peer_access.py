@@ -10,7 +10,7 @@ from itertools import permutations
 import msgspec
 import torch
 
-from busbw.cuda import CudaDevice, uuid_at
+from busbw.backends.cuda import CudaDevice, uuid_at
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case, Record

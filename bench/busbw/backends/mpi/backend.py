@@ -15,29 +15,21 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import by_hand
+from busbw.backends import scheduled
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
-from busbw.backends.mpi_calls import (
-    CALLS,
-    IN_ONE_PIECE,
-    MOVED_ONLY,
-    PREPARED,
-    REDUCTIONS,
-    Bound,
-    exchange_all,
-)
-from busbw.backends.mpi_facts import first_words, library
-from busbw.backends.mpi_native import MPI, address
-from busbw.backends.mpi_world import in_words, initialise, meet_at_store, refuse_mixed_levels
+from busbw.backends.mpi.calls import CALLS, IN_ONE_PIECE, MOVED_ONLY, PREPARED, REDUCTIONS, Bound, exchange_all
+from busbw.backends.mpi.info import first_words, library
+from busbw.backends.mpi.init import in_words, initialise, meet_at_store, refuse_mixed_levels
+from busbw.backends.mpi.native import MPI, address
+from busbw.backends.mpi.segments import EARLY, remove_segments
+from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.side_channel import answers, first_line, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
-from busbw.ops.data import TORCH_DTYPES
 from busbw.ops.groups import Ranks, split_world
 from busbw.runs.records import Case
-from busbw.segments import EARLY, remove_segments
 from busbw.system.device import Device, DeviceConditions
 
 _LOOKS = 8
@@ -88,8 +80,8 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
-        if op.local or by_hand.algorithm_of(case) is not None:
-            return LOCAL[op.name].refuse(case) if op.local else by_hand.refuse(op, case)
+        if op.local or scheduled.algorithm_of(case) is not None:
+            return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
         prepares = PREPARED.get(op.name)
         obstacles = (
             (op.stores, f"{op.name} is torch.distributed's, and needs a backend of it (gloo or nccl)"),
@@ -146,9 +138,9 @@ class MpiBackend:
             return LOCAL[op.name].bind(
                 local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
             )
-        if by_hand.algorithm_of(case) is not None:
+        if scheduled.algorithm_of(case) is not None:
             exchange = partial(exchange_all, self._measured, case.dtype)
-            return by_hand.bind(op, case, group, group.index(self.rank), send, receive, exchange)
+            return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange)
         comm = self._groups[group] if op.members == "all" else self._measured
         return CALLS[op.name](Bound(case, group, group.index(self.rank), comm, self._measured, send, receive, traffic))
 

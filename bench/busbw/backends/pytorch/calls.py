@@ -11,10 +11,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from busbw.backends import torch_checkpoint
 from busbw.backends.base import Operation, Wait
-from busbw.backends.by_hand import Messages, Messaging
-from busbw.backends.torch_bound import Bound
+from busbw.backends.pytorch import checkpoint
+from busbw.backends.pytorch.bound import Bound
+from busbw.backends.scheduled import Messages, Messaging
 
 # torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
 _ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
@@ -216,7 +216,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_uni": _pair_uni,
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
-    "checkpoint_save": torch_checkpoint.bind,
+    "checkpoint_save": checkpoint.bind,
 }
 
 IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}

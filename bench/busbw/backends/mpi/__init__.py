@@ -1,0 +1,1 @@
+"""MPI: the backend, its calls, and what the library says of itself. Importing this package loads no MPI."""

@@ -1,0 +1,1 @@
+"""Backends over torch.distributed: Gloo and NCCL."""
