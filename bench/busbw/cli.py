@@ -355,7 +355,7 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     from busbw.backends import backend_named  # noqa: PLC0415
     from busbw.launch.opening import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.listeners import timing_in_words  # noqa: PLC0415
-    from busbw.refusals import anywhere, unsuited  # noqa: PLC0415
+    from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415

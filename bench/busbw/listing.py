@@ -5,11 +5,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from busbw.backends import BACKENDS, backend_named
-from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import BusbwError, ClockError
 from busbw.escape import plain_text
 from busbw.launch import LAUNCHERS, launcher_here
 from busbw.launch.promises import lone_step
+from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import cases, plan, store

@@ -14,21 +14,21 @@ import numpy as np
 import busbw
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.compiled_loop import nothing, row_of
-from busbw.clock import Clock, HostClock, read_cost_ns
-from busbw.device_loops import empty_call_ns
 from busbw.errors import BackendError, LaunchError, RankFailure
 from busbw.listeners import Listener, in_words
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.clock import Clock, HostClock, read_cost_ns
+from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.device_loops import empty_call_ns
+from busbw.measure.sampling import Bench
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
-from busbw.refusals import Place, refusal
 from busbw.runs import store
 from busbw.runs.cases import Cases, expand, shares
 from busbw.runs.placement import cautions
 from busbw.runs.plan import Plan
 from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.runs.resume import Remaining, carry_on, lacking
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock, compare_all
 from busbw.system import environment
 from busbw.system.slurm_topology import rank_facts
 from busbw.system.storage import cautions as cautions_of_storage

@@ -8,11 +8,11 @@ import msgspec
 from worlds import in_world
 
 from busbw.backends.base import Backend, Vector
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.sampling import Bench
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Measurement
-from busbw.sampling import Bench
 from busbw.testing.faults import WrappingBackend
 
 RANKS = 2

@@ -11,11 +11,11 @@ import msgspec
 import numpy as np
 from worlds import in_world
 
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.sampling import Bench
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Measurement
-from busbw.sampling import Bench
 
 WORLDS = (4, 16, 64)
 SAMPLES = 50

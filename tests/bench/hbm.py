@@ -22,12 +22,12 @@ import torch.distributed as dist
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
-from busbw.clock import HostClock
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.clock import HostClock
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.sampling import Bench
 from busbw.runs.plan import Timing
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 from busbw.system.device import Device
 from busbw.units import format_rate, format_size
 

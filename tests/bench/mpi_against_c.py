@@ -18,12 +18,12 @@ from pathlib import Path
 import numpy as np
 from worlds import in_world
 
-from busbw import loops, sampling
-from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.backends.base import Vector
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import chosen
+from busbw.measure import block as instrument
+from busbw.measure import loops, sampling
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep

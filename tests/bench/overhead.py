@@ -20,10 +20,10 @@ import torch
 import torch.distributed as dist
 from worlds import TIMEOUT_SECONDS, in_world
 
-from busbw import loops, pacing, sampling
-from busbw import measure as instrument
 from busbw.backends import backend_named
 from busbw.launch.local import launch_ranks
+from busbw.measure import block as instrument
+from busbw.measure import loops, sampling, stopping
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import expand
@@ -164,7 +164,7 @@ def compare(
     row = 1
     warm = [bare_sample(row) for _ in range(30)]
     estimate = int(np.median(bench.backend.reduce(np.asarray(warm, dtype=np.int64), "max")))
-    row = pacing.calls_per_sample(mode, estimate, bench.timer_ns, pacing.budget_of(bench.timing, 1, mode))
+    row = stopping.calls_per_sample(mode, estimate, bench.timer_ns, stopping.budget_of(bench.timing, 1, mode))
     calls = itertools.repeat(part.sets[0].operation.call)
     loop = loops.Loop(bench.backend, bench.clock, calls, bench.backend.barrier, None, row)
     rounds = int(min(MOST_ROUNDS, max(LEAST_ROUNDS, SECONDS_A_SIZE * 1e9 / (2 * BATCH * estimate * (row + 1)))))

@@ -16,14 +16,15 @@ import numpy as np
 import torch
 from worlds import in_world
 
-from busbw import loops, pacing
-from busbw import measure as instrument
 from busbw.backends.base import Vector
+from busbw.measure import block as instrument
+from busbw.measure import loops
+from busbw.measure import stopping as pacing
+from busbw.measure.sampling import Bench, Part, Terms, agreed, sample
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case
-from busbw.sampling import Bench, Part, Terms, agreed, sample
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.units import format_size
 

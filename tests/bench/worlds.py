@@ -11,11 +11,11 @@ import torch.distributed as dist
 
 from busbw.backends import backend_named
 from busbw.backends.base import World
-from busbw.clock import HostClock, read_cost_ns
 from busbw.launch.mpiexec import Door, close_behind, opened_doors
+from busbw.measure.clock import HostClock, read_cost_ns
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.sampling import Bench
 from busbw.runs.plan import Timing
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 
 TIMEOUT_SECONDS = 60.0
 

@@ -11,7 +11,7 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.refusals import Place, refusal
+from busbw.measure.unsupported import Place, refusal
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite

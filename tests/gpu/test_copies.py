@@ -15,8 +15,8 @@ from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
 from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
-from busbw.refusals import Place, refusal
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device

@@ -11,8 +11,8 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
-from busbw.refusals import Place, refusal
 from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
 from busbw.system.device import Device

@@ -9,8 +9,8 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops.storage import Access, Way
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
 from busbw.testing.synthetic import case

@@ -6,8 +6,8 @@ from collections import defaultdict
 import pytest
 import torch
 
-from busbw import measure
 from busbw.backends.base import Operation
+from busbw.measure import block
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Failed
@@ -56,7 +56,7 @@ def noted() -> dict[int, Noting]:
 
 @pytest.fixture
 def caches_of_a_kilobyte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "last_level_cache_bytes", lambda: 1 << 10)
+    monkeypatch.setattr(block, "last_level_cache_bytes", lambda: 1 << 10)
 
 
 @pytest.mark.usefixtures("caches_of_a_kilobyte")
@@ -117,7 +117,7 @@ def test_caches_are_flushed_before_the_start_and_outside_of_the_timed_region(
         assert isinstance(inner, FakeBackend)
         inner.clock.advance(1_000_000)
 
-    monkeypatch.setattr("busbw.sampling.Sweep.sweep", sweep)
+    monkeypatch.setattr("busbw.measure.sampling.Sweep.sweep", sweep)
     made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache="flushed"), wrap=Noting, timer_ns=100)
     samples = len(made.groups[0].slowest_ns)
     assert made.calls == 1, "the second call of a sample would find what the first one left"
@@ -143,7 +143,9 @@ class Prepared(Noting):
 def test_what_prepares_a_call_comes_after_the_caches_are_flushed_and_before_the_start(
     noted: dict[int, Noting], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("busbw.sampling.Sweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep"))
+    monkeypatch.setattr(
+        "busbw.measure.sampling.Sweep.sweep", lambda _sweep: noted[threading.get_ident()].told.append("sweep")
+    )
     for cache, before in (("flushed", ("sweep", "prepare")), ("warm", ("prepare",))):
         noted.clear()
         made = measured(FakeWorld(2), case("all_reduce", 64, 2, cache=cache), wrap=Prepared)

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from busbw.clock import HostClock, read_cost_ns
 from busbw.errors import ClockError
+from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.testing.fakes import FakeClock
 
 

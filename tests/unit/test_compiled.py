@@ -11,12 +11,12 @@ from itertools import repeat
 import pytest
 import torch
 
-from busbw import measure
 from busbw.backends import compiled_loop
 from busbw.backends.base import Operation
 from busbw.backends.compiled_loop import Native, Row, row_of
 from busbw.errors import BackendError
-from busbw.loops import Loop, empty_call_ns, take
+from busbw.measure import block
+from busbw.measure.loops import Loop, empty_call_ns, take
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
@@ -225,7 +225,7 @@ class Mixed(Natively):
 def test_a_world_is_timed_by_the_compiled_loop_and_says_so(
     mode: Mode, cache: Cache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "last_level_cache_bytes", lambda: 1 << 7)
+    monkeypatch.setattr(block, "last_level_cache_bytes", lambda: 1 << 7)
     one = case("all_reduce", 64, 3, mode=mode, cache=cache)
     made = measured(FakeWorld(3, LONG), one, wrap=Natively)
     assert made.loop == "compiled"

@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from busbw.backends.base import Backend
-from busbw.conditions import Reading, Watch, look
+from busbw.measure.interference import Reading, Watch, look
 from busbw.runs.records import HostConditions
 from busbw.testing.blocks import measured
 from busbw.testing.fakes import FakeBackend, FakeWorld

@@ -16,14 +16,14 @@ from busbw.backends.base import World
 from busbw.backends.cuda import CudaDevice, CudaMark
 from busbw.backends.local import device as device_copies
 from busbw.backends.pytorch import nccl, peer_access
-from busbw.clock import HostClock
 from busbw.errors import BackendError, LaunchError
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.clock import HostClock
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.sampling import Bench
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Measurement, Mode
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import Nvml
 from busbw.testing.devices import FakeMark

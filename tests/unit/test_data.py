@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw.backends import patterns as data
+from busbw.backends import patterns
 from busbw.backends.patterns import (
     EXACT_UP_TO,
     PERIOD,
@@ -192,7 +192,7 @@ def test_a_large_buffer_is_compared_in_pieces_and_nothing_is_left_out(
     extra: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Room for several times its size need not be there beside it."""
-    monkeypatch.setattr(data, "_PERIODS_AT_ONCE", 2)
+    monkeypatch.setattr(patterns, "_PERIODS_AT_ONCE", 2)
     counted: list[int] = []
     count = torch.count_nonzero
 

@@ -15,11 +15,11 @@ from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
 from busbw.backends.pytorch.peer_access import View, heard, name_of, why_no_pairs
 from busbw.errors import BackendError
-from busbw.measure import rounds_of
+from busbw.measure.block import rounds_of
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.system.device import Device
 from busbw.testing.blocks import measure_everywhere

@@ -6,11 +6,11 @@ from itertools import repeat
 import numpy as np
 import pytest
 
-from busbw import device_loops
 from busbw.backends.base import Operation
-from busbw.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
 from busbw.errors import BackendError
-from busbw.loops import Loop, Overlapped
+from busbw.measure import device_loops
+from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold, captured, empty_call_ns, take, take_overlapped
+from busbw.measure.loops import Loop, Overlapped
 from busbw.ops import OPS
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
 from busbw.testing.blocks import measure_everywhere

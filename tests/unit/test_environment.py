@@ -10,8 +10,8 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
+from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import JSON
-from busbw.synchronise import CommonClock
 from busbw.system import environment
 from busbw.testing.fakes import FakeWorld
 

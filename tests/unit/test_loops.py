@@ -6,13 +6,13 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from busbw import loops, measure
 from busbw.backends.base import Backend, Operation, Post, Wait
-from busbw.loops import Loop, empty_call_ns, take_overlapped
+from busbw.measure import block, loops
+from busbw.measure.loops import Loop, empty_call_ns, take_overlapped
+from busbw.measure.stopping import MOST_CALIBRATIONS
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.pacing import MOST_CALIBRATIONS
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples
 from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
@@ -322,7 +322,7 @@ def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:
 @pytest.mark.parametrize("cache", ["warm", "rotating", "flushed"])
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
 def test_ranks_agree_in_every_mode(mode: Mode, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "last_level_cache_bytes", lambda: 1 << 10)
+    monkeypatch.setattr(block, "last_level_cache_bytes", lambda: 1 << 10)
     if mode == "pipelined" and cache == "flushed":
         return
     script = Script(durations=noisy(4, 0.3, 200_000))

@@ -5,13 +5,13 @@ import pytest
 import torch
 
 from busbw.backends.base import Backend
-from busbw.measure import part_of, rounds_of
+from busbw.measure.block import part_of, rounds_of
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.sampling import Bench
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op
-from busbw.refusals import Place, refusal
 from busbw.runs.records import QUANTILES, Case, Check, Measurement
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 from busbw.testing.blocks import measure_everywhere, measured, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import DelayingBackend, WrappingBackend

@@ -7,13 +7,13 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 
-from busbw import measure as instrument
 from busbw.backends.base import Backend, Operation
 from busbw.errors import BackendError, BusbwError, ClockError
+from busbw.measure import block as instrument
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement
 from busbw.system.environment import in_blocks
 from busbw.testing.blocks import measure_everywhere, measured, noisy

@@ -13,9 +13,9 @@ from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops.numa_nodes import node_of, on_node
 from busbw.ops.threads import as_variant, threads_of
-from busbw.refusals import Place, refusal
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case

@@ -9,7 +9,7 @@ import pytest
 
 from busbw.backends.base import World
 from busbw.listeners import Silent
-from busbw.refusals import Place, refusal
+from busbw.measure.unsupported import Place, refusal
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Measurement

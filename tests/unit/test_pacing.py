@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import pacing, reduction
+from busbw.measure import reduction, stopping
 from busbw.runs.plan import Timing
 from busbw.runs.records import Measurement, Mode
 from busbw.testing.blocks import measured, noisy, quick
@@ -61,7 +61,7 @@ def test_a_slow_case_still_gets_the_least_number_of_samples() -> None:
 def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
     pace = quick(blocks=4, min_samples=80, least_samples=40, max_samples=400)
     assert samples_of(measured(FakeWorld(2), case("all_reduce", 64, 2), pace)) == 20
-    half, whole = (pacing.budget_of(quick(min_seconds=0.1), rounds) for rounds in (2, 1))
+    half, whole = (stopping.budget_of(quick(min_seconds=0.1), rounds) for rounds in (2, 1))
     assert (half.min_ns, half.max_ns) == (whole.min_ns / 2, whole.max_ns / 2)
 
 
@@ -73,7 +73,7 @@ def test_blocks_and_rounds_share_the_budget_of_a_case() -> None:
 )
 def test_warm_up_fills_its_time_within_its_limits(seconds: float, least: int, more: int, estimate: int) -> None:
     pace = quick(warmup_seconds=seconds, warmup_calls=least, warmup_calls_cap=least + more)
-    calls = pacing.warmup_calls(pace, estimate)
+    calls = stopping.warmup_calls(pace, estimate)
     assert least <= calls <= least + more
     if least < calls < least + more:
         assert (calls - 1) * estimate < seconds * 1e9 <= calls * max(estimate, 1) + 1
@@ -87,7 +87,7 @@ def test_warm_up_is_counted() -> None:
 
 
 budgets = st.builds(
-    lambda least, more, most, low, high: pacing.Budget(
+    lambda least, more, most, low, high: stopping.Budget(
         min_samples=least + more,
         least_samples=least,
         max_samples=least + more + most,
@@ -103,25 +103,25 @@ budgets = st.builds(
 
 
 @given(budgets, st.integers(0, 10**9), st.integers(0, 10**9))
-def test_the_first_batch_is_within_the_budget(budget: pacing.Budget, estimate: int, barrier: int) -> None:
-    batch = pacing.first_batch(budget, estimate, estimate + barrier)
+def test_the_first_batch_is_within_the_budget(budget: stopping.Budget, estimate: int, barrier: int) -> None:
+    batch = stopping.first_batch(budget, estimate, estimate + barrier)
     assert 1 <= batch <= budget.max_samples
     if batch > budget.least_samples:
         assert (batch - 1) * (estimate + barrier) <= budget.max_ns
 
 
 def test_the_time_of_the_barriers_is_part_of_the_budget() -> None:
-    budget = pacing.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
-    assert pacing.first_batch(budget, 10**6, 10**6) == 100
-    assert pacing.first_batch(budget, 10**6, 10**7) == 50
+    budget = stopping.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=1e8, max_ns=5e8)
+    assert stopping.first_batch(budget, 10**6, 10**6) == 100
+    assert stopping.first_batch(budget, 10**6, 10**7) == 50
 
 
 @given(budgets, st.lists(st.integers(1, 10**5), min_size=2, max_size=80), st.integers(0, 10**7), st.floats(0.001, 0.5))
 @settings(deadline=None)
-def test_reasons_to_stop(budget: pacing.Budget, samples: list[int], elapsed: int, precision: float) -> None:
+def test_reasons_to_stop(budget: stopping.Budget, samples: list[int], elapsed: int, precision: float) -> None:
     vector = np.asarray(samples, dtype=np.int64)
-    reason = pacing.stop_reason(budget, [vector], elapsed, precision)
-    exact = pacing.half_width(vector) <= precision
+    reason = stopping.stop_reason(budget, [vector], elapsed, precision)
+    exact = stopping.half_width(vector) <= precision
     if reason == "converged":
         assert exact
         assert len(samples) >= budget.min_samples
@@ -140,16 +140,16 @@ def test_reasons_to_stop(budget: pacing.Budget, samples: list[int], elapsed: int
 def test_all_groups_of_a_round_must_have_converged() -> None:
     steady = np.full(40, 1_000, dtype=np.int64)
     wild = np.asarray([10, 100_000] * 20, dtype=np.int64)
-    budget = pacing.Budget(30, 20, 1000, 0, 1e12)
-    assert pacing.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
-    assert pacing.stop_reason(budget, [steady, wild], 1, 0.05) is None
+    budget = stopping.Budget(30, 20, 1000, 0, 1e12)
+    assert stopping.stop_reason(budget, [steady, steady], 1, 0.05) == "converged"
+    assert stopping.stop_reason(budget, [steady, wild], 1, 0.05) is None
 
 
 def test_all_groups_of_a_round_must_have_filled_the_minimum_time() -> None:
     fast, slow = np.full(40, 1_000, dtype=np.int64), np.full(40, 9_000, dtype=np.int64)
-    budget = pacing.Budget(30, 20, 1000, 300_000, 1e12)
-    assert pacing.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
-    assert pacing.stop_reason(budget, [fast, slow], 1, 0.05) is None
+    budget = stopping.Budget(30, 20, 1000, 300_000, 1e12)
+    assert stopping.stop_reason(budget, [slow, slow], 1, 0.05) == "converged"
+    assert stopping.stop_reason(budget, [fast, slow], 1, 0.05) is None
 
 
 @given(
@@ -196,7 +196,7 @@ def test_samples_are_kept_up_to_a_volume_and_quantiles_always() -> None:
 
 # --- calls per sample ------------------------------------------------------------------------------------------
 
-FREE = pacing.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=0, max_ns=1e15)
+FREE = stopping.Budget(min_samples=30, least_samples=20, max_samples=4000, min_ns=0, max_ns=1e15)
 TIMER_NS = 70
 
 
@@ -205,20 +205,20 @@ TIMER_NS = 70
     [(1, 1_000_000), (1_000, 1_000), (1_001, 1_000), (30_000, 34), (100_000, 10), (100_001, 10), (10**9, 10)],
 )
 def test_a_row_fills_a_millisecond_and_has_ten_calls(estimate: int, calls: int) -> None:
-    for mode in sorted(pacing.ROWED):
-        assert pacing.calls_per_sample(mode, estimate, TIMER_NS, FREE) == calls
+    for mode in sorted(stopping.ROWED):
+        assert stopping.calls_per_sample(mode, estimate, TIMER_NS, FREE) == calls
 
 
 @pytest.mark.parametrize(("estimate", "calls"), [(10**6, 10), (2 * 10**7, 5), (4 * 10**7, 2), (10**9, 2)])
 def test_a_row_leaves_time_for_the_least_samples_and_is_one_still(estimate: int, calls: int) -> None:
-    budget = pacing.Budget(min_samples=5, least_samples=5, max_samples=4000, min_ns=0, max_ns=5e8)
-    assert pacing.calls_per_sample("pipelined", estimate, TIMER_NS, budget) == calls
+    budget = stopping.Budget(min_samples=5, least_samples=5, max_samples=4000, min_ns=0, max_ns=5e8)
+    assert stopping.calls_per_sample("pipelined", estimate, TIMER_NS, budget) == calls
 
 
 @given(st.integers(0, 10**10), st.integers(1, 20), st.floats(0, 1e10))
 def test_rows_are_long_enough_and_never_dearer_than_the_budget(estimate: int, least: int, most_ns: float) -> None:
-    budget = pacing.Budget(min_samples=least, least_samples=least, max_samples=4000, min_ns=0, max_ns=most_ns)
-    calls = pacing.calls_per_sample("pipelined", estimate, TIMER_NS, budget)
+    budget = stopping.Budget(min_samples=least, least_samples=least, max_samples=4000, min_ns=0, max_ns=most_ns)
+    calls = stopping.calls_per_sample("pipelined", estimate, TIMER_NS, budget)
     assert calls >= 2
     if calls > 2:
         assert calls * estimate * least <= most_ns
@@ -231,17 +231,17 @@ def test_rows_are_long_enough_and_never_dearer_than_the_budget(estimate: int, le
     ("estimate", "calls"), [(7_000, 1), (6_999, 2), (5_000, 2), (4_999, 4), (100, 128), (1, 16_384), (0, 16_384)]
 )
 def test_calls_shorter_than_a_hundred_reads_of_the_clock_are_timed_together(estimate: int, calls: int) -> None:
-    assert pacing.calls_per_sample("isolated", estimate, TIMER_NS, FREE) == calls
+    assert stopping.calls_per_sample("isolated", estimate, TIMER_NS, FREE) == calls
     assert calls == 1 or calls * max(estimate, 1) >= 10_000
-    assert pacing.calls_per_sample("overlap", estimate, TIMER_NS, FREE) == 1
-    assert pacing.calls_per_sample("isolated", estimate, TIMER_NS, FREE, "flushed") == 1
-    assert pacing.calls_per_sample("isolated", estimate, 0, FREE) == 1, "a clock that costs nothing disturbs nothing"
+    assert stopping.calls_per_sample("overlap", estimate, TIMER_NS, FREE) == 1
+    assert stopping.calls_per_sample("isolated", estimate, TIMER_NS, FREE, "flushed") == 1
+    assert stopping.calls_per_sample("isolated", estimate, 0, FREE) == 1, "a clock that costs nothing disturbs nothing"
 
 
 def test_ten_rows_are_enough_in_number() -> None:
     timing = Timing()
-    assert pacing.budget_of(timing, 1, "pipelined").least_samples == 10 // timing.blocks
-    assert pacing.budget_of(timing, 1, "isolated").least_samples == 20 // timing.blocks
+    assert stopping.budget_of(timing, 1, "pipelined").least_samples == 10 // timing.blocks
+    assert stopping.budget_of(timing, 1, "isolated").least_samples == 20 // timing.blocks
 
 
 @given(seed=st.integers(0, 10**6), typical=st.integers(2_000, 100_000), mode=st.sampled_from(["isolated", "pipelined"]))
@@ -281,7 +281,7 @@ def test_batches_bound_the_control_traffic_of_what_never_converges(most: int) ->
     assert made.stop_reason == "cap_samples"
     assert len(made.groups[0].slowest_ns) == most
     more = world.backends[0].reductions - steady.backends[0].reductions
-    assert 0 < more <= 2 * (pacing.MOST_BATCHES - 1), "what was seen, and for how long, once a batch"
+    assert 0 < more <= 2 * (stopping.MOST_BATCHES - 1), "what was seen, and for how long, once a batch"
 
 
 @pytest.mark.parametrize("seconds", [0.001, 0.01, 0.1])

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import reduction
+from busbw.measure import reduction
 from busbw.runs.records import QUANTILES, Case, GroupSamples
 from busbw.testing.blocks import measured, noisy, quick
 from busbw.testing.fakes import FakeWorld, Script

@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from busbw.backends.base import Operation
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.sync import WindowStart, start_for
+from busbw.measure.unsupported import Place, refusal
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.refusals import Place, refusal
 from busbw.runs.records import Case, Mode, Sync
-from busbw.starts import WindowStart, start_for
-from busbw.synchronise import CommonClock
 from busbw.testing.blocks import measured, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import WrappingBackend

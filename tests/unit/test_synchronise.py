@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw import synchronise
-from busbw.measure import measure
+from busbw.measure import clock_sync
+from busbw.measure.block import measure
+from busbw.measure.clock_sync import CommonClock, compare_all
+from busbw.measure.sampling import Bench
 from busbw.runs.records import Measurement, RankClock
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock, compare_all
 from busbw.testing.blocks import measured, quick
 from busbw.testing.fakes import FakeBackend, FakeWorld, Script
 from busbw.testing.synthetic import case
@@ -248,12 +248,12 @@ def test_no_error_within_the_bounds_of_the_points_makes_the_drift_worse_than_its
     moments = np.sort(generator.integers(0, 10 * SECOND_NS, len(errors)))
     moments[-1] = moments[0] + 6 * SECOND_NS + moments[-1]
     points = [
-        synchronise._Point(int(at), int(sign * error), error, 0)
+        clock_sync._Point(int(at), int(sign * error), error, 0)
         for at, sign, error in zip(moments, signs, errors, strict=True)
     ]
-    found = synchronise._fit(points)
+    found = clock_sync._fit(points)
     assert found.ppm is not None
-    assert abs(found.ppm) <= found.unnoticed_ppm - synchronise._WANDER_PPM + 1e-9
+    assert abs(found.ppm) <= found.unnoticed_ppm - clock_sync._WANDER_PPM + 1e-9
 
 
 # --- what is measured by it ------------------------------------------------------------------------------------

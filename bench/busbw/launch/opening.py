@@ -11,11 +11,11 @@ import psutil
 from busbw.backends import backend_named
 from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, UsageError
 from busbw.launch.base import Result, Settings, finish, finish_well
+from busbw.measure.unsupported import Place
 from busbw.ops import OPS
 from busbw.ops.base import Share
 from busbw.ops.groups import split_world
 from busbw.ops.storage import Way
-from busbw.refusals import Place
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.compress import pack, unpack

@@ -8,14 +8,14 @@ import numpy as np
 
 from busbw.backends.base import Backend
 from busbw.errors import BusbwError
-from busbw.measure import measure
+from busbw.measure.block import measure
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.compute import Work
+from busbw.measure.sampling import Bench
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Failed, Measurement
-from busbw.sampling import Bench
-from busbw.synchronise import CommonClock
 from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
-from busbw.work import Work
 
 _SKEW = 0.5
 

@@ -20,6 +20,7 @@ import torch
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
+from busbw.measure.compute import Work
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
@@ -28,7 +29,6 @@ from busbw.system.device import Device, DeviceConditions
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.meanings import MEANINGS, Exchange
 from busbw.testing.meeting import Meeting
-from busbw.work import Work
 
 T = TypeVar("T")
 

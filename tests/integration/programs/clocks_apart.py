@@ -10,14 +10,15 @@ from unittest.mock import patch
 
 import numpy as np
 
-from busbw import cli, sampling, worker
+from busbw import cli, worker
 from busbw.backends.base import Backend
-from busbw.measure import measure
+from busbw.measure import sampling
+from busbw.measure.block import measure
+from busbw.measure.reduction import Seen, Taken, reduce_batch
+from busbw.measure.sampling import Bench
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Round
-from busbw.reduction import Seen, Taken, reduce_batch
 from busbw.runs.records import JSON, Case, Failed, Measurement
-from busbw.sampling import Bench
 from busbw.system import environment
 
 _CLOCKS: list[Bench] = []

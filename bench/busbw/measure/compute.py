@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 
 from busbw.backends.base import Vector
-from busbw.clock import Clock
+from busbw.measure.clock import Clock
 
 _SIDE = 48
 

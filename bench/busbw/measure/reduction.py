@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from busbw.backends.base import Backend, Vector
-from busbw.loops import Samples
+from busbw.measure.loops import Samples
 from busbw.ops import traffic
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks, Round

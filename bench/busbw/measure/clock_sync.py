@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from busbw.backends.base import Backend, Vector
-from busbw.clock import Clock
+from busbw.measure.clock import Clock
 from busbw.runs.records import RankClock
 
 EXCHANGES = 100

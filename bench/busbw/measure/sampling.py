@@ -14,17 +14,28 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from busbw import device_loops
 from busbw.backends.base import Backend, Call, Operation, Vector
 from busbw.backends.compiled_loop import Row
 from busbw.backends.patterns import Pattern
-from busbw.clock import Clock
-from busbw.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.errors import BackendError
-from busbw.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
-from busbw.ops.base import Layout, Matrix, Op
-from busbw.ops.groups import Ranks, Round
-from busbw.pacing import (
+from busbw.measure import device_loops
+from busbw.measure.clock import Clock
+from busbw.measure.clock_sync import CommonClock
+from busbw.measure.compute import Work
+from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
+from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
+from busbw.measure.reduction import (
+    Facts,
+    Seen,
+    Taken,
+    durations,
+    gather_ranks,
+    joined,
+    record_group,
+    reduce_batch,
+    timed_by,
+)
+from busbw.measure.stopping import (
     FIRST_UNITS,
     MOST_CALIBRATIONS,
     ROWED,
@@ -37,12 +48,11 @@ from busbw.pacing import (
     stop_reason,
     warmup_calls,
 )
-from busbw.reduction import Facts, Seen, Taken, durations, gather_ranks, joined, record_group, reduce_batch, timed_by
+from busbw.measure.sync import Start, start_for
+from busbw.ops.base import Layout, Matrix, Op
+from busbw.ops.groups import Ranks, Round
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, GroupSamples, LoopKind, StopReason
-from busbw.starts import Start, start_for
-from busbw.synchronise import CommonClock
-from busbw.work import Work
 
 if TYPE_CHECKING:
     import torch

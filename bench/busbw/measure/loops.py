@@ -13,8 +13,8 @@ import numpy as np
 
 from busbw.backends.base import Backend, Call, Post, Vector
 from busbw.backends.compiled_loop import Row
-from busbw.clock import Clock
 from busbw.errors import BackendError, ClockError
+from busbw.measure.clock import Clock
 
 STARTS_OVERLAPPED = 2
 """Starts of an overlapped sample: of the call alone, and of the one with computation beside it."""

@@ -14,7 +14,7 @@ import numpy as np
 import psutil
 
 from busbw.backends.base import Backend
-from busbw.loops import switches
+from busbw.measure.loops import switches
 from busbw.runs.records import GpuConditions, HostConditions
 from busbw.system.device import DeviceConditions, reasons_in_words
 

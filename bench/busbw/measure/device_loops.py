@@ -11,14 +11,14 @@ from itertools import cycle, islice, repeat
 
 import numpy as np
 
-from busbw import loops
 from busbw.backends.base import Backend, Call, Post
 from busbw.backends.compiled_loop import Row
-from busbw.clock import Clock
 from busbw.errors import BackendError
-from busbw.loops import Loop, Overlapped, Samples, switches
+from busbw.measure import loops
+from busbw.measure.clock import Clock
+from busbw.measure.compute import Work
+from busbw.measure.loops import Loop, Overlapped, Samples, switches
 from busbw.system.device import Device
-from busbw.work import Work
 
 _FIRST_HOLD_NS = 1_000_000
 _LEAST_HOLD_NS = 50_000

@@ -5,8 +5,8 @@ from typing import Protocol
 import numpy as np
 
 from busbw.backends.base import Backend
+from busbw.measure.clock_sync import CommonClock
 from busbw.runs.records import Sync
-from busbw.synchronise import CommonClock
 
 _HEAD_START_NS = 1_000_000
 _SLACK = 1.5

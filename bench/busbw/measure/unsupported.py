@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from busbw.backends.base import Backend
+from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS, BY_HAND
 from busbw.ops.base import Op, Share
 from busbw.ops.groups import Round, split_world
 from busbw.ops.numa_nodes import MOST_NODES, node_of
 from busbw.ops.threads import threads_of
-from busbw.pacing import ROWED
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size
 

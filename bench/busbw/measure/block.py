@@ -17,16 +17,27 @@ import numpy as np
 from busbw.backends.base import Backend, Call, Operation
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
-from busbw.conditions import Watch
 from busbw.errors import BackendError
+from busbw.measure.interference import Watch
+from busbw.measure.sampling import (
+    Bench,
+    BufferSet,
+    Part,
+    RoundResult,
+    Sweep,
+    Terms,
+    Uncapturable,
+    agreed,
+    first_error,
+    sample,
+)
+from busbw.measure.stopping import budget_of
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.groups import Round, pair_rounds, split_world
-from busbw.pacing import budget_of
 from busbw.runs.causes import WRONG_DATA, cause_of
 from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, least_good
 from busbw.runs.store import utc_now
-from busbw.sampling import Bench, BufferSet, Part, RoundResult, Sweep, Terms, Uncapturable, agreed, first_error, sample
 from busbw.system.environment import last_level_cache_bytes
 
 if TYPE_CHECKING:

@@ -1,0 +1,1 @@
+"""Measuring: timing loops, sampling, stopping, synchronisation of ranks and clocks."""
