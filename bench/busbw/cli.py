@@ -278,7 +278,7 @@ def _resume(selector: str, changes: Mapping[str, Any], settings: Any, dry_run: b
 def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
-    from busbw.listeners import in_words  # noqa: PLC0415
+    from busbw.launch.observers import in_words  # noqa: PLC0415
 
     missing = [
         {"launch": lack.first + one.number, "resumes": one.resumes, "case": case, "blocks": blocks}
@@ -353,8 +353,8 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
     from busbw import launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
-    from busbw.launch.opening import place_here, refuse_impossible, way_here  # noqa: PLC0415
-    from busbw.listeners import timing_in_words  # noqa: PLC0415
+    from busbw.launch.observers import timing_in_words  # noqa: PLC0415
+    from busbw.launch.session import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415

@@ -8,7 +8,7 @@ from busbw.backends import BACKENDS, backend_named
 from busbw.errors import BusbwError, ClockError
 from busbw.escape import plain_text
 from busbw.launch import LAUNCHERS, launcher_here
-from busbw.launch.promises import lone_step
+from busbw.launch.launcher_env import lone_step
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS

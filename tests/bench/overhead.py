@@ -22,6 +22,7 @@ from worlds import TIMEOUT_SECONDS, in_world
 
 from busbw.backends import backend_named
 from busbw.launch.local import launch_ranks
+from busbw.launch.worker import Job
 from busbw.measure import block as instrument
 from busbw.measure import loops, sampling, stopping
 from busbw.ops import OPS
@@ -31,7 +32,6 @@ from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system import environment
 from busbw.units import format_size
-from busbw.worker import Job
 
 SIZES = (8, 64, 512, 4 << 10, 32 << 10, 256 << 10, 1 << 20, 4 << 20)
 MODES: tuple[Mode, ...] = ("isolated", "pipelined")

@@ -19,8 +19,8 @@ from worlds import in_world
 from busbw.backends.base import Vector
 from busbw.measure import block as instrument
 from busbw.measure import loops
-from busbw.measure import stopping as pacing
 from busbw.measure.sampling import Bench, Part, Terms, agreed, sample
+from busbw.measure.stopping import budget_of
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
@@ -106,7 +106,7 @@ def _fixed(bench: Bench, case: Case, part: Part) -> Vector:
 
 
 def _ours(bench: Bench, case: Case, part: Part) -> tuple[Vector, str]:
-    budget = pacing.budget_of(bench.timing, 1)
+    budget = budget_of(bench.timing, 1)
     result = sample(bench, OPS[case.op], case, (tuple(range(RANKS)),), part, (), Terms(budget))
     return np.asarray(result.groups[0].slowest_ns, dtype=np.int64), result.stop_reason
 

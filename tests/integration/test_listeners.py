@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-_OF_MPIEXEC = ("mpiexec", "hydra_pmi_proxy", "door.py")
+_OF_MPIEXEC = ("mpiexec", "hydra_pmi_proxy", "mpi_stub.py")
 """MPICH's own processes, and what inherits its socket: mpiexec listens everywhere, and has no option against it."""
 
 

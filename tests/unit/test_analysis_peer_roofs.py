@@ -2,7 +2,7 @@
 
 import pytest
 
-from busbw.console import lines
+from busbw.launch.live_table import lines
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run

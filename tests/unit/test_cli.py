@@ -16,7 +16,7 @@ from busbw.cli import main
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
-from busbw.launch.opening import opened
+from busbw.launch.session import opened
 from busbw.ops import OPS
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw import console
+from busbw.launch import live_table
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped
@@ -35,12 +35,12 @@ def cells(line: str) -> list[str]:
     return line.split()
 
 
-def table(out: io.StringIO, err: io.StringIO, launch: int = 0, plan: Plan = PLAN) -> console.LiveTable:
-    return console.LiveTable(plan, launch, time.monotonic(), out=out, err=err)
+def table(out: io.StringIO, err: io.StringIO, launch: int = 0, plan: Plan = PLAN) -> live_table.LiveTable:
+    return live_table.LiveTable(plan, launch, time.monotonic(), out=out, err=err)
 
 
 def only_line(case_: Case, world: World = BARE) -> str:
-    (line,) = console.lines([measurement(world, case_)], 3)
+    (line,) = live_table.lines([measurement(world, case_)], 3)
     return line
 
 
@@ -62,7 +62,7 @@ def test_rates_as_they_are_shown(value: float, text: str) -> None:
 
 def test_a_small_size_shows_a_rate_and_not_zero() -> None:
     values = cells(only_line(case("all_reduce", 8)))
-    names = cells(console.header().splitlines()[0])[1:]
+    names = cells(live_table.header().splitlines()[0])[1:]
     row = dict(zip(names, values, strict=False))
     assert float(row["algbw"]) == pytest.approx(8 / 100e-6 / 1e9, rel=0.01)
     assert float(row["busbw"]) == pytest.approx(1.5 * 8 / 100e-6 / 1e9, rel=0.01)
@@ -94,7 +94,7 @@ def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: 
 
 @pytest.mark.parametrize("size", [4, 1 << 20, 1 << 34])
 def test_columns_stand_under_their_names(size: int) -> None:
-    names = console.header().splitlines()[0]
+    names = live_table.header().splitlines()[0]
     line = only_line(case("reduce_scatter", size))
     for name in ("count", "redop", "time", "busbw", "check", "launch"):
         end = names.index(name) + len(name)
@@ -131,7 +131,7 @@ def test_what_traffic_is_stands_above_a_table_that_has_some() -> None:
 def test_what_is_computed_in_part_shows_no_rate() -> None:
     assert cells(only_line(case("all_reduce", 1 << 20, mode="overlap")))[6:8] == ["–", "–"]
     split = case("all_reduce", 1 << 20, group="div:2", mode="overlap")
-    assert len(console.lines([measurement(BARE, split)], 1)) == 2, "and no total of rates"
+    assert len(live_table.lines([measurement(BARE, split)], 1)) == 2, "and no total of rates"
 
 
 def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
@@ -141,7 +141,7 @@ def test_an_in_place_variant_is_marked_where_there_are_two() -> None:
 
 
 def test_groups_get_a_line_each_and_a_total() -> None:
-    lines = console.lines([measurement(BARE, case("all_reduce", 1 << 20, group="div:2"))], 1)
+    lines = live_table.lines([measurement(BARE, case("all_reduce", 1 << 20, group="div:2"))], 1)
     assert [line.rpartition("group ")[2] for line in lines[:2]] == ["0,1", "2,3"]
     one = float(cells(lines[0])[7])
     assert "total busbw over 2 groups at once" in lines[2]
@@ -151,13 +151,13 @@ def test_groups_get_a_line_each_and_a_total() -> None:
 
 
 def test_groups_without_a_wire_have_no_total() -> None:
-    lines = console.lines([measurement(BARE, case("memory_copy", 1 << 20, group="div:2"))], 1)
+    lines = live_table.lines([measurement(BARE, case("memory_copy", 1 << 20, group="div:2"))], 1)
     assert len(lines) == 2
 
 
 def test_the_pair_matrix_shows_its_middle_and_its_worst() -> None:
     world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=((2, 1),))
-    lines = console.lines([measurement(world, case("pair_matrix", 1 << 20, variant="together"))], 1)
+    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, variant="together"))], 1)
     assert "median of 12 pairs" in lines[0]
     assert "slowest pair 2 → 1" in lines[1]
     assert float(cells(lines[1])[5]) == pytest.approx(10 * float(cells(lines[0])[5]), rel=0.01)
@@ -181,12 +181,12 @@ def test_blocks_that_stopped_for_different_reasons_show_the_cap() -> None:
         msgspec.structs.replace(measurement(BARE, case("all_reduce", 1024)), block=block, stop_reason=reason)
         for block, reason in enumerate(("converged", "cap_time", "converged"))
     ]
-    assert cells(console.lines(blocks, 1)[0])[11] == "cap_time"
+    assert cells(live_table.lines(blocks, 1)[0])[11] == "cap_time"
 
 
 def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:
     blocks = [measurement(BARE, case("all_reduce", 64, mode="pipelined"), block) for block in range(2)]
-    as_they_are = console.lines(blocks, 1)
+    as_they_are = live_table.lines(blocks, 1)
     (group,) = blocks[1].groups
     double = {
         name: tuple(2 * value for value in getattr(group, name))
@@ -195,11 +195,11 @@ def test_blocks_of_unlike_numbers_of_calls_are_shown_by_the_call() -> None:
     longer = msgspec.structs.replace(
         blocks[1], calls=2 * blocks[1].calls, groups=(msgspec.structs.replace(group, **double),)
     )
-    assert console.lines([blocks[0], longer], 1) == as_they_are
-    assert console.lines([longer, blocks[0]], 1) == as_they_are
+    assert live_table.lines([blocks[0], longer], 1) == as_they_are
+    assert live_table.lines([longer, blocks[0]], 1) == as_they_are
 
 
-def run_through(live: console.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
+def run_through(live: live_table.LiveTable, rows: list[Measurement], adjusted: tuple[str, ...] = ()) -> None:
     live.world_formed(
         Cases((rows[0].case,), adjusted, {}),
         len(rows),
@@ -230,7 +230,7 @@ def test_a_resumed_launch_shows_a_case_when_what_was_missing_of_it_is_in() -> No
     plan = msgspec.structs.replace(PLAN, timing=Timing(blocks=2))
     remaining = Remaining(1, frozenset({(0, 1), (1, 0), (1, 1), (2, 1)}), frozenset(), 0, 2)
     out, err = io.StringIO(), Terminal()
-    shown = console.LiveTable(plan, 3, time.monotonic(), remaining, out=out, err=err)
+    shown = live_table.LiveTable(plan, 3, time.monotonic(), remaining, out=out, err=err)
     shown.world_formed(Cases(cases, (), {}), 4, ("a", "a"), ())
     assert "2 launch(es) to come" in out.getvalue()
     head = len(out.getvalue().splitlines())
@@ -250,7 +250,7 @@ def test_the_head_comes_once_a_run_and_says_what_was_rounded() -> None:
     text = out.getvalue()
     assert text.startswith("# custom: 1 cases, 4 ranks on 1 host(s), 3 launch(es), backend gloo\n")
     assert "# size rounded: 1 B became 4 B\n" in text
-    assert console.NOTE in text
+    assert live_table.NOTE in text
     later = io.StringIO()
     run_through(table(later, io.StringIO(), launch=1), [measurement(BARE, case("all_reduce", 64))])
     assert "#" not in later.getvalue()

@@ -7,9 +7,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from busbw import listeners, worker
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
+from busbw.launch import observers, worker
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.placement import seats_of
@@ -30,7 +30,7 @@ PLAN = Plan(
 )
 
 
-class Heard(listeners.Silent):
+class Heard(observers.Silent):
     """Notes the order of the blocks."""
 
     def __init__(self) -> None:

@@ -25,12 +25,12 @@ from busbw import backends, launch
 from busbw.backends import BACKENDS
 from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
-from busbw.launch import endings, meeting, promises, ways
+from busbw.launch import interfaces, launcher_env, rendezvous, signals
 from busbw.launch.base import Result, Settings
-from busbw.launch.endings import Ending, ending_below
 from busbw.launch.hostlist import expand
-from busbw.launch.meeting import Order, StoreMeeting
-from busbw.launch.promises import Seat, seat_in, tasks_per_node
+from busbw.launch.launcher_env import Seat, seat_in, tasks_per_node
+from busbw.launch.rendezvous import Order, StoreMeeting
+from busbw.launch.signals import Ending, ending_below
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.resume import Remaining
 
@@ -92,8 +92,8 @@ def test_a_range_has_every_number_once_and_as_wide_as_its_first(first: int, more
 
 
 def test_a_seat_in_a_step_of_slurm() -> None:
-    assert seat_in("srun", promises.SRUN, STEP) == Seat("srun", 5, 7, 1, 3, 2)
-    assert seat_in("srun", promises.SRUN, {**STEP, "SLURM_NODEID": "9"}).local_size is None
+    assert seat_in("srun", launcher_env.SRUN, STEP) == Seat("srun", 5, 7, 1, 3, 2)
+    assert seat_in("srun", launcher_env.SRUN, {**STEP, "SLURM_NODEID": "9"}).local_size is None
 
 
 @pytest.mark.parametrize(
@@ -101,14 +101,14 @@ def test_a_seat_in_a_step_of_slurm() -> None:
     [
         (
             "torchrun",
-            promises.TORCHRUN,
+            launcher_env.TORCHRUN,
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
             (5, 7, 1, 3, 2),
         ),
-        ("torchrun", promises.TORCHRUN, {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
+        ("torchrun", launcher_env.TORCHRUN, {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
         (
             "mpirun",
-            promises.MPIRUN,
+            launcher_env.MPIRUN,
             # The last one counts the ranks of a node over all jobs: it is no node's number.
             {
                 **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "5"), ("SIZE", "7"))},
@@ -119,7 +119,7 @@ def test_a_seat_in_a_step_of_slurm() -> None:
         ),
         (
             "mpirun",
-            promises.MPIRUN,
+            launcher_env.MPIRUN,
             {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
             (5, 7, 1, 3, None),
         ),
@@ -127,7 +127,7 @@ def test_a_seat_in_a_step_of_slurm() -> None:
 )
 def test_a_seat_is_what_each_launcher_tells(
     launcher: str,
-    known: tuple[promises.Promise, ...],
+    known: tuple[launcher_env.Promise, ...],
     variables: dict[str, str],
     place: tuple[int, int, int, int | None, int | None],
 ) -> None:
@@ -148,38 +148,38 @@ def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
 
 def test_a_seat_that_cannot_be_is_refused() -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID is 7 and SLURM_STEP_NUM_TASKS is 7"):
-        seat_in("srun", promises.SRUN, {**STEP, "SLURM_PROCID": "7"})
+        seat_in("srun", launcher_env.SRUN, {**STEP, "SLURM_PROCID": "7"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])
 def test_a_port_that_is_none_is_refused_before_anybody_meets(port: str) -> None:
     where = {**STEP, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-    for meets in (meeting.at_torchrun, meeting.at_srun, meeting.at_mpirun):
+    for meets in (rendezvous.at_torchrun, rendezvous.at_srun, rendezvous.at_mpirun):
         with pytest.raises(LaunchError, match=rf"MASTER_PORT is '?{port}'?[;,] .*(1 to 65535|whole number)"):
             meets(seat(1), where, 1.0)
-    assert [promises.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
+    assert [launcher_env.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
 
 
 def test_steps_side_by_side_do_not_meet_at_one_port() -> None:
     ports = {
-        meeting.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
+        rendezvous.port_of_step({"SLURM_JOB_ID": str(job), "SLURM_STEP_ID": str(step)})
         for job in range(100, 120)
         for step in range(8)
     }
     assert len(ports) == 160
     assert all(1024 < port < 32768 for port in ports)
-    assert meeting.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
+    assert rendezvous.port_of_step({**STEP, "SLURM_STEP_RESV_PORTS": "12000-12001"}) == 12000
 
 
 # --- the way between hosts -------------------------------------------------------------------------------------
 
 
 def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
-    assert ways.interface_to("127.0.0.1") is None
-    assert ways.interface_to("no.such.host.invalid") is None
-    assert ways.address_towards("127.0.1.1") == ""
-    assert ways.address_towards("::1") == ""
-    assert ways.address_towards("no.such.host.invalid") == ""
+    assert interfaces.interface_to("127.0.0.1") is None
+    assert interfaces.interface_to("no.such.host.invalid") is None
+    assert interfaces.address_towards("127.0.1.1") == ""
+    assert interfaces.address_towards("::1") == ""
+    assert interfaces.address_towards("no.such.host.invalid") == ""
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_the_way_to_this_host_itself_is_none_that_others_could_use() -> None:
     ],
 )
 def test_where_another_host_is(addresses: list[str], there: str) -> None:
-    assert ways.elsewhere(addresses) == there
+    assert interfaces.elsewhere(addresses) == there
 
 
 @pytest.fixture
@@ -201,17 +201,17 @@ def gloo(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str | None]:
     """Which interface Gloo has been told to use, on a host with two of them."""
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", "")  # so that it is put back as it was
     monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    monkeypatch.setattr(ways, "interface_to", {"n1": None, "10.0.0.2": "ib0", "n2": "eth0"}.get)
+    monkeypatch.setattr(interfaces, "interface_to", {"n1": None, "10.0.0.2": "ib0", "n2": "eth0"}.get)
     return lambda: os.environ.get("GLOO_SOCKET_IFNAME")
 
 
 def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two ranks below torchrun meet, each with its address in ``seen_from``, and this host is that of rank 0."""
     addresses = iter(seen_from)
-    monkeypatch.setattr(meeting, "address_towards", lambda _host: next(addresses))
+    monkeypatch.setattr(rendezvous, "address_towards", lambda _host: next(addresses))
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
-    first = meeting.at_torchrun(seat(0), where, 20.0)
-    other = threading.Thread(target=lambda: meeting.at_torchrun(seat(1), where, 20.0).hear())
+    first = rendezvous.at_torchrun(seat(0), where, 20.0)
+    other = threading.Thread(target=lambda: rendezvous.at_torchrun(seat(1), where, 20.0).hear())
     other.start()
     first.tell(Order(plan=PLAN))
     other.join()
@@ -246,12 +246,12 @@ def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch:
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: "mpi4py is not installed"))
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    first = meeting.at_mpirun(Seat("mpirun", 0, 1, 0, 1), where, 20.0)
+    first = rendezvous.at_mpirun(Seat("mpirun", 0, 1, 0, 1), where, 20.0)
     assert first.store == ("127.0.0.1", port)
     words = "mpirun started this rank, and mpi4py is not installed; ranks of gloo and nccl need no MPI .* MASTER_ADDR"
     for half in ({}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}):
         with pytest.raises(LaunchError, match=words):
-            meeting.at_mpirun(Seat("mpirun", 0, 1, 0, 1), half, 20.0)
+            rendezvous.at_mpirun(Seat("mpirun", 0, 1, 0, 1), half, 20.0)
 
 
 def seat_of_mpirun(rank: int, size: int = 2) -> Seat:
@@ -265,15 +265,15 @@ def seat_of_mpirun(rank: int, size: int = 2) -> Seat:
 def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     mine = {**where, "OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": "prterun-n0-7@1"} if size == 2 else where
-    first = meeting.at_mpirun(seat_of_mpirun(0), mine, 20.0)
+    first = rendezvous.at_mpirun(seat_of_mpirun(0), mine, 20.0)
     heard: list[Order] = []
-    own = threading.Thread(target=lambda: heard.append(meeting.at_mpirun(seat_of_mpirun(1), mine, 20.0).hear()))
+    own = threading.Thread(target=lambda: heard.append(rendezvous.at_mpirun(seat_of_mpirun(1), mine, 20.0).hear()))
     own.start()
     first.tell(Order(plan=PLAN, run="mine"))
     own.join()
     assert [order.run for order in heard] == ["mine"]
     with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
-        meeting.at_mpirun(seat_of_mpirun(1, size), {**where, **other}, 0.5).hear()
+        rendezvous.at_mpirun(seat_of_mpirun(1, size), {**where, **other}, 0.5).hear()
 
 
 def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them() -> None:
@@ -281,11 +281,11 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     twice = rf"rank\(s\) 1 of 2 came twice to 127\.0\.0\.1 port {port}: two worlds were given .* a port of its own"
-    first = meeting.at_mpirun(seat_of_mpirun(0), where, 20.0)
+    first = rendezvous.at_mpirun(seat_of_mpirun(0), where, 20.0)
 
     def hears(told: list[str]) -> None:
         try:
-            meeting.at_mpirun(seat_of_mpirun(1), where, 2.0).hear()
+            rendezvous.at_mpirun(seat_of_mpirun(1), where, 2.0).hear()
         except LaunchError as error:
             told.append(str(error))
 
@@ -330,7 +330,7 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
 def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(
     over_mpi: FakeMpi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first = meeting.at_mpirun(seat_of_mpirun(0), {}, 0.2)
+    first = rendezvous.at_mpirun(seat_of_mpirun(0), {}, 0.2)
     first.tell(Order())
     assert over_mpi.ended.is_set()
     assert "cannot tell every rank what to measure within 0.2 s" in capfd.readouterr().err
@@ -344,7 +344,7 @@ def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
     monkeypatch.setattr(FakeMpi, "meet_at_store", taken, raising=False)
-    first = meeting.at_mpirun(seat_of_mpirun(0), {}, 20.0)
+    first = rendezvous.at_mpirun(seat_of_mpirun(0), {}, 20.0)
     with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the others: The server socket"):
         first.tell(Order(plan=PLAN))
 
@@ -355,7 +355,7 @@ def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() ->
     meets = """
 from busbw.errors import LaunchError
 from busbw.launch import meeting
-from busbw.launch.promises import Seat
+from busbw.launch.launcher_env import Seat
 try:
     meeting.at_mpirun(Seat("mpirun", 0, 2, 0, 2), {}, 20.0)
 except LaunchError as error:
@@ -478,7 +478,7 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BUSBW_SECRET": "hunter2"}
     with pytest.raises(LaunchError, match=r"BUSBW_SECRET has 7 characters and needs 16 or more: export BUSBW_SECRET="):
-        meeting.at_torchrun(seat(0), where, 1.0)
+        rendezvous.at_torchrun(seat(0), where, 1.0)
 
 
 def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
@@ -518,9 +518,9 @@ def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
 
 def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
     step = {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    first = meeting.at_srun(seat(0, 1), step, 20.0)
+    first = rendezvous.at_srun(seat(0, 1), step, 20.0)
     first.tell(Order(plan=PLAN, run="of job 812"))
-    other = meeting.at_srun(seat(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
+    other = rendezvous.at_srun(seat(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
     with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
         other.hear()
 
@@ -664,7 +664,7 @@ def nobody_gives_up() -> None:
 
 
 @pytest.fixture
-def signals() -> Iterator[None]:
+def kept_signals() -> Iterator[None]:
     """Handlers and the alarm (which is that of the test's own timeout) as they were, afterwards."""
     numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGALRM)
     before = {number: signal.getsignal(number) for number in numbers}
@@ -676,7 +676,7 @@ def signals() -> Iterator[None]:
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("signals")
+@pytest.mark.usefixtures("kept_signals")
 def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_limit(
     below_srun: FakeMeeting, tmp_path: Path
 ) -> None:
@@ -695,7 +695,7 @@ def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_l
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("signals")
+@pytest.mark.usefixtures("kept_signals")
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
 def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
     alarm = signal.getitimer(signal.ITIMER_REAL)[0]
@@ -709,10 +709,10 @@ def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: st
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("signals")
+@pytest.mark.usefixtures("kept_signals")
 def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    manners = endings.Manners({signal.SIGTERM: 0.05})
-    monkeypatch.setitem(endings.MANNERS, "srun", manners)
+    manners = signals.Manners({signal.SIGTERM: 0.05})
+    monkeypatch.setitem(signals.MANNERS, "srun", manners)
 
     def terminated() -> None:
         with Ending(SEAT, manners).listening(nobody_gives_up):
@@ -724,9 +724,9 @@ def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkey
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("signals")
+@pytest.mark.usefixtures("kept_signals")
 def test_what_is_over_is_not_interrupted_any_more() -> None:
-    ending = Ending(SEAT, endings.Manners({signal.SIGTERM: 0.05}))
+    ending = Ending(SEAT, signals.Manners({signal.SIGTERM: 0.05}))
     with ending.listening(nobody_gives_up):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
@@ -739,11 +739,11 @@ def test_what_is_over_is_not_interrupted_any_more() -> None:
 def test_a_rank_that_waits_in_its_library_gives_up_all_the_same() -> None:
     waits = """
 import ctypes, os, signal
-from busbw.launch import endings
-from busbw.launch.promises import Seat
-endings._HEEDS_SECONDS = 0.1
-manners = endings.Manners({signal.SIGTERM: 0.1})
-with endings.Ending(Seat("srun", 0, 2, 0, 2), manners).listening(lambda: os._exit(7)):
+from busbw.launch import signals
+from busbw.launch.launcher_env import Seat
+signals._HEEDS_SECONDS = 0.1
+manners = signals.Manners({signal.SIGTERM: 0.1})
+with signals.Ending(Seat("srun", 0, 2, 0, 2), manners).listening(lambda: os._exit(7)):
     os.kill(os.getpid(), signal.SIGTERM)
     mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
     lock(mutex)
@@ -766,7 +766,7 @@ def test_a_run_whose_ranks_do_not_come_leaves_no_folder(
 
 
 @pytest.mark.alone
-@pytest.mark.usefixtures("signals")
+@pytest.mark.usefixtures("kept_signals")
 def test_below_mpirun_the_others_leave_it_to_rank_0() -> None:
     with ending_below(Seat("mpirun", 1, 2, 1, 2)).listening(nobody_gives_up):
         os.kill(os.getpid(), signal.SIGTERM)

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from busbw.backends.base import Backend
+from busbw.launch.worker import refusals
 from busbw.measure.block import part_of, rounds_of
 from busbw.measure.clock_sync import CommonClock
 from busbw.measure.sampling import Bench
@@ -16,7 +17,6 @@ from busbw.testing.blocks import measure_everywhere, measured, quick
 from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
 from busbw.testing.faults import DelayingBackend, WrappingBackend
 from busbw.testing.synthetic import case
-from busbw.worker import refusals
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 

@@ -8,7 +8,8 @@ import psutil
 import pytest
 
 from busbw.backends.base import World
-from busbw.listeners import Silent
+from busbw.launch.observers import Silent
+from busbw.launch.worker import Job, run
 from busbw.measure.unsupported import Place, refusal
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
@@ -16,7 +17,6 @@ from busbw.runs.records import Case, Measurement
 from busbw.system import environment
 from busbw.testing.fakes import QUICK, FakeWorld
 from busbw.testing.synthetic import case
-from busbw.worker import Job, run
 
 MIB, GIB = 1 << 20, 1 << 30
 

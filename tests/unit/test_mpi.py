@@ -15,7 +15,7 @@ import pytest
 
 from busbw.backends.mpi import probe
 from busbw.errors import BackendError, LaunchError
-from busbw.launch import launcher_here, mpiexec, promises, ranks_of
+from busbw.launch import launcher_env, launcher_here, mpiexec, ranks_of
 from busbw.runs.plan import Plan, Sweep
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def test_a_known_launcher_may_set_what_others_set() -> None:
 
 def test_a_promise_that_is_no_number_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"PMI_SIZE is 'many'; the launcher sets a whole number there"):
-        promises.size_in(promises.MPIRUN, {**_HYDRA, "PMI_SIZE": "many"})
+        launcher_env.size_in(launcher_env.MPIRUN, {**_HYDRA, "PMI_SIZE": "many"})
 
 
 def _mpiexec_of(folder: Path, words: str) -> Path:

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw import console
 from busbw.cli import main
+from busbw.launch import live_table
 from busbw.runs import store
 from busbw.runs.records import QUANTILES
 from busbw.units import format_rate, format_size
@@ -161,11 +161,11 @@ def test_the_highest_busbw_is_that_of_the_run_in_every_output(written: Written) 
 
 @pytest.mark.parametrize("folder", RUNS, ids=lambda folder: folder.name)
 def test_the_live_table_has_the_time_busbw_and_spread_of_its_launch(folder: Path) -> None:
-    truth, names, checked = raw(folder), console.header().splitlines()[0].lstrip("# ").split(), 0
+    truth, names, checked = raw(folder), live_table.header().splitlines()[0].lstrip("# ").split(), 0
     for row in store.read(folder).measurements:
         if len(row.groups) != 1 or row.case.in_place:
             continue
-        (line,) = console.lines([row], 3)
+        (line,) = live_table.lines([row], 3)
         cells = dict(zip(names, line.split(), strict=False))
         times = truth[identity(json.loads(json.dumps({**_fields(row.case)}))), row.groups[0].ranks].slowest[row.launch]
         assert float(cells["time"]) == pytest.approx(statistics.median(times) / 1e3, rel=0.006)

@@ -14,13 +14,14 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw import __version__, launch, worker
+from busbw import __version__, launch
 from busbw.backends.base import World
 from busbw.cli import main
 from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, UsageError
+from busbw.launch import worker
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
-from busbw.launch.opening import opened
+from busbw.launch.session import opened
 from busbw.runs import store
 from busbw.runs.lock import Claim
 from busbw.runs.plan import Plan, Sweep
@@ -373,7 +374,7 @@ def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypat
         message = "no"
         raise StoreError(message)
 
-    monkeypatch.setattr("busbw.launch.opening.Claim", broken)
+    monkeypatch.setattr("busbw.launch.session.Claim", broken)
     with pytest.raises(StoreError), opened(PLAN, Settings(tmp_path)):
         pass
     assert not list(tmp_path.glob("*/*"))
@@ -395,7 +396,7 @@ def measured(folder: Path, number: int, found: Lack | None, script: Script | Non
 
 
 def worker_listener() -> Any:  # noqa: ANN401 - every rank has one that does not listen
-    from busbw.listeners import Silent  # noqa: PLC0415
+    from busbw.launch.observers import Silent  # noqa: PLC0415
 
     return Silent()
 

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 from fuzz_folders import campaign
 
-from busbw import listing, worker
+from busbw import listing
 from busbw.backends.base import World
 from busbw.errors import DamagedRun, StoreError
+from busbw.launch import worker
 from busbw.launch.base import finish_well
-from busbw.listeners import Silent
+from busbw.launch.observers import Silent
 from busbw.ops import OPS
 from busbw.ops.factors import bus_factor
 from busbw.runs import store

@@ -16,11 +16,11 @@ from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.cli import main
 from busbw.errors import UsageError
+from busbw.launch.attach import lead
 from busbw.launch.base import Result, Settings
-from busbw.launch.joined import lead
+from busbw.launch.launcher_env import Seat
 from busbw.launch.local import run_local
-from busbw.launch.opening import opened
-from busbw.launch.promises import Seat
+from busbw.launch.session import opened
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
@@ -52,7 +52,7 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
-    for name in ("busbw.launch.local.launch_ranks", "busbw.launch.joined._lead_launch"):
+    for name in ("busbw.launch.local.launch_ranks", "busbw.launch.attach._lead_launch"):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("a rank was started"))
     sweeps = (Sweep(ops=("all_reduce",)), Sweep(ops=("storage_write",), sizes=size))
     wanted = Plan(path=str(tmp_path / path), ranks=2, sweep=sweeps)

@@ -13,9 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.backends.local import kernels
-from busbw.backends.local import threads as team
 from busbw.backends.local.kernels import LINE_BYTES, Kernels
-from busbw.backends.local.threads import Lease, Words, cores_in_order, lines, pieces, shares
+from busbw.backends.local.threads import Lease, Words, _teams, cores_in_order, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.system.slurm_topology import allowed_cores, binds_threads
 
@@ -107,7 +106,7 @@ def test_a_team_is_shared_and_ends_with_its_last_lease_however_that_ends() -> No
     del second
     gc.collect()
     assert threads_of_process() <= before
-    assert not team._teams
+    assert not _teams
 
 
 def test_threads_that_cannot_be_started_are_an_error_and_those_that_were_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +125,7 @@ def test_threads_that_cannot_be_started_are_an_error_and_those_that_were_end(mon
         Lease(made(), 3, 0)
     assert threads_of_process() <= before
     assert os.sched_getaffinity(0) == home
-    assert not team._teams
+    assert not _teams
 
 
 # --- slices ----------------------------------------------------------------------------------------------------

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner
 
 from busbw.cli import main
-from busbw.console import LiveTable
 from busbw.escape import echo, plain_text
+from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, Failed, Skipped

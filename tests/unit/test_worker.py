@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from busbw import worker
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
 from busbw.errors import BackendError, LaunchError
-from busbw.listeners import Silent
+from busbw.launch import worker
+from busbw.launch.observers import Silent
+from busbw.launch.worker import Job, run
 from busbw.runs.plan import Plan, Sweep
 from busbw.testing.devices import DeviceScript
 from busbw.testing.fakes import FakeWorld, Script
 from busbw.testing.faults import WrappingBackend
-from busbw.worker import Job, run
 
 
 class _Broken(Exception):

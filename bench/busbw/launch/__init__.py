@@ -9,17 +9,17 @@ from pathlib import Path
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
-from busbw.launch import meeting, promises
+from busbw.launch import launcher_env, rendezvous
 from busbw.launch.base import LauncherRow, Result, Settings
-from busbw.launch.endings import ending_below
-from busbw.launch.opening import refuse_impossible
+from busbw.launch.session import refuse_impossible
+from busbw.launch.signals import ending_below
 from busbw.runs import store
 from busbw.runs.plan import Plan, Timing, told_as_options
 from busbw.runs.resume import plan_of, refuse_another_world
 
 
 def _join(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.joined import lead  # noqa: PLC0415 - it measures, and so it loads torch
+    from busbw.launch.attach import lead  # noqa: PLC0415 - it measures, and so it loads torch
 
     return lead(plan, row, settings, _seat(launcher_here(os.environ)))
 
@@ -37,23 +37,23 @@ LAUNCHERS: dict[str, LauncherRow] = {
             name="torchrun",
             summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
             run=_join,
-            promises=promises.TORCHRUN,
-            meets=meeting.at_torchrun,
+            promises=launcher_env.TORCHRUN,
+            meets=rendezvous.at_torchrun,
             starts=("anybody",),
         ),
         LauncherRow(
             name="mpirun",
             summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run …, over any backend",
             run=_join,
-            promises=promises.MPIRUN,
-            meets=meeting.at_mpirun,
+            promises=launcher_env.MPIRUN,
+            meets=rendezvous.at_mpirun,
         ),
         LauncherRow(
             name="srun",
             summary="joins the world of a job step of Slurm: srun --ntasks 4 busbw run …, over MPI with srun's --mpi",
             run=_join,
-            promises=promises.SRUN,
-            meets=meeting.at_srun,
+            promises=launcher_env.SRUN,
+            meets=rendezvous.at_srun,
         ),
         # The last one takes what none of the others recognises.
         LauncherRow(
@@ -70,8 +70,8 @@ def launcher_here(variables: Mapping[str, str]) -> LauncherRow:
     return next(row for row in LAUNCHERS.values() if row.found(variables))
 
 
-def _seat(row: LauncherRow) -> promises.Seat:
-    return promises.seat_in(row.name, row.promises, os.environ)
+def _seat(row: LauncherRow) -> launcher_env.Seat:
+    return launcher_env.seat_in(row.name, row.promises, os.environ)
 
 
 def take_part(begin: Callable[[Settings], Result | None], settings: Settings, timeout_seconds: float) -> Result | None:
@@ -94,10 +94,10 @@ def take_part(begin: Callable[[Settings], Result | None], settings: Settings, ti
     ending.note_from_now()
     where = row.meets(seat, os.environ, timeout_seconds)
     if not seat.lead:
-        from busbw.launch.joined import follow  # noqa: PLC0415 - it measures, and so it loads torch
+        from busbw.launch.attach import follow  # noqa: PLC0415 - it measures, and so it loads torch
 
         return follow(where, seat, usable_backend, ending)
-    told = meeting.Told(where)
+    told = rendezvous.Told(where)
     status = 1
     try:
         result = begin(dataclasses.replace(settings, meeting=told, ending=ending))
@@ -118,8 +118,8 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     row = launcher_here(variables)
     promised = row.size(variables)
     if promised is None:
-        promises.refuse_unknown_world(variables)
-        return plan.ranks or promises.default_ranks(backend_named(plan.backend).places())
+        launcher_env.refuse_unknown_world(variables)
+        return plan.ranks or launcher_env.default_ranks(backend_named(plan.backend).places())
     if plan.ranks not in {None, promised}:
         message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
         raise UsageError(message)

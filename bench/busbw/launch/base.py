@@ -10,9 +10,9 @@ from pathlib import Path
 
 from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
-from busbw.launch.endings import Ending
-from busbw.launch.meeting import Meeting
-from busbw.launch.promises import Promise, Seat, found_in, size_in
+from busbw.launch.launcher_env import Promise, Seat, found_in, size_in
+from busbw.launch.rendezvous import Meeting
+from busbw.launch.signals import Ending
 from busbw.runs import store
 from busbw.runs.compress import pack
 from busbw.runs.plan import Plan

@@ -21,17 +21,17 @@ from types import FrameType
 from busbw import errors
 from busbw.backends.base import BackendRow, World
 from busbw.backends.mpi.segments import LATE, remove_segments
-from busbw.console import LiveTable
 from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
+from busbw.launch.launcher_env import default_ranks
+from busbw.launch.live_table import LiveTable
 from busbw.launch.mpiexec import Door, close_behind, opened_doors
-from busbw.launch.opening import Opened, opened
-from busbw.launch.promises import default_ranks
-from busbw.listeners import Several, Silent, in_words
+from busbw.launch.observers import Several, Silent, in_words
+from busbw.launch.session import Opened, opened
+from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
-from busbw.worker import Job, Outcome, run
 
 _LOOPBACK = "127.0.0.1"
 _KEY_BYTES = 32

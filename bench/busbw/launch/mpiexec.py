@@ -1,7 +1,7 @@
 """mpiexec for the ranks of this machine: it opens a door for each of them, and ranks that are forked go through.
 
 An MPI library wants its ranks to be started by its own mpiexec; but a rank that starts from nothing imports torch
-first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``door.py``, which hands the
+first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``mpi_stub.py``, which hands the
 environment and the descriptors that it was given to the launcher, and the rank that is forked there takes them on: for
 the library it is the process that mpiexec has started. It is also a child of the launcher, which so sees how it ends.
 """
@@ -22,11 +22,11 @@ from pathlib import Path
 
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
-from busbw.launch import promises
+from busbw.launch import launcher_env
 from busbw.system.env_vars import without_places
 from busbw.system.environment import usable_cores
 
-_DOOR = Path(__file__).with_name("door.py")
+_DOOR = Path(__file__).with_name("mpi_stub.py")
 _OPENS_SECONDS = 60.0
 _ENDS_SECONDS = 5.0
 _ASKS_SECONDS = 30.0
@@ -242,12 +242,12 @@ def _received(guard: socket.socket, size: int) -> Door:
         message = "a process that mpiexec had started ended before it said which rank it was"
         raise LaunchError(message)
     about = json.loads(told)
-    found = promises.found_in(promises.MPIRUN, about["variables"])
-    if found is None or promises.promised(about["variables"], found.size) != size:
+    found = launcher_env.found_in(launcher_env.MPIRUN, about["variables"])
+    if found is None or launcher_env.promised(about["variables"], found.size) != size:
         message = "mpiexec does not say in its environment variables which rank is which, as its library should"
         raise LaunchError(message)
     return Door(
-        rank=promises.promised(about["variables"], found.rank),
+        rank=launcher_env.promised(about["variables"], found.rank),
         variables=about["variables"],
         descriptors=dict(zip(about["descriptors"], descriptors, strict=True)),
         cores=tuple(about["cores"]),

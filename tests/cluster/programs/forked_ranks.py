@@ -18,11 +18,15 @@ from typing import Any
 # What every rank needs is here before they fork.
 import torch.distributed  # noqa: F401
 
-from busbw import worker  # noqa: F401
 from busbw.backends import compiled_loop  # noqa: F401
 from busbw.backends.pytorch import backend  # noqa: F401
 from busbw.cli import main
-from busbw.launch import joined, meeting, opening  # noqa: F401
+from busbw.launch import (  # noqa: F401
+    attach,
+    rendezvous,
+    session,
+    worker,
+)
 
 _C = ctypes.CDLL(None, use_errno=True)
 _DIE_WITH_PARENT = 1

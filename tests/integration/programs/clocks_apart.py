@@ -10,8 +10,9 @@ from unittest.mock import patch
 
 import numpy as np
 
-from busbw import cli, worker
+from busbw import cli
 from busbw.backends.base import Backend
+from busbw.launch import worker
 from busbw.measure import sampling
 from busbw.measure.block import measure
 from busbw.measure.reduction import Seen, Taken, reduce_batch

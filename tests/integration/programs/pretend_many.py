@@ -16,11 +16,11 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from busbw.backends.base import BackendRow, Vector, World
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.launch.base import finish_well
-from busbw.listeners import Silent
+from busbw.launch.observers import Silent
+from busbw.launch.worker import Job, run
 from busbw.ops.groups import Ranks
 from busbw.runs import store
 from busbw.runs.plan import read_plan
-from busbw.worker import Job, run
 
 
 class FakeGroupBackend(TorchBackend):

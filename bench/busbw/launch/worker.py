@@ -15,7 +15,7 @@ import busbw
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.compiled_loop import nothing, row_of
 from busbw.errors import BackendError, LaunchError, RankFailure
-from busbw.listeners import Listener, in_words
+from busbw.launch.observers import Listener, in_words
 from busbw.measure.block import measure
 from busbw.measure.clock import Clock, HostClock, read_cost_ns
 from busbw.measure.clock_sync import CommonClock, compare_all

@@ -10,19 +10,19 @@ from pathlib import Path
 import msgspec
 
 from busbw.backends.base import BackendRow, World
-from busbw.console import LiveTable
 from busbw.errors import BusbwError, Interrupted, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
-from busbw.launch.endings import LAST_WORDS_SECONDS, Ending, ending_below
-from busbw.launch.meeting import Meeting, Order
-from busbw.launch.opening import Opened, opened
-from busbw.launch.promises import Seat
-from busbw.listeners import Listener, Several, Silent
+from busbw.launch.launcher_env import Seat
+from busbw.launch.live_table import LiveTable
+from busbw.launch.observers import Listener, Several, Silent
+from busbw.launch.rendezvous import Meeting, Order
+from busbw.launch.session import Opened, opened
+from busbw.launch.signals import LAST_WORDS_SECONDS, Ending, ending_below
+from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
 from busbw.runs.records import Case, Failed, Measurement, Skipped
 from busbw.system.storage import files_folder, remove_files
-from busbw.worker import Job, Outcome, run
 
 _INTERRUPTED = "interrupted by a signal"
 _EXITS_SECONDS = 5.0

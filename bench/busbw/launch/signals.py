@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from busbw.launch.promises import Seat
+from busbw.launch.launcher_env import Seat
 
 LAST_WORDS_SECONDS = 5.0
 """How long rank 0 lets the backend tell why the launcher ends the world, and hears the others out; they wait longer."""

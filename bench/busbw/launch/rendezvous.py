@@ -19,8 +19,8 @@ from busbw.backends import BACKENDS, backend_named
 from busbw.backends.signing import key_of, new_secret, printable, secret_in, signed, verified
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
-from busbw.launch.promises import Seat, port_in, promised
-from busbw.launch.ways import address_towards, elsewhere, use_the_way_to, wait_for
+from busbw.launch.interfaces import address_towards, elsewhere, use_the_way_to, wait_for
+from busbw.launch.launcher_env import Seat, port_in, promised
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
