@@ -71,8 +71,8 @@ lint: $(installed) ## style, types and import layers
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports --no-logo
 
-sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.shipped
-	$(venv)/bin/python -m busbw.slurm.shipped slurm
+sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.templates
+	$(venv)/bin/python -m busbw.slurm.templates slurm
 
 drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
 	$(venv)/bin/python -m busbw_analysis.draw_command docs/drawings

@@ -32,7 +32,7 @@ from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import SCHEMA, Ended, Measurement, Run
-from busbw.slurm import overview
+from busbw.slurm import status
 from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
 
 _DATA: Final = Path(__file__).parents[1] / "data"
@@ -153,7 +153,7 @@ def _tried(folder: Path, base: Path, results: Path, generator: random.Random) ->
     try:
         # What the two lists are made of: the commands add some ms each.
         listing.rows("runs", results)
-        overview.rows(results, ())
+        status.rows(results, ())
         for words in (["list", "runs"], ["status"]) if thorough else ():
             if (failure := _command([*words, "--results-dir", str(results)], is_list=True)) is not None:
                 return failure

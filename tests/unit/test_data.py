@@ -20,7 +20,7 @@ from busbw.backends.patterns import (
 )
 from busbw.ops.base import REDUCED, Span
 from busbw.runs.records import DTYPE_BYTES, REDOPS
-from busbw.testing.meanings import Exchange
+from busbw.testing.reference import Exchange
 
 RANKS = (1, 2, 3, 7, 16, 127, 300)
 

@@ -13,7 +13,7 @@ from busbw.ops.groups import split_world
 from busbw.ops.threads import parse_threads
 from busbw.runs import cases
 from busbw.runs.plan import Plan, Sweep, Timing, parse_plan, read_plan
-from busbw.slurm.planned import shape_of
+from busbw.slurm.job_plan import shape_of
 from busbw.units import MOST_SIZES, parse_sizes
 
 OPERATIONS = (Path(__file__).parents[2] / "docs/operations.md").read_text(encoding="utf-8")

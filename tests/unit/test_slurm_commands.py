@@ -16,7 +16,7 @@ from busbw.runs import store
 from busbw.runs.plan import read_suite, suites
 from busbw.runs.records import JSON, Ended
 from busbw.runs.store import StoredRun
-from busbw.slurm import planned
+from busbw.slurm import job_plan
 from busbw.slurm.follow import Follower, Verdict
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
@@ -28,7 +28,7 @@ WORLD = ("--nodes", "2", "--ranks-per-node", "4")
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Slurm of two programs: sbatch keeps the script and says 77, squeue says what is in a file."""
     monkeypatch.delenv("BUSBW_RESULTS_DIR", raising=False)
-    monkeypatch.setattr(planned, "this_busbw", lambda: "/shared/venv/bin/busbw")
+    monkeypatch.setattr(job_plan, "this_busbw", lambda: "/shared/venv/bin/busbw")
     programs = tmp_path / "programs"
     programs.mkdir()
     for name, shell in (
@@ -158,14 +158,14 @@ def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
 def test_the_library_decides_how_srun_starts_ranks_of_mpi(
     monkeypatch: pytest.MonkeyPatch, vendor: str, mpi: str
 ) -> None:
-    monkeypatch.setattr(planned, "vendor_of_library", lambda: vendor)
+    monkeypatch.setattr(job_plan, "vendor_of_library", lambda: vendor)
     assert f" --mpi={mpi} " in busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run").stdout
     assert " --mpi=none " in busbw("submit", "quick", *WORLD, "--backend", "mpi", "--mpi=none", "--dry-run").stdout
     assert "--mpi" not in busbw("submit", "quick", *WORLD, "--dry-run").stdout, "Gloo needs none"
 
 
 def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned, "vendor_of_library", lambda: "MVAPICH")
+    monkeypatch.setattr(job_plan, "vendor_of_library", lambda: "MVAPICH")
     result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
     assert result.exit_code == 1
     assert "how srun starts ranks of MVAPICH is not known; say it with --mpi" in result.stderr
@@ -174,7 +174,7 @@ def test_a_library_that_is_not_known_has_to_be_said(monkeypatch: pytest.MonkeyPa
         message = "mpi4py cannot load an MPI library"
         raise LaunchError(message)
 
-    monkeypatch.setattr(planned, "vendor_of_library", none)
+    monkeypatch.setattr(job_plan, "vendor_of_library", none)
     result = busbw("submit", "quick", *WORLD, "--backend", "mpi", "--dry-run")
     assert "or is it another one on the nodes? Then say so: --mpi pmi2" in result.stderr
 
@@ -492,5 +492,5 @@ def test_nothing_to_list_is_said() -> None:
 
 
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
-    assert set(planned.MPI_OF) == set(FLAVOURS)
+    assert set(job_plan.MPI_OF) == set(FLAVOURS)
     assert "srun" in launch.LAUNCHERS

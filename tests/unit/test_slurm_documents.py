@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from busbw.slurm import commands
-from busbw.slurm.shipped import SHIPPED
+from busbw.slurm.templates import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

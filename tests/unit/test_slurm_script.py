@@ -14,7 +14,7 @@ import pytest
 from busbw.errors import UsageError
 from busbw.ops.groups import split_world
 from busbw.slurm.script import Job, Setting, Shell, render
-from busbw.slurm.shipped import SHIPPED, write
+from busbw.slurm.templates import SHIPPED, write
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/data/slurm"

@@ -26,7 +26,7 @@ from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, SCHEMA, Ended, Failed
 from busbw.runs.resume import lack_of
-from busbw.slurm import overview
+from busbw.slurm import status
 from busbw.testing.fakes import FakeBackend, FakeWorld
 from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
 
@@ -378,7 +378,7 @@ def test_facts_of_another_shape_are_refused(change: dict[str, JSON], golden: Pat
     path.write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(DamagedRun, match=r"run\.json: environments: facts of 'vm': "):
         store.read(golden)
-    assert overview.rows(golden.parents[1], ())
+    assert status.rows(golden.parents[1], ())
 
 
 def test_a_hundred_damaged_folders_are_answered_in_words() -> None:

@@ -12,9 +12,10 @@ from busbw.backends import backend_named
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
-from busbw.slurm import overview, planned, queue, steps
+from busbw.slurm import job_plan, queue, steps
+from busbw.slurm import status as overview
 from busbw.slurm.follow import Follower
-from busbw.slurm.planned import Order
+from busbw.slurm.job_plan import Order
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 
 _results_dir = click.option(
@@ -108,8 +109,8 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         ranks_per_node=order.shape.ranks_per_node,
         node_counts=order.shape.node_counts,
         name=order.name,
-        settings=planned.settings_of(results_dir, busbw),
-        mpi=planned.mpi_for(order.plan, mpi),
+        settings=job_plan.settings_of(results_dir, busbw),
+        mpi=job_plan.mpi_for(order.plan, mpi),
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         srun=srun,
         nodelist=order.nodelist if nodelist is None else nodelist,
@@ -165,11 +166,11 @@ def _order(
             raise UsageError(message)
         folder = store.find(results_dir, resume)
         kept = {name: changes[name] for name in ("launches", "timeout_seconds")}
-        return planned.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
+        return job_plan.resuming_order(folder, nodes=nodes, ranks_per_node=ranks_per_node, busbw=busbw, **kept)
     if plan is None or nodes is None or ranks_per_node is None:
         message = "nothing to submit: give a plan with --nodes N and --ranks-per-node R, or --resume RUN"
         raise UsageError(message)
-    return planned.new_order(plan, planned.shape_of(nodes, ranks_per_node), **changes)
+    return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
 
 
 def _about(order: Order) -> str:

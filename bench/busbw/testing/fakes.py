@@ -27,8 +27,8 @@ from busbw.runs.plan import Timing
 from busbw.runs.records import Case
 from busbw.system.device import Device, DeviceConditions
 from busbw.testing.devices import DeviceScript, FakeDevice
-from busbw.testing.meanings import MEANINGS, Exchange
-from busbw.testing.meeting import Meeting
+from busbw.testing.reference import MEANINGS, Exchange
+from busbw.testing.thread_barrier import Meeting
 
 T = TypeVar("T")
 
