@@ -1,4 +1,4 @@
-"""The commands of the analysis: find the runs, judge them, print. ``busbw.cli`` loads this module by name."""
+"""The commands of the analysis: find the runs, judge them, print. ``busbw.cli.main`` loads this module by name."""
 
 import json
 import math

@@ -1,6 +1,6 @@
 """``python -m busbw``: the same as the command ``busbw``."""
 
-from busbw.cli import main
+from busbw.cli.main import main
 
 if __name__ == "__main__":
     main()

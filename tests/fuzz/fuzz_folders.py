@@ -26,8 +26,8 @@ import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
 
-from busbw import listing
-from busbw.cli import main
+from busbw.cli import listing
+from busbw.cli.main import main
 from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.plan import read_suite

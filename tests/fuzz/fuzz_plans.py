@@ -28,7 +28,7 @@ import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.plan import Plan, Sweep, Timing, suites

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 from click.testing import CliRunner
 
-from busbw import cli
+from busbw.cli import main
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -82,7 +82,7 @@ def test_a_mistake_in_a_plan_file_is_named_with_its_key_and_its_line(
 def _assert_refused(commands: Commands, arguments: list[str], words: list[str]) -> None:
     """Where nothing is started there is no need of another process."""
     runner = CliRunner(env={"BUSBW_RESULTS_DIR": str(commands.results)})
-    result = runner.invoke(cli.main, ["run", *arguments])
+    result = runner.invoke(main.main, ["run", *arguments])
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     for word in words:

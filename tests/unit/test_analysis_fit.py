@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec import structs
 from scipy.optimize import nnls
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row

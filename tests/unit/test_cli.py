@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
@@ -101,7 +101,7 @@ def test_the_version() -> None:
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]])
 def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     program = (
-        "import sys; from busbw.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "import sys; from busbw.cli.main import main; main(sys.argv[1:], standalone_mode=False); "
         "heavy = {'torch', 'numpy', 'pandas', 'scipy', 'matplotlib', 'busbw_analysis'}; "
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )

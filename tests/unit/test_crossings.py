@@ -14,7 +14,7 @@ from exhaustive import trials
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic

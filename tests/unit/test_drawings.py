@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main as busbw
+from busbw.cli.main import main as busbw
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main

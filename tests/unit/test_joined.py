@@ -354,10 +354,10 @@ def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() ->
     pytest.importorskip("mpi4py")
     meets = """
 from busbw.errors import LaunchError
-from busbw.launch import meeting
+from busbw.launch import rendezvous
 from busbw.launch.launcher_env import Seat
 try:
-    meeting.at_mpirun(Seat("mpirun", 0, 2, 0, 2), {}, 20.0)
+    rendezvous.at_mpirun(Seat("mpirun", 0, 2, 0, 2), {}, 20.0)
 except LaunchError as error:
     print(error)
 """

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.joint_tables import joint_rows, joint_text

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from busbw import listing
+from busbw.cli import listing
 from busbw.runs.records import JSON
 from busbw.system import detect, environment, networks
 from busbw.system.catalog import Catalogue, Peak, catalogue

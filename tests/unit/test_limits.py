@@ -6,7 +6,7 @@ import fuzz_plans
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.ops import limits, traffic
 from busbw.ops.groups import split_world

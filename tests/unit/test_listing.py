@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from busbw import listing
 from busbw.backends import BACKENDS
+from busbw.cli import listing
 from busbw.errors import ClockError
 from busbw.launch import LAUNCHERS
 from busbw.ops import OPS

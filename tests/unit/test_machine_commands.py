@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.catalog import VARIABLE

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.launch import live_table
 from busbw.runs import store
 from busbw.runs.records import QUANTILES

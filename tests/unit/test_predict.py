@@ -17,7 +17,7 @@ from exhaustive import fewest_held, trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.ops import OPS
 from busbw.ops.factors import bus_factor

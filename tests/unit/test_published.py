@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw_analysis.published_command import published as command
 from busbw_analysis.theory.published import IN_SAMPLE, Published, curve_named, parse, published_curves

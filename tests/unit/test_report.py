@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import StoreError, UsageError
 from busbw.runs.records import Case, LaunchStarted
 from busbw.runs.store import StoredRun

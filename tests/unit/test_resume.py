@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from busbw import __version__, launch
 from busbw.backends.base import World
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import worker
 from busbw.launch.base import Result as RunResult

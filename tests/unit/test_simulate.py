@@ -13,7 +13,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS

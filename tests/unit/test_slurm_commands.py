@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from busbw import __version__, launch
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import LaunchError
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.runs import store

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from busbw.slurm import commands
+from busbw.cli import slurm
 from busbw.slurm.templates import SHIPPED
 
 ROOT = Path(__file__).parents[2]
@@ -104,7 +104,7 @@ def test_every_shipped_file_is_in_the_guide() -> None:
 
 
 def test_the_options_of_submit_that_are_shown_exist() -> None:
-    known = {option for parameter in commands.submit.params for option in parameter.opts + parameter.secondary_opts}
+    known = {option for parameter in slurm.submit.params for option in parameter.opts + parameter.secondary_opts}
     shown = {
         option
         for line in GUIDE.splitlines()

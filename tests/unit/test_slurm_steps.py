@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 
 from busbw.backends.signing import new_secret
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep

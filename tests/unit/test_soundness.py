@@ -11,8 +11,8 @@ import msgspec
 import pytest
 from fuzz_folders import campaign
 
-from busbw import listing
 from busbw.backends.base import World
+from busbw.cli import listing
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
 from busbw.launch.base import finish_well

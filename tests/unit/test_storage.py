@@ -24,7 +24,7 @@ from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
 from busbw.backends.local.files import BlockFile
 from busbw.backends.pytorch import checkpoint
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
 from busbw.ops.storage import Access, access_of
 from busbw.runs import cases, plan

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import UsageError
 from busbw.launch.attach import lead
 from busbw.launch.base import Result, Settings

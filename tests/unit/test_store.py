@@ -394,7 +394,7 @@ import resource, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 import msgspec
-from busbw import store
+from busbw.runs import store
 from busbw.runs.records import Skipped
 row = msgspec.convert({row!r}, Skipped)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -425,7 +425,8 @@ UNPRIVILEGED = """
 import os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
-from busbw import errors, store
+from busbw import errors
+from busbw.runs import store
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.escape import echo, plain_text
 from busbw.launch.live_table import LiveTable
 from busbw.runs import resume, store

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS, gloo
 from busbw.ops.algorithms.base import by_level, cost

@@ -1,7 +1,7 @@
 """What mpiexec starts in the place of a rank: hands its environment and descriptors to the launcher, and stays.
 
-Run by its path, with the path of a socket: ``python -I -S mpi_stub.py SOCKET``. Only the standard library, and little of
-it: this has to start in milliseconds, once for each rank of each launch.
+Run by its path, with the path of a socket: ``python -I -S mpi_stub.py SOCKET``. Only the standard library, and little
+of it: this has to start in milliseconds, once for each rank of each launch.
 """
 
 import json

@@ -1,9 +1,10 @@
 """mpiexec for the ranks of this machine: it opens a door for each of them, and ranks that are forked go through.
 
 An MPI library wants its ranks to be started by its own mpiexec; but a rank that starts from nothing imports torch
-first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``mpi_stub.py``, which hands the
-environment and the descriptors that it was given to the launcher, and the rank that is forked there takes them on: for
-the library it is the process that mpiexec has started. It is also a child of the launcher, which so sees how it ends.
+first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``mpi_stub.py``, which
+hands the environment and the descriptors that it was given to the launcher, and the rank that is forked there takes
+them on: for the library it is the process that mpiexec has started. It is also a child of the launcher, which so sees
+how it ends.
 """
 
 import json

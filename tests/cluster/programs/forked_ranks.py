@@ -20,7 +20,7 @@ import torch.distributed  # noqa: F401
 
 from busbw.backends import compiled_loop  # noqa: F401
 from busbw.backends.pytorch import backend  # noqa: F401
-from busbw.cli import main
+from busbw.cli.main import main
 from busbw.launch import (  # noqa: F401
     attach,
     rendezvous,

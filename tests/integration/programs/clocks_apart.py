@@ -10,8 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from busbw import cli
 from busbw.backends.base import Backend
+from busbw.cli.main import main as busbw
 from busbw.launch import worker
 from busbw.measure import sampling
 from busbw.measure.block import measure
@@ -62,7 +62,7 @@ def main() -> None:
         patch.object(worker, "measure", _measured),
         patch.object(sampling, "reduce_batch", _reduced),
     ):
-        cli.main(prog_name="busbw")
+        busbw(prog_name="busbw")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 import sys
 
-from busbw import cli
+from busbw.cli import main
 
 sys.modules["llvmlite"] = None  # type: ignore[assignment]
 sys.modules["llvmlite.binding"] = None  # type: ignore[assignment]
 
 if __name__ == "__main__":
-    cli.main(prog_name="busbw")
+    main.main(prog_name="busbw")

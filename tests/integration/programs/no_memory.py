@@ -2,7 +2,7 @@
 
 import torch
 
-from busbw import cli
+from busbw.cli import main
 
 _softmax = torch.softmax
 
@@ -17,4 +17,4 @@ def _without_memory(scores: torch.Tensor, dim: int) -> torch.Tensor:
 torch.softmax = _without_memory  # type: ignore[assignment]
 
 if __name__ == "__main__":
-    cli.main(prog_name="busbw")
+    main.main(prog_name="busbw")

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import torch
 
-from busbw import backends, cli
+from busbw import backends
 from busbw.backends.base import Backend, Operation
+from busbw.cli.main import main as busbw
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
@@ -145,7 +146,7 @@ def main() -> None:
     fault = FAULTS[sys.argv.pop(1)]
     for name, row in backends.BACKENDS.items():
         backends.BACKENDS[name] = wrapped(row, fault)
-    cli.main(prog_name="busbw")
+    busbw(prog_name="busbw")
 
 
 if __name__ == "__main__":

@@ -6,9 +6,9 @@
 import resource
 import sys
 
-from busbw import cli
+from busbw.cli import main
 
 if __name__ == "__main__":
     limit = int(sys.argv.pop(1))
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
-    cli.main(prog_name="busbw")
+    main.main(prog_name="busbw")

@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from busbw import cli
 from busbw.backends.local import kernels
+from busbw.cli import main
 
 _made = kernels.kernels()
 if isinstance(_made, kernels.Kernels):
@@ -12,4 +12,4 @@ if isinstance(_made, kernels.Kernels):
     kernels.kernels = lambda: _faulty  # type: ignore[assignment]
 
 if __name__ == "__main__":
-    cli.main(prog_name="busbw")
+    main.main(prog_name="busbw")

@@ -14,9 +14,9 @@ import click
 from click.core import ParameterSource
 
 from busbw import __version__
+from busbw.cli.streams import guard, unwritten
 from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
-from busbw.streams import guard, unwritten
 
 _LAZY = {
     "show": "busbw_analysis.commands",
@@ -27,11 +27,11 @@ _LAZY = {
     "simulate": "busbw_analysis.simulate_command",
     "draw": "busbw_analysis.draw_command",
     "published": "busbw_analysis.published_command",
-    "submit": "busbw.slurm.commands",
-    "status": "busbw.slurm.commands",
-    "launches": "busbw.slurm.commands",
-    "doctor": "busbw.machine_commands",
-    "peaks": "busbw.machine_commands",
+    "submit": "busbw.cli.slurm",
+    "status": "busbw.cli.slurm",
+    "launches": "busbw.cli.slurm",
+    "doctor": "busbw.cli.machine",
+    "peaks": "busbw.cli.machine",
 }
 """Commands → the module that has them; pandas and matplotlib are loaded with those of the analysis alone."""
 
@@ -427,7 +427,7 @@ def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
 @_as_json
 def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
     """List what there is: ops, algorithms, backends, suites, launchers or runs."""
-    from busbw import listing  # noqa: PLC0415
+    from busbw.cli import listing  # noqa: PLC0415
 
     rows = listing.rows(what, results_dir)
     if as_json:
@@ -456,7 +456,7 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
 
     Exit status 1 when they cannot. Reports of this machine say what was found.
     """
-    from busbw.selftest import run_selftest  # noqa: PLC0415 - it measures, and so it loads torch
+    from busbw.cli.selftest import run_selftest  # noqa: PLC0415 - it measures, and so it loads torch
 
     folder = run_selftest(
         results_dir,

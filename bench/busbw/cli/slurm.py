@@ -1,4 +1,4 @@
-"""The commands of Slurm: submit a job, list jobs and runs, and what a job calls. ``busbw.cli`` loads them by name."""
+"""The commands of Slurm: submit a job, list jobs and runs, and what a job calls; ``main`` loads them by name."""
 
 import json
 import shlex
@@ -7,16 +7,17 @@ from typing import Any
 
 import click
 
-from busbw import listing, units
+from busbw import units
 from busbw.backends import backend_named
+from busbw.cli import listing
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
 from busbw.slurm import job_plan, queue, steps
-from busbw.slurm import status as overview
 from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import Order
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
+from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
 _results_dir = click.option(
     "--results-dir",
@@ -114,7 +115,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         silence_seconds=order.plan.timing.timeout_seconds + order.plan.timing.max_seconds,
         srun=srun,
         nodelist=order.nodelist if nodelist is None else nodelist,
-        comment=overview.resumption_of(order.resumed) if order.resumed else None,
+        comment=resumption_of(order.resumed) if order.resumed else None,
         about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
         before=before,
         **of_sbatch,
@@ -126,7 +127,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         echo(_about(order), err=True)
         return
     if order.resumed:
-        overview.refuse_a_second_job(order.resumed)
+        refuse_a_second_job(order.resumed)
     results_dir.mkdir(parents=True, exist_ok=True)
     number = queue.submit(text)
     log = None if order.shape.node_counts else Path.cwd() / f"busbw-{number}.out"
@@ -212,11 +213,11 @@ def status(*, results_dir: Path, as_json: bool) -> None:
 
     A run has a row for every job of it that Slurm still knows. Jobs that go on come first, then the newest.
     """
-    rows = overview.rows(results_dir, _queued())
+    found = rows(results_dir, _queued())
     if as_json:
-        echo(json.dumps(rows, indent=2))
-    elif rows:
-        echo(listing.as_table(rows))
+        echo(json.dumps(found, indent=2))
+    elif found:
+        echo(listing.as_table(found))
     else:
         echo(f"no jobs, and no runs in {plain_text(str(results_dir))}", err=True)
 

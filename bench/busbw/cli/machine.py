@@ -1,4 +1,4 @@
-"""The commands about machines: ``doctor`` and ``peaks``. ``busbw.cli`` loads them by name."""
+"""The commands about machines: ``doctor`` and ``peaks``. ``busbw.cli.main`` loads them by name."""
 
 import json
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from busbw import listing
+from busbw.cli import listing
 from busbw.escape import echo, plain_text
 from busbw.runs.records import JSON
 from busbw.system import environment
