@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.statistics import autocorrelation_time
-from busbw_analysis.load import Block
+from busbw_analysis.data.load import Block
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]

@@ -22,10 +22,10 @@ from busbw_analysis.comparison import (
     estimate,
     verdicts,
 )
-from busbw_analysis.load import CaseState, Dataset, differences
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.resumed import ended_in_words
-from busbw_analysis.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
+from busbw_analysis.data.load import CaseState, Dataset, differences
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.resumed import ended_in_words
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
 
 Statistic = Literal["median", "mean"]
 Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]

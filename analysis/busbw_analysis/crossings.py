@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from busbw_analysis.series import Point
+from busbw_analysis.data.series import Point
 
 Timed = Mapping[int, tuple[Point, Point]]
 """Both points of two algorithms at each size above 0, ascending."""

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
-from busbw_analysis.launches import median_over_launches
-from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
+from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

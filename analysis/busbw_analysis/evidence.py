@@ -9,10 +9,10 @@ from dataclasses import dataclass, fields
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError
 from busbw.runs import store
-from busbw_analysis.load import Dataset, Difference, differences, fact, pool
-from busbw_analysis.peaks import HostCopy, host_copies
-from busbw_analysis.series import Series, SeriesKey, series_of
-from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
+from busbw_analysis.data.series import Series, SeriesKey, series_of
+from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.peaks.peaks import HostCopy, host_copies
 from busbw_analysis.theory.choices import Calls, Library, Unknown, library_of_run
 from busbw_analysis.theory.joint import Observation
 from busbw_analysis.theory.models import MODELS, UNMODELLED, NoModel, Parameters

@@ -16,8 +16,8 @@ from scipy.optimize import brentq
 from busbw.errors import AnalysisError
 from busbw.units import format_time
 from busbw_analysis.crossings import Crossing
+from busbw_analysis.data.series import Point, Series
 from busbw_analysis.evidence import LIBRARY, shape_of
-from busbw_analysis.series import Point, Series
 from busbw_analysis.theory.bounds import gamma_of
 from busbw_analysis.theory.choices import Library, Unknown
 from busbw_analysis.theory.curve_models import model_of

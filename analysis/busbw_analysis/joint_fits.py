@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from busbw.errors import AnalysisError
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.evidence import evidence_from
-from busbw_analysis.load import Dataset
-from busbw_analysis.summary import CaseSummary, summarise
 from busbw_analysis.theory.joint import Observation, OneRegime, fit_regimes
 from busbw_analysis.theory.models import UNMODELLED
 

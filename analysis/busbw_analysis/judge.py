@@ -5,24 +5,24 @@ from dataclasses import dataclass, replace
 from typing import get_args
 
 from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.series import Series, key_of, series_of
+from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.distances import PairSplit, splits_of
 from busbw_analysis.hierarchy import Rung, hierarchy
 from busbw_analysis.lateness import GroupLateness, lateness_of
-from busbw_analysis.load import Dataset
 from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
 from busbw_analysis.memory import MemoryCurve, memory_curves
 from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.odd_hardware import odd_hardware
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
+from busbw_analysis.peaks.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.peer_roofs import PairShares, shares_of
 from busbw_analysis.races import Race, races_of
 from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.roofline import Roofline, rooflines_of
 from busbw_analysis.selftest import SelfTest
-from busbw_analysis.series import Series, key_of, series_of
 from busbw_analysis.storage import Stored, stored
-from busbw_analysis.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.theory.bounds import explain
 from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.curve_models import predict, predict_alternatives

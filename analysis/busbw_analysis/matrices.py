@@ -15,10 +15,10 @@ from scipy.stats import t
 
 from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.summary import CaseSummary, pair_times, ranks_in
 from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
-from busbw_analysis.load import rank_list
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.summary import CaseSummary, pair_times, ranks_in
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

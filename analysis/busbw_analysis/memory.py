@@ -9,11 +9,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from busbw_analysis.load import Dataset, fact
-from busbw_analysis.peaks import TRAFFIC, NoRoof, Roof, at_once
+from busbw_analysis.data.load import Dataset, fact
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.summary import CaseSummary, IntervalKind
+from busbw_analysis.peaks.peaks import TRAFFIC, NoRoof, Roof, at_once
 from busbw_analysis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
-from busbw_analysis.series import SeriesKey
-from busbw_analysis.summary import CaseSummary, IntervalKind
 from busbw_analysis.verdicts import Curve
 
 FIRST_TOUCH = "memory_touch"

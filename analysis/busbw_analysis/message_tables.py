@@ -11,9 +11,9 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.data.series import Series
+from busbw_analysis.data.summary import ranks_in, times_of
 from busbw_analysis.judge import Judgement
-from busbw_analysis.series import Series
-from busbw_analysis.summary import ranks_in, times_of
 from busbw_analysis.theory.message_fits import Contest, contest, fit_loggp, fit_max_rate
 from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney
 

@@ -11,8 +11,8 @@ from typing import Final
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
+from busbw_analysis.data.series import Series
 from busbw_analysis.judge import Judgement
-from busbw_analysis.series import Series
 from busbw_analysis.theory.models import NoModel
 from busbw_analysis.theory.nccl import SOURCE, Chosen
 from busbw_analysis.theory.nccl_runs import choices_of

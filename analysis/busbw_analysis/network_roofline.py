@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from busbw.runs.records import DTYPE_BYTES
 from busbw.system.catalog import Catalogue
 from busbw.units import format_size
-from busbw_analysis.load import Dataset
-from busbw_analysis.paths import gpu_links, host_network
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.peaks.paths import gpu_links, host_network
 from busbw_analysis.roofline import ComputeRoof, Roofline
-from busbw_analysis.summary import CaseSummary
 
 _LEAST_BYTES = 1 << 20
 """Smaller all_reduces are made of latency."""

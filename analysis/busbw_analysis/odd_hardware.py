@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
-from busbw_analysis.load import Dataset
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.remarks import Remark
 
 _MOST = 4

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate
-from busbw_analysis.load import Dataset
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.matrices import PairMatrix
-from busbw_analysis.paths import gpu_links, host_links
-from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peaks.paths import gpu_links, host_links
+from busbw_analysis.peaks.peaks import NoRoof
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
 """Copies that do not go by way of the host."""

@@ -4,9 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
+from busbw_analysis.data.series import Point
 from busbw_analysis.evidence import LIBRARY, SINGLE_MESSAGES, Evidence
 from busbw_analysis.questions import Question, reaches, sized
-from busbw_analysis.series import Point
 from busbw_analysis.theory.choices import Unknown
 from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from busbw_analysis.crossings import Crossing, Gain, Timed, crossings, faster, gain
+from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.evidence import LIBRARY, algorithm_of
 from busbw_analysis.expectations import Costs, Expected, costs_of, expected_of, sized
-from busbw_analysis.series import Point, Series, SeriesKey
 from busbw_analysis.theory.choices import Library, Unknown
 from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel

@@ -10,13 +10,10 @@ import numpy.typing as npt
 from busbw.runs.placement import crowded_hosts, taken_twice
 from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
-from busbw_analysis.lateness import GroupLateness, in_words
-from busbw_analysis.load import Dataset, fact
-from busbw_analysis.matrices import Odd, PairMatrix
-from busbw_analysis.pair_numbers import PairNumbers
-from busbw_analysis.resumed import ended_in_words, resumptions
-from busbw_analysis.selftest import SelfTest, taken_in_words
-from busbw_analysis.summary import (
+from busbw_analysis.data.load import Dataset, fact
+from busbw_analysis.data.pair_numbers import PairNumbers
+from busbw_analysis.data.resumed import ended_in_words, resumptions
+from busbw_analysis.data.summary import (
     LAUNCHES_FOR_AN_INTERVAL,
     CaseSummary,
     Flag,
@@ -28,6 +25,9 @@ from busbw_analysis.summary import (
     launches_of,
     moved_factors,
 )
+from busbw_analysis.lateness import GroupLateness, in_words
+from busbw_analysis.matrices import Odd, PairMatrix
+from busbw_analysis.selftest import SelfTest, taken_in_words
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 

@@ -11,10 +11,10 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.hierarchy import Rung
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Best, Judgement, Verdict, Word
-from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
     MISSING,
     Block,

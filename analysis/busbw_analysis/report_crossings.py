@@ -21,10 +21,10 @@ from busbw_analysis.crossing_tables import (
     origins,
     shown,
 )
+from busbw_analysis.data.series import Point
 from busbw_analysis.model_plots import Mark, Relative
 from busbw_analysis.page import Block, Cell, Column, Figure, LegendEntry, Table, sentence, three_digits, words
 from busbw_analysis.races import Race
-from busbw_analysis.series import Point
 
 _HOW: Final = (
     "One is faster where their intervals do not overlap; in brackets is the range in which they cross (intervals: "

@@ -7,8 +7,10 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import plots
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.data.summary import CaseSummary, Interval
 from busbw_analysis.judge import Curve, Judgement
-from busbw_analysis.load import rank_list
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -23,10 +25,8 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
-from busbw_analysis.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
+from busbw_analysis.peaks.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
-from busbw_analysis.series import Point, SeriesKey
-from busbw_analysis.summary import CaseSummary, Interval
 from busbw_analysis.theory.curve_models import Prediction
 from busbw_analysis.theory.fit import Fit, Segment
 from busbw_analysis.theory.models import NoModel

@@ -50,17 +50,17 @@ import numpy as np
 
 from busbw.runs.records import JSON
 from busbw_analysis.crossing_tables import crossing_rows
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.joint_tables import joint_rows
 from busbw_analysis.judge import Curve, Judgement
-from busbw_analysis.load import Dataset
 from busbw_analysis.memory import MemoryCurve
 from busbw_analysis.message_tables import message_rows
 from busbw_analysis.page import Page
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.peaks import NoRoof, Roof
+from busbw_analysis.peaks.peaks import NoRoof, Roof
 from busbw_analysis.plateaus import NoPlateaus
 from busbw_analysis.report_models import in_words
-from busbw_analysis.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.theory.fit import Refused
 from busbw_analysis.theory.joint import OneRegime
 from busbw_analysis.theory.models import NoModel

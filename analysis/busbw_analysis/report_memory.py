@@ -5,6 +5,8 @@ from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis import plots
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.summary import CaseSummary, Interval
 from busbw_analysis.judge import Judgement
 from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
 from busbw_analysis.page import (
@@ -23,12 +25,10 @@ from busbw_analysis.page import (
     without_empty,
     words,
 )
-from busbw_analysis.peaks import Roof
+from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.plateaus import Plateaus
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.report_curves import curve_label, ends_in_words, varying_fields
-from busbw_analysis.series import SeriesKey
-from busbw_analysis.summary import CaseSummary, Interval
 
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "

@@ -23,7 +23,7 @@ from busbw_analysis.page import (
     sentence,
     three_digits,
 )
-from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report_curves import ends_in_words
 

@@ -6,7 +6,7 @@ from busbw.runs.placement import Seat, binding, mappings, seats_of
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.units import number_list
-from busbw_analysis.load import fact, rank_list
+from busbw_analysis.data.load import fact, rank_list
 from busbw_analysis.page import MISSING, Cell, Column, Table, words
 
 _MOST_CARDS = 4

@@ -7,8 +7,9 @@ from typing import Final
 
 from busbw.units import format_time
 from busbw_analysis.arrivals import RELEASE_NS, TIMES_USUAL
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary, GroupSummary
 from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
-from busbw_analysis.load import Dataset
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -19,7 +20,6 @@ from busbw_analysis.page import (
     Table,
 )
 from busbw_analysis.report_pairs import shades
-from busbw_analysis.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary, GroupSummary
 
 _MOST_RANK_COLUMNS = 32
 SHORTEST: Final = "Shortest time (usually the one that came last)"

@@ -7,7 +7,7 @@ from typing import Final
 from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
-from busbw_analysis.load import CaseRow, CaseState, Dataset
+from busbw_analysis.data.load import CaseRow, CaseState, Dataset
 from busbw_analysis.page import MISSING, Cell, Column, Paragraph, Section, Table, Terms, Tone, clock_time, words
 from busbw_analysis.report_places import SHOWN_HERE, places
 

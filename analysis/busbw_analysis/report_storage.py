@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from busbw.units import format_size, format_time, parse_size
+from busbw_analysis.data.load import fact
+from busbw_analysis.data.summary import Interval
 from busbw_analysis.judge import Judgement
-from busbw_analysis.load import fact
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -20,10 +21,9 @@ from busbw_analysis.page import (
     without_empty,
     words,
 )
-from busbw_analysis.peaks import Roof
+from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report_curves import ends_in_words
 from busbw_analysis.storage import WAYS, Stored
-from busbw_analysis.summary import Interval
 
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (

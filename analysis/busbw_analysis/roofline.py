@@ -15,11 +15,11 @@ from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of
 from busbw.units import format_size
-from busbw_analysis.load import Dataset
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
 from busbw_analysis.memory import MemoryCurve, shown, who
-from busbw_analysis.paths import gpu_memory, gpu_model
-from busbw_analysis.peaks import LEAST_COPY_BYTES, TRAFFIC
-from busbw_analysis.summary import CaseSummary, GroupSummary
+from busbw_analysis.peaks.paths import gpu_memory, gpu_model
+from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES, TRAFFIC
 
 TOKEN_ELEMENTS = 1024
 """Elements of a token in the queries of attention: 8 heads of 128."""

@@ -212,10 +212,10 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
     # pandas and scipy take longer to load than most simulations.
     from busbw.runs import store  # noqa: PLC0415
-    from busbw_analysis.load import load  # noqa: PLC0415
-    from busbw_analysis.peaks import host_copies  # noqa: PLC0415
-    from busbw_analysis.series import series_of  # noqa: PLC0415
-    from busbw_analysis.summary import summarise  # noqa: PLC0415
+    from busbw_analysis.data.load import load  # noqa: PLC0415
+    from busbw_analysis.data.series import series_of  # noqa: PLC0415
+    from busbw_analysis.data.summary import summarise  # noqa: PLC0415
+    from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
     from busbw_analysis.theory.models import NoModel  # noqa: PLC0415
     from busbw_analysis.theory.parameters import parameters_for  # noqa: PLC0415
 

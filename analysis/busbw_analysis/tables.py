@@ -8,11 +8,11 @@ import numpy as np
 
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.distances import PairClass, PairSplit
 from busbw_analysis.judge import Best, Curve, Judgement
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.peaks import TRAFFIC, Roof
-from busbw_analysis.summary import CaseSummary, GroupSummary, launches_of, times_of
+from busbw_analysis.peaks.peaks import TRAFFIC, Roof
 from busbw_analysis.theory.fit import Fit
 from busbw_analysis.theory.models import NoModel
 

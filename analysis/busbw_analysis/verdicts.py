@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from busbw.units import format_rate, format_time
-from busbw_analysis.peaks import STORAGE, NoRoof, Roof
-from busbw_analysis.series import Point, Series
-from busbw_analysis.summary import LOCAL, Interval
+from busbw_analysis.data.series import Point, Series
+from busbw_analysis.data.summary import LOCAL, Interval
+from busbw_analysis.peaks.peaks import STORAGE, NoRoof, Roof
 from busbw_analysis.theory.bounds import Explanation
 from busbw_analysis.theory.curve_models import Prediction
 from busbw_analysis.theory.fit import Fit, Refused

@@ -20,9 +20,9 @@ from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
 from busbw.testing.faults import DelayingBackend, wrapped
+from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.lateness import RankLateness, lateness_of
-from busbw_analysis.load import load
-from busbw_analysis.summary import summarise
 
 TRIALS = 100
 SECONDS = 2e-3

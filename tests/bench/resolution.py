@@ -23,8 +23,8 @@ from busbw.runs.records import Case
 from busbw.units import format_size
 from busbw_analysis.compare import band_of
 from busbw_analysis.comparison import estimate, launches_needed
-from busbw_analysis.load import load
-from busbw_analysis.summary import CaseSummary, summarise
+from busbw_analysis.data.load import load
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 Floats = npt.NDArray[np.float64]
 

@@ -22,8 +22,8 @@ from exhaustive import trials
 from measured import measured
 
 from busbw.runs import store
+from busbw_analysis.data.load import load
 from busbw_analysis.judge import judge
-from busbw_analysis.load import load
 from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR
 
 pytestmark = pytest.mark.timeout(400)

@@ -11,8 +11,8 @@ from exhaustive import thinned
 from measured import measured
 
 from busbw.runs import store
+from busbw_analysis.data.load import load
 from busbw_analysis.judge import judge
-from busbw_analysis.load import load
 from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.models import CostModel
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from busbw.errors import BusbwError
 from busbw.runs import store
 from busbw.runs.records import LaunchStarted, Measurement
-from busbw_analysis.load import pool
-from busbw_analysis.summary import summarise
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.summary import summarise
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

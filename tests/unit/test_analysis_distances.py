@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from busbw.runs.placement import Seat
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis.data.load import pool
 from busbw_analysis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import pool
 from busbw_analysis.report import compose
 
 MIB = 1 << 20

@@ -16,13 +16,13 @@ from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
 from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.series import Point, series_of
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.judge import judge
-from busbw_analysis.load import pool
 from busbw_analysis.page import Table
-from busbw_analysis.peaks import COMPUTE
+from busbw_analysis.peaks.peaks import COMPUTE
 from busbw_analysis.report_fits import fits
-from busbw_analysis.series import Point, series_of
-from busbw_analysis.summary import summarise
 from busbw_analysis.theory.acceptance import refuse_curve
 from busbw_analysis.theory.fit import Fit, Refused, fit_points, fit_series
 from busbw_analysis.theory.forecast import curve_of

@@ -5,7 +5,7 @@ import pytest
 
 from busbw.errors import AnalysisError
 from busbw.statistics import median_interval
-from busbw_analysis.launches import cluster_bootstrap, mean_of_launches, median_over_launches, ratio_of_sums
+from busbw_analysis.data.intervals import cluster_bootstrap, mean_of_launches, median_over_launches, ratio_of_sums
 
 
 @pytest.mark.parametrize("launches", [6, 7, 10, 13])

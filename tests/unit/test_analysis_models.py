@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops import OPS
-from busbw_analysis.series import SeriesKey
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.theory.curve_models import alternatives, model_for, predict
 from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, gloo_segments
 from busbw_analysis.theory.parameters import parameters_from

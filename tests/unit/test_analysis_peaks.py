@@ -7,11 +7,11 @@ from busbw.runs.records import JSON, Case
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.units import format_rate
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.series import series_of
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.judge import judge
-from busbw_analysis.load import pool
-from busbw_analysis.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
-from busbw_analysis.series import series_of
-from busbw_analysis.summary import summarise
+from busbw_analysis.peaks.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.tables import show_rows
 from busbw_analysis.theory.models import UNMODELLED
 

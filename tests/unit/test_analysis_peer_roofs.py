@@ -6,9 +6,9 @@ from busbw.launch.live_table import lines
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
+from busbw_analysis.data.load import pool
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import pool
-from busbw_analysis.peaks import NoRoof
+from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report import compose
 from busbw_analysis.tables import show_rows

@@ -9,9 +9,9 @@ from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
 from busbw.testing.synthetic import World, case, synthetic_run
 from busbw_analysis import report, tables
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import pool
-from busbw_analysis.summary import CaseSummary, summarise
 
 SAMPLES = 40
 

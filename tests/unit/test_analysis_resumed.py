@@ -6,9 +6,9 @@ import pytest
 from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, case, synthetic_run
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.summary import summarise
 from busbw_analysis.judge import judge
-from busbw_analysis.load import pool
-from busbw_analysis.summary import summarise
 
 CASES = [case("all_reduce", 64), case("all_gather", 1024)]
 

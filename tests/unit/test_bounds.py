@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw_analysis.series import Point, Series, SeriesKey
-from busbw_analysis.summary import Interval
+from busbw_analysis.data.series import Point, Series, SeriesKey
+from busbw_analysis.data.summary import Interval
 from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
 from busbw_analysis.theory.curve_models import alternatives
 from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters

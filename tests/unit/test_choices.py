@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.system.env_vars import VARIABLES
-from busbw_analysis.series import SeriesKey
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
 from busbw_analysis.theory.curve_models import model_chosen, predict
 from busbw_analysis.theory.decisions import MPICH, OPEN_MPI

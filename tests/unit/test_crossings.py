@@ -31,15 +31,15 @@ from busbw_analysis.crossing_tables import (
     shown,
 )
 from busbw_analysis.crossings import Crossing, crossings, faster, gain
+from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.series import Point
+from busbw_analysis.data.summary import Interval
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.launches import median_over_launches
-from busbw_analysis.load import pool
 from busbw_analysis.page import Figure, Section, Table
 from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
-from busbw_analysis.series import Point
-from busbw_analysis.summary import Interval
 from busbw_analysis.theory.choices import library_of_run
 from busbw_analysis.theory.curve_models import alternatives
 from busbw_analysis.theory.models import NoModel, Parameters

@@ -11,9 +11,9 @@ from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis import predict_tables
+from busbw_analysis.data.load import pool
 from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.joint_fits import joint_fits_of
-from busbw_analysis.load import pool
 from busbw_analysis.prediction import Prediction, predict
 from busbw_analysis.questions import question
 from busbw_analysis.theory.choices import Calls, Library

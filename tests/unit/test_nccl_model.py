@@ -10,8 +10,8 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine as Host
 from busbw.testing.synthetic import case, synthetic_run
+from busbw_analysis.data.load import pool
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import pool
 from busbw_analysis.nccl_choices import nccl_rows, nccl_text
 from busbw_analysis.theory.nccl import (
     OPS,

@@ -14,14 +14,15 @@ from busbw.runs import store
 from busbw.runs.records import GroupSamples, Measurement
 from busbw.statistics import autocorrelation_time
 from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
-from busbw_analysis import report_pairs, summary
+from busbw_analysis import report_pairs
+from busbw_analysis.data import summary
+from busbw_analysis.data.load import load, pool
+from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.pair_numbers import autocorrelation_times
+from busbw_analysis.data.summary import PairGroups, summarise
 from busbw_analysis.judge import judge
-from busbw_analysis.load import load, pool
 from busbw_analysis.page import Table
-from busbw_analysis.pair_columns import PairBlock
-from busbw_analysis.pair_numbers import autocorrelation_times
 from busbw_analysis.report import compose
-from busbw_analysis.summary import PairGroups, summarise
 
 _UNEVEN = World(launch_noise=0.3, sample_noise=0.4, slow_share=0.3, slow_seconds=3e-3, jitter_seconds=2e-6)
 
@@ -115,7 +116,7 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
     folder = write_synthetic(tmp_path, run)
     whole = load([folder])
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
-    monkeypatch.setattr("busbw_analysis.pair_columns._AT_A_TIME", 7)
+    monkeypatch.setattr("busbw_analysis.data.pair_columns._AT_A_TIME", 7)
     parts = load([folder])
     assert [block.columns.ranks.tolist() for _, _, block in parts.pair_blocks] == [
         block.columns.ranks.tolist() for _, _, block in whole.pair_blocks

@@ -10,8 +10,8 @@ from busbw.errors import AnalysisError
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.columns import Row
+from busbw_analysis.data.load import pool
 from busbw_analysis.judge import judge
-from busbw_analysis.load import pool
 from busbw_analysis.message_tables import message_rows, message_text
 from busbw_analysis.theory.message_fits import (
     Contest,

@@ -9,8 +9,8 @@ import pytest
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report, report_models, tables
+from busbw_analysis.data.load import pool
 from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.load import pool
 from busbw_analysis.model_plots import Column, Ratios, draw_ratios, draw_stack, swatch
 from busbw_analysis.page import Figure, Paragraph, Section, Table
 from busbw_analysis.report_models import in_words, theory

@@ -7,9 +7,9 @@ from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
 from busbw.runs import cases as planned
 from busbw.runs import plan
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.peaks import STORAGE, TO_THE_HOST, TRAFFIC
-from busbw_analysis.summary import LOCAL, SYNCHRONISING
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.summary import LOCAL, SYNCHRONISING
+from busbw_analysis.peaks.peaks import STORAGE, TO_THE_HOST, TRAFFIC
 from busbw_analysis.theory.curve_models import model_for
 from busbw_analysis.theory.models import MODELS, UNMODELLED
 

@@ -17,9 +17,9 @@ from busbw.ops.algorithms import ALGORITHMS, gloo
 from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time
+from busbw_analysis.data.load import pool
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.judge import judge
-from busbw_analysis.load import pool
 from busbw_analysis.theory.forecast import by_law
 from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.theory.laws import from_joint

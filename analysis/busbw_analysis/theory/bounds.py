@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_size
-from busbw_analysis.series import Series, SeriesKey
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.theory.choices import Library, Unknown
 from busbw_analysis.theory.curve_models import alternatives, model_of
 from busbw_analysis.theory.models import CostModel, NoModel, Parameters

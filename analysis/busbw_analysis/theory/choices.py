@@ -13,7 +13,7 @@ from typing import Final, Literal
 
 from busbw.runs.placement import variables_of
 from busbw.runs.records import DTYPE_BYTES
-from busbw_analysis.load import Dataset
+from busbw_analysis.data.load import Dataset
 from busbw_analysis.theory.counts import Textbook, is_power
 from busbw_analysis.theory.decisions import (
     LONG,

@@ -5,7 +5,7 @@ runs by default, or the one that was run by hand; and the textbook's beside it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from busbw_analysis.series import SeriesKey
+from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.theory.choices import Call, Library, Unknown, choose
 from busbw_analysis.theory.models import MESSAGES, MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
 from busbw_analysis.theory.textbook import BY_HAND, rows_of, textbook

@@ -15,10 +15,10 @@ import numpy as np
 from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
-from busbw_analysis.launches import tail_of_medians
-from busbw_analysis.peaks import COMPUTE, STORAGE
-from busbw_analysis.series import Series
-from busbw_analysis.summary import LOCAL
+from busbw_analysis.data.intervals import tail_of_medians
+from busbw_analysis.data.series import Series
+from busbw_analysis.data.summary import LOCAL
+from busbw_analysis.peaks.peaks import COMPUTE, STORAGE
 from busbw_analysis.theory.acceptance import refuse_alone, refuse_curve
 from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
 from busbw_analysis.theory.validation import Validation, validation

@@ -17,8 +17,8 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.ops.factors import bus_factor
 from busbw.units import about_size, format_rate, format_size, format_time
-from busbw_analysis.launches import tail_of_medians
-from busbw_analysis.series import Point, Series
+from busbw_analysis.data.intervals import tail_of_medians
+from busbw_analysis.data.series import Point, Series
 from busbw_analysis.theory.acceptance import LEAST_SIZES
 from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_IN_A_PIECE, Fit, Segment, fit_points, fit_series
 from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering

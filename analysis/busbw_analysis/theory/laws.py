@@ -10,7 +10,7 @@ from typing import Final
 
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_size
-from busbw_analysis.series import Series
+from busbw_analysis.data.series import Series
 from busbw_analysis.theory.design import candidates_of
 from busbw_analysis.theory.identify import written
 from busbw_analysis.theory.joint import PARAMETERS, Joint

@@ -6,9 +6,9 @@ from typing import Final
 from busbw.runs.placement import variables_of
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import gpus_of
-from busbw_analysis.load import Dataset
-from busbw_analysis.paths import gpu_model
-from busbw_analysis.series import SeriesKey
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.peaks.paths import gpu_model
 from busbw_analysis.theory.models import NoModel
 from busbw_analysis.theory.nccl import OPS, Chosen, Machine, choose, ring_peak
 from busbw_analysis.theory.nccl_tables import Architecture

@@ -7,10 +7,10 @@ from statistics import median
 import numpy as np
 
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.load import Dataset
-from busbw_analysis.peaks import HostCopy
-from busbw_analysis.series import Series
-from busbw_analysis.summary import CaseSummary, between_hosts, pairs_of, times_of
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.series import Series
+from busbw_analysis.data.summary import CaseSummary, between_hosts, pairs_of, times_of
+from busbw_analysis.peaks.peaks import HostCopy
 from busbw_analysis.theory.models import NoModel, Parameters
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}

@@ -14,8 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import OverlapSamples
-from busbw_analysis.launches import median_over_launches
-from busbw_analysis.load import Block
+from busbw_analysis.data.intervals import median_over_launches
+from busbw_analysis.data.load import Block
 
 Floats = npt.NDArray[np.float64]
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from statistics import median
 
 from busbw.runs.records import GroupSamples
-from busbw_analysis.load import Block
-from busbw_analysis.pair_columns import PairBlock, PairColumns
+from busbw_analysis.data.load import Block
+from busbw_analysis.data.pair_columns import PairBlock, PairColumns
 
 FOREIGN_SHARE = 0.06
 STEAL_SHARE = 0.005

@@ -12,8 +12,8 @@ from busbw.system.catalog import Catalogue, Gpu, Peak
 from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.units import format_rate
-from busbw_analysis.load import Dataset, fact
-from busbw_analysis.transports import Choice, Transport, transport_of
+from busbw_analysis.data.load import Dataset, fact
+from busbw_analysis.peaks.transports import Choice, Transport, transport_of
 
 _LOOPBACK = "loopback"
 _VIRTUAL = "virtual"

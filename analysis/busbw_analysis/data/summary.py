@@ -16,14 +16,20 @@ import pandas as pd
 
 from busbw.runs.records import Case, LoopKind, Measurement
 from busbw.statistics import autocorrelation_time, median_interval, spread
-from busbw_analysis.disturbance import Disturbance, disturbance_of
-from busbw_analysis.launches import Resampled, cluster_bootstrap, median_over_launches
-from busbw_analysis.load import Block, CaseRow, CaseState, Dataset, rank_list
-from busbw_analysis.overlap import Overlap, overlap_of
-from busbw_analysis.pair_columns import PAIRED, PairBlock
-from busbw_analysis.pair_numbers import CLOCK_ERROR_SHARE, SLOW_LEAST_NS, SLOW_TIMES_MEDIAN, PairNumbers, numbers_of
-from busbw_analysis.rank_views import RankView, views_of
-from busbw_analysis.shape import Modes, common_modes, drifts, find_modes, outliers
+from busbw_analysis.data.disturbance import Disturbance, disturbance_of
+from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
+from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset, rank_list
+from busbw_analysis.data.overlap import Overlap, overlap_of
+from busbw_analysis.data.pair_columns import PAIRED, PairBlock
+from busbw_analysis.data.pair_numbers import (
+    CLOCK_ERROR_SHARE,
+    SLOW_LEAST_NS,
+    SLOW_TIMES_MEDIAN,
+    PairNumbers,
+    numbers_of,
+)
+from busbw_analysis.data.rank_views import RankView, views_of
+from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
 IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]

@@ -14,10 +14,10 @@ from typing import Literal
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
-from busbw_analysis.load import Dataset, rank_list
-from busbw_analysis.paths import gpu_links, gpu_memory, host_links, host_network
-from busbw_analysis.series import Series
-from busbw_analysis.summary import CaseSummary
+from busbw_analysis.data.load import Dataset, rank_list
+from busbw_analysis.data.series import Series
+from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
 _HOST_MEMORY = "cpu"

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from busbw_analysis.load import Dataset, rank_list
-from busbw_analysis.pair_columns import PAIRED
-from busbw_analysis.summary import CaseSummary, GroupSummary, Interval
+from busbw_analysis.data.load import Dataset, rank_list
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
 
 @dataclass(frozen=True, slots=True)

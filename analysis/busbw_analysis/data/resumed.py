@@ -8,7 +8,7 @@ from typing import Final
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Ended, EndStatus, LaunchStarted
 from busbw.runs.store import StoredRun
-from busbw_analysis.load import Dataset
+from busbw_analysis.data.load import Dataset
 
 _ENDS: Final[dict[EndStatus, str]] = {
     "complete": "was complete",

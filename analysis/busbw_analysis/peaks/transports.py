@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from busbw.runs.records import JSON
 from busbw.system.networks import rdma_ports
-from busbw_analysis.load import fact
+from busbw_analysis.data.load import fact
 
 _NOT_TOLD = "not told by the library"
 _UCX_OVER_RDMA = ("rc", "ud", "dc", "ib", "srd", "gga", "all")

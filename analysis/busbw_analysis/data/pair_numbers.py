@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from busbw.runs.records import Case
 from busbw.statistics import median_interval, spreads
-from busbw_analysis.launches import interval_over_launches
-from busbw_analysis.pair_columns import PairBlock
-from busbw_analysis.shape import all_modes, all_outliers
+from busbw_analysis.data.intervals import interval_over_launches
+from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.shape import all_modes, all_outliers
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.signedinteger]

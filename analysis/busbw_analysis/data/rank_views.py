@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.records import QUANTILES
-from busbw_analysis.load import Block
+from busbw_analysis.data.load import Block
 
 Integers = npt.NDArray[np.int64]
 

@@ -1,0 +1,1 @@
+"""Runs as they are analysed: loaded, pooled, summarised."""
