@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Final, TypeAlias
 
 from busbw.runs.records import JSON
-from busbw_analysis.theory.validation import Validation
+from busbw_analysis.fitting.score import Validation
 
 Row: TypeAlias = dict[str, JSON]
 """One line of a table by the names of its columns, in base units."""

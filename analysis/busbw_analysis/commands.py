@@ -23,9 +23,9 @@ from busbw_analysis.data.load import Dataset, load, read
 from busbw_analysis.evidence import read_groups
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, Severity, judge
+from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.races import races_of
 from busbw_analysis.selftest import selftest_for
-from busbw_analysis.theory.choices import library_of_run
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

@@ -12,8 +12,8 @@ from busbw.units import about_size, format_size
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.crossings import Crossing, Gain
 from busbw_analysis.expectations import Expected
+from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.races import Pair, Race
-from busbw_analysis.theory.models import NoModel
 
 NOT_TOLD: Final = "not told apart"
 _PAIRS: Final = 6

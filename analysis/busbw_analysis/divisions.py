@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from busbw_analysis.theory.segments import Floats, Integers
+from busbw_analysis.fitting.segments import Floats, Integers
 
 LEAST_ON_A_PLATEAU = 3
 """Sizes; they must also span an octave. What is shorter is a ramp, or chance."""

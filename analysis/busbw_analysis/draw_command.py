@@ -11,7 +11,7 @@ from busbw.escape import echo
 from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.drawings import MOST_RANKS
 from busbw_analysis.drawings import draw as drawing
-from busbw_analysis.theory.library_rows import library_row
+from busbw_analysis.models.library_rows import library_row
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""

@@ -12,13 +12,13 @@ from busbw.runs import store
 from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.fitting.joint import Observation
+from busbw_analysis.models.choices import Calls, Library, Unknown, library_of_run
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, NoModel, Parameters
+from busbw_analysis.models.parameters import parameters_for
+from busbw_analysis.models.terms import algorithms
+from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.peaks import HostCopy, host_copies
-from busbw_analysis.theory.choices import Calls, Library, Unknown, library_of_run
-from busbw_analysis.theory.joint import Observation
-from busbw_analysis.theory.models import MODELS, UNMODELLED, NoModel, Parameters
-from busbw_analysis.theory.parameters import parameters_for
-from busbw_analysis.theory.terms import algorithms
-from busbw_analysis.theory.textbook import BY_HAND
 
 LIBRARY = "library"
 """The name of what the backend runs by itself."""

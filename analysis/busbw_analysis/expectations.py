@@ -18,13 +18,13 @@ from busbw.units import format_time
 from busbw_analysis.crossings import Crossing
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.evidence import LIBRARY, shape_of
-from busbw_analysis.theory.bounds import gamma_of
-from busbw_analysis.theory.choices import Library, Unknown
-from busbw_analysis.theory.curve_models import model_of
-from busbw_analysis.theory.identify import A_CALL, written
-from busbw_analysis.theory.joint import Joint, OneRegime, Parameter
-from busbw_analysis.theory.models import NoModel, Parameters
-from busbw_analysis.theory.textbook import crossover_bytes, textbook
+from busbw_analysis.fitting.identify import A_CALL, written
+from busbw_analysis.fitting.joint import Joint, OneRegime, Parameter
+from busbw_analysis.models.bounds import gamma_of
+from busbw_analysis.models.choices import Library, Unknown
+from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.select import model_of
+from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.verdicts import Curve
 
 Cost = Callable[[float], float]

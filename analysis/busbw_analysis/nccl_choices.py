@@ -13,9 +13,9 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.data.series import Series
 from busbw_analysis.judge import Judgement
-from busbw_analysis.theory.models import NoModel
-from busbw_analysis.theory.nccl import SOURCE, Chosen
-from busbw_analysis.theory.nccl_runs import choices_of
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.nccl import SOURCE, Chosen
+from busbw_analysis.models.nccl_runs import choices_of
 
 _COLUMNS: Final = (
     ("curve", ""),

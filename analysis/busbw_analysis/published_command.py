@@ -11,8 +11,8 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
-from busbw_analysis.theory.fit import Fit
-from busbw_analysis.theory.published import IN_SAMPLE, Published, curve_named, published_curves
+from busbw_analysis.fitting.curve import Fit
+from busbw_analysis.fitting.reference_curves import IN_SAMPLE, Published, curve_named, published_curves
 
 _COLUMNS: Final = (
     ("curve", ""),

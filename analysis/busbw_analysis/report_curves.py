@@ -10,7 +10,11 @@ from busbw_analysis import plots
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.judge import Curve, Judgement
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.select import Prediction
+from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -27,10 +31,6 @@ from busbw_analysis.page import (
 )
 from busbw_analysis.peaks.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
 from busbw_analysis.plots import Line, Panel
-from busbw_analysis.theory.curve_models import Prediction
-from busbw_analysis.theory.fit import Fit, Segment
-from busbw_analysis.theory.models import NoModel
-from busbw_analysis.theory.textbook import BY_HAND
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2

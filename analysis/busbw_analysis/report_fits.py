@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
+from busbw_analysis.fitting.curve import Bounds, Fit, Refused
+from busbw_analysis.fitting.joint import OneRegime
+from busbw_analysis.fitting.score import Validation
 from busbw_analysis.joint_tables import joint_rows
 from busbw_analysis.judge import Judgement
 from busbw_analysis.message_tables import message_rows
@@ -23,9 +26,6 @@ from busbw_analysis.page import (
 )
 from busbw_analysis.report_joint import joint_fits
 from busbw_analysis.report_messages import messages
-from busbw_analysis.theory.fit import Bounds, Fit, Refused
-from busbw_analysis.theory.joint import OneRegime
-from busbw_analysis.theory.validation import Validation
 
 _HELD_OUT: Final = (
     "Held out: every second size was predicted from the others, and each launch from the fit of the other launches. "

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from busbw_analysis.columns import Row
+from busbw_analysis.fitting.identify import written
 from busbw_analysis.joint_tables import (
     ALGORITHM_COLUMNS,
     PARAMETER_COLUMNS,
@@ -28,7 +29,6 @@ from busbw_analysis.page import (
     without_empty,
     words,
 )
-from busbw_analysis.theory.identify import written
 
 _TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: "quiet"}
 _WORDS: Final = frozenset({"parameter", "op", "algorithm", "note"})

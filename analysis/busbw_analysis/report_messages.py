@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw_analysis.columns import Row
+from busbw_analysis.fitting.point_to_point import VALID_MEDIAN_ERROR
 from busbw_analysis.message_tables import COLUMNS, NOTES, cells
 from busbw_analysis.page import Column, Paragraph, Section, Table, sentence, without_empty, words
-from busbw_analysis.theory.message_fits import VALID_MEDIAN_ERROR
 
 _HOW: Final = (
     "What a message between two ranks takes, by models of the literature: Hockney (one line), eager/rendezvous (two, "

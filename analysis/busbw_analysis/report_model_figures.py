@@ -8,15 +8,15 @@ from typing import Final
 from busbw.units import format_size
 from busbw_analysis import model_plots, plots
 from busbw_analysis.data.series import Point
+from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.judge import Curve
 from busbw_analysis.model_plots import Part, Ratios
+from busbw_analysis.models.bounds import Explanation, Spent
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.select import Prediction
 from busbw_analysis.page import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, three_digits
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.report_curves import ends_in_words
-from busbw_analysis.theory.bounds import Explanation, Spent
-from busbw_analysis.theory.curve_models import Prediction
-from busbw_analysis.theory.fit import Fit
-from busbw_analysis.theory.models import NoModel
 
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4

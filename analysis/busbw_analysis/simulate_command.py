@@ -15,10 +15,10 @@ from busbw.runs.records import JSON
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis import simulate_tables as tables
 from busbw_analysis.columns import Row
-from busbw_analysis.theory import simulate as flows
-from busbw_analysis.theory.network_specs import NETWORKS, change_links, in_words, read_network
-from busbw_analysis.theory.networks import Flat, Network, Order, Placement, SharedHost
-from busbw_analysis.theory.textbook import textbook
+from busbw_analysis.models import simulate as flows
+from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
+from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
+from busbw_analysis.models.textbook import textbook
 
 MOST_RANKS = 2048
 """A ring of so many is 8 million messages, a gigabyte and a half of them."""
@@ -215,9 +215,9 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     from busbw_analysis.data.load import load  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
     from busbw_analysis.data.summary import summarise  # noqa: PLC0415
+    from busbw_analysis.models.gloo import NoModel  # noqa: PLC0415
+    from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
     from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
-    from busbw_analysis.theory.models import NoModel  # noqa: PLC0415
-    from busbw_analysis.theory.parameters import parameters_for  # noqa: PLC0415
 
     dataset = load([store.find(results_dir, run)])
     summaries = summarise(dataset)

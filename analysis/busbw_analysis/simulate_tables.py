@@ -8,8 +8,8 @@ from busbw.ops.factors import bus_factor
 from busbw.runs.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
-from busbw_analysis.theory.network_specs import kind_of
-from busbw_analysis.theory.simulate import Simulation
+from busbw_analysis.models.network_specs import kind_of
+from busbw_analysis.models.simulate import Simulation
 
 _COLUMNS: Final = (
     ("algorithm", ""),

@@ -7,11 +7,11 @@ from typing import Literal
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.summary import LOCAL, Interval
+from busbw_analysis.fitting.curve import Fit, Refused
+from busbw_analysis.models.bounds import Explanation
+from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import STORAGE, NoRoof, Roof
-from busbw_analysis.theory.bounds import Explanation
-from busbw_analysis.theory.curve_models import Prediction
-from busbw_analysis.theory.fit import Fit, Refused
-from busbw_analysis.theory.models import NoModel, Parameters
 
 Word = Literal[
     "near the roof",

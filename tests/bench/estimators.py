@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import least_squares
 
-from busbw_analysis.theory.fit import Fit, Segment
-from busbw_analysis.theory.published import published_curves
+from busbw_analysis.fitting.curve import Fit, Segment
+from busbw_analysis.fitting.reference_curves import published_curves
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,9 +19,9 @@ import numpy.typing as npt
 from scipy.stats import binomtest, norm
 
 from busbw.testing.synthetic import Piece
-from busbw_analysis.theory import fit
-from busbw_analysis.theory.fit import fit_points
-from busbw_analysis.theory.joint import Observation, Parameter, fit_jointly
+from busbw_analysis.fitting import curve as fit
+from busbw_analysis.fitting.curve import fit_points
+from busbw_analysis.fitting.joint import Observation, Parameter, fit_jointly
 
 Floats = npt.NDArray[np.float64]
 

@@ -19,8 +19,8 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.models import CostModel
+from busbw_analysis.models.gloo import CostModel
+from busbw_analysis.models.select import model_for
 
 SIZE: Final = 12 << 20
 RANKS: Final = (2, 3, 4)

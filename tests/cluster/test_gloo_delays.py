@@ -13,8 +13,8 @@ from measured import measured
 from busbw.runs import store
 from busbw_analysis.data.load import load
 from busbw_analysis.judge import judge
-from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.models import CostModel
+from busbw_analysis.models.gloo import CostModel
+from busbw_analysis.models.select import model_for
 
 OPS = (
     *("all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "reduce", "gather", "scatter"),

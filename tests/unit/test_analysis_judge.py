@@ -12,7 +12,7 @@ from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic
 from busbw_analysis import commands
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.judge import Judgement, Verdict, judge
-from busbw_analysis.theory.models import NoModel
+from busbw_analysis.models.gloo import NoModel
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from busbw.ops import OPS
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.theory.curve_models import alternatives, model_for, predict
-from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters, gloo_segments
-from busbw_analysis.theory.parameters import parameters_from
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters, gloo_segments
+from busbw_analysis.models.parameters import parameters_from
+from busbw_analysis.models.select import alternatives, model_for, predict
 
 MIB = 1 << 20
 ALPHA, BETA = 1e-4, 1e-9

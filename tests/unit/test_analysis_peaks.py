@@ -11,9 +11,9 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import series_of
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.judge import judge
+from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.tables import show_rows
-from busbw_analysis.theory.models import UNMODELLED
 
 MIB = 1 << 20
 ROWS = catalogue(environment={})

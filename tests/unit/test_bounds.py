@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.theory.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
-from busbw_analysis.theory.curve_models import alternatives
-from busbw_analysis.theory.models import MODELS, UNMODELLED, CostModel, NoModel, Parameters
-from busbw_analysis.theory.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
+from busbw_analysis.models.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters
+from busbw_analysis.models.select import alternatives
+from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
 
 ALPHA, BETA = 1e-4, 1e-9
 LINK = Parameters(ALPHA, BETA, None, "the test")

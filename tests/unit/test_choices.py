@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.theory.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
-from busbw_analysis.theory.curve_models import model_chosen, predict
-from busbw_analysis.theory.decisions import MPICH, OPEN_MPI
-from busbw_analysis.theory.library_algorithms import formula_of
-from busbw_analysis.theory.models import CostModel, NoModel, Parameters
+from busbw_analysis.models.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
+from busbw_analysis.models.decisions import MPICH, OPEN_MPI
+from busbw_analysis.models.gloo import CostModel, NoModel, Parameters
+from busbw_analysis.models.library_algorithms import formula_of
+from busbw_analysis.models.select import model_chosen, predict
 
 KIB, MIB = 1 << 10, 1 << 20
 TUNED = Library("Open MPI", (5, 0, 8))

@@ -37,13 +37,13 @@ from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.models.choices import library_of_run
+from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.select import alternatives
+from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.page import Figure, Section, Table
 from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
-from busbw_analysis.theory.choices import library_of_run
-from busbw_analysis.theory.curve_models import alternatives
-from busbw_analysis.theory.models import NoModel, Parameters
-from busbw_analysis.theory.textbook import crossover_bytes, textbook
 
 SIZES = tuple(4**exponent for exponent in range(4, 12))
 """256 B to 4 MiB."""

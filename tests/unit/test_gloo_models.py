@@ -10,8 +10,8 @@ from exhaustive import RANKS
 
 from busbw.ops.algorithms import gloo
 from busbw.ops.algorithms.gloo import Counted, Mark, Step
-from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.models import MODELS, CostModel, gloo_segments
+from busbw_analysis.models.gloo import MODELS, CostModel, gloo_segments
+from busbw_analysis.models.select import model_for
 
 MIB = 1 << 20
 Program = Callable[[int, int, int], list[Step]]

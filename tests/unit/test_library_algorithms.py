@@ -7,16 +7,16 @@ from exhaustive import RANKS
 
 from busbw.ops.algorithms.base import Contribution, cost, execute
 from busbw_analysis.drawable import DRAWABLE
-from busbw_analysis.library_schedules import (
+from busbw_analysis.models.library_algorithms import formula_of
+from busbw_analysis.models.library_rows import OF_LIBRARIES, library_row
+from busbw_analysis.models.library_schedules import (
     LIBRARY_SCHEDULES,
     Children,
     barrier_at_once,
     binomial_children,
     four_nomial_children,
 )
-from busbw_analysis.theory.library_algorithms import formula_of
-from busbw_analysis.theory.library_rows import OF_LIBRARIES, library_row
-from busbw_analysis.theory.textbook import TEXTBOOK
+from busbw_analysis.models.textbook import TEXTBOOK
 
 ROOT = 0
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from busbw.errors import UsageError
-from busbw_analysis.theory.network_specs import NETWORKS, change_links, in_words, kind_of, read_network
-from busbw_analysis.theory.networks import NOWHERE, FatTree, Flat, Network, Placement, Rails, TwoLevel
+from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, kind_of, read_network
+from busbw_analysis.models.networks import NOWHERE, FatTree, Flat, Network, Placement, Rails, TwoLevel
 
 SPECIFICATIONS = {
     "flat": "flat:rate=10GB/s,delay=1us",

@@ -11,9 +11,7 @@ from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.columns import Row
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import judge
-from busbw_analysis.message_tables import message_rows, message_text
-from busbw_analysis.theory.message_fits import (
+from busbw_analysis.fitting.point_to_point import (
     Contest,
     contest,
     fit_eager_rendezvous,
@@ -22,7 +20,9 @@ from busbw_analysis.theory.message_fits import (
     fit_max_rate,
     fit_plogp,
 )
-from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney, LogGP, LogGPS, MaxRate, PLogP
+from busbw_analysis.judge import judge
+from busbw_analysis.message_tables import message_rows, message_text
+from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney, LogGP, LogGPS, MaxRate, PLogP
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [1 << power for power in range(3, 23)]

@@ -12,10 +12,10 @@ from busbw_analysis import report, report_models, tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.model_plots import Column, Ratios, draw_ratios, draw_stack, swatch
+from busbw_analysis.models.bounds import Explanation
+from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.page import Figure, Paragraph, Section, Table
 from busbw_analysis.report_models import in_words, theory
-from busbw_analysis.theory.bounds import Explanation
-from busbw_analysis.theory.models import NoModel
 
 SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
 ALPHA, BETA = 20e-6, 1e-10

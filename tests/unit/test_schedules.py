@@ -13,8 +13,8 @@ from busbw.ops.algorithms.all_reduce import double_tree
 from busbw.ops.algorithms.base import Contribution, Schedule, Transfer, by_level, cost, execute, through_a_link
 from busbw.ops.algorithms.switched import SWITCHED
 from busbw.ops.algorithms.trees import twins
-from busbw_analysis.theory import textbook
-from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
+from busbw_analysis.models import textbook
+from busbw_analysis.models.textbook import TEXTBOOK, Textbook
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
 LEVELS = [(op, name) for op, name in EVERY if ALGORITHMS[op][name].levels]

@@ -19,8 +19,8 @@ from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import Schedule, Transfer, cost, same
 from busbw.ops.factors import bus_factor
-from busbw_analysis.theory.network_specs import change_links, read_network
-from busbw_analysis.theory.networks import (
+from busbw_analysis.models.network_specs import change_links, read_network
+from busbw_analysis.models.networks import (
     NOWHERE,
     FatTree,
     Flat,
@@ -33,8 +33,8 @@ from busbw_analysis.theory.networks import (
     TwoLevel,
     Whole,
 )
-from busbw_analysis.theory.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
-from busbw_analysis.theory.textbook import TEXTBOOK, Textbook, textbook
+from busbw_analysis.models.simulate import Costs, Simulation, Traffic, fair_rates, formula_seconds, simulate
+from busbw_analysis.models.textbook import TEXTBOOK, Textbook, textbook
 
 MIB = 1 << 20
 ROOT = Path(__file__).parents[2]

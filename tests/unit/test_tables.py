@@ -9,9 +9,9 @@ from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import LOCAL, SYNCHRONISING
+from busbw_analysis.models.gloo import MODELS, UNMODELLED
+from busbw_analysis.models.select import model_for
 from busbw_analysis.peaks.peaks import STORAGE, TO_THE_HOST, TRAFFIC
-from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.models import MODELS, UNMODELLED
 
 
 def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:

@@ -18,14 +18,14 @@ from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time
 from busbw_analysis.data.load import pool
+from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.judge import judge
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.terms import RINGS, Term, candidates
+from busbw_analysis.models.textbook import TEXTBOOK, Textbook
 from busbw_analysis.theory.forecast import by_law
-from busbw_analysis.theory.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.theory.laws import from_joint
-from busbw_analysis.theory.models import NoModel
-from busbw_analysis.theory.terms import RINGS, Term, candidates
-from busbw_analysis.theory.textbook import TEXTBOOK, Textbook
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
 MIB = 1 << 20

@@ -19,11 +19,18 @@ from busbw.ops.factors import bus_factor
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Point, Series
-from busbw_analysis.theory.acceptance import LEAST_SIZES
-from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP, LEAST_IN_A_PIECE, Fit, Segment, fit_points, fit_series
+from busbw_analysis.fitting.checks import LEAST_SIZES
+from busbw_analysis.fitting.curve import (
+    LAUNCHES_FOR_A_BOOTSTRAP,
+    LEAST_IN_A_PIECE,
+    Fit,
+    Segment,
+    fit_points,
+    fit_series,
+)
+from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
+from busbw_analysis.models.terms import INSIDE_AS_BETWEEN
 from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
-from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
-from busbw_analysis.theory.terms import INSIDE_AS_BETWEEN
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""

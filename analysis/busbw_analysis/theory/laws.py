@@ -11,11 +11,11 @@ from typing import Final
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Series
-from busbw_analysis.theory.design import candidates_of
-from busbw_analysis.theory.identify import written
-from busbw_analysis.theory.joint import PARAMETERS, Joint
-from busbw_analysis.theory.models import Parameters
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.fitting.design import candidates_of
+from busbw_analysis.fitting.identify import written
+from busbw_analysis.fitting.joint import PARAMETERS, Joint
+from busbw_analysis.models.gloo import Parameters
+from busbw_analysis.models.terms import Term, candidates
 
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
 """What a law can rest on."""

@@ -200,4 +200,4 @@ ALGORITHMS: dict[str, dict[str, Algorithm]] = {
         ),
     },
 }
-"""Operation → name → algorithm. What each costs is in ``busbw_analysis.theory.textbook``, and counted in its tests."""
+"""Operation → name → algorithm. What each costs is in ``busbw_analysis.models.textbook``, and counted in its tests."""

@@ -16,8 +16,8 @@ import numpy as np
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Round, Schedule
-from busbw_analysis.theory.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
-from busbw_analysis.theory.textbook import Textbook
+from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
+from busbw_analysis.models.textbook import Textbook
 
 _SAME: Final = 1e-12
 """Times that differ by less than this share of the whole are one: rounding, and no physics."""

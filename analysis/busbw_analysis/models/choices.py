@@ -14,8 +14,8 @@ from typing import Final, Literal
 from busbw.runs.placement import variables_of
 from busbw.runs.records import DTYPE_BYTES
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.theory.counts import Textbook, is_power
-from busbw_analysis.theory.decisions import (
+from busbw_analysis.models.counts import Textbook, is_power
+from busbw_analysis.models.decisions import (
     LONG,
     MANY,
     MPICH_SOURCE,
@@ -24,8 +24,8 @@ from busbw_analysis.theory.decisions import (
     of_mpich,
     of_open_mpi,
 )
-from busbw_analysis.theory.library_algorithms import formula_of
-from busbw_analysis.theory.library_rows import one_after_another
+from busbw_analysis.models.library_algorithms import formula_of
+from busbw_analysis.models.library_rows import one_after_another
 
 _OPEN_MPI: Final = "Open MPI"
 _MPICH: Final = "MPICH"

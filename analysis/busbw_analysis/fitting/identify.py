@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from busbw.units import format_rate, format_time
-from busbw_analysis.theory.design import PARAMETERS, Floats, Parameter, longer_of, solve
+from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, longer_of, solve
 
 LARGEST_CONDITION: Final = 100.0
 """Beyond it the weakest direction of the columns shows with less than 1 % of the strength of the best one, which the

@@ -13,8 +13,8 @@ from scipy.optimize import least_squares, nnls
 
 from busbw.errors import AnalysisError
 from busbw.units import format_size, format_time
-from busbw_analysis.theory.point_to_point import EagerRendezvous, Hockney, MaxRate, PLogP
-from busbw_analysis.theory.segments import Floats, best_cuts
+from busbw_analysis.fitting.segments import Floats, best_cuts
+from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney, MaxRate, PLogP
 
 Model = Hockney | EagerRendezvous | PLogP
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from busbw_analysis.theory.design import (
+from busbw_analysis.fitting.design import (
     Floats,
     Observation,
     Parameter,
@@ -18,10 +18,10 @@ from busbw_analysis.theory.design import (
     relative_errors,
     times_of,
 )
-from busbw_analysis.theory.identify import identify, settled, told_by
-from busbw_analysis.theory.rivals import LEAST_RANK_COUNTS, Curve, chosen_terms
-from busbw_analysis.theory.terms import Term
-from busbw_analysis.theory.validation import Validation, validation
+from busbw_analysis.fitting.identify import identify, settled, told_by
+from busbw_analysis.fitting.score import Validation, validation
+from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_terms
+from busbw_analysis.models.terms import Term
 
 
 @dataclass(frozen=True, slots=True)

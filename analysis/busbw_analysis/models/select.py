@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.theory.choices import Call, Library, Unknown, choose
-from busbw_analysis.theory.models import MESSAGES, MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
-from busbw_analysis.theory.textbook import BY_HAND, rows_of, textbook
+from busbw_analysis.models.choices import Call, Library, Unknown, choose
+from busbw_analysis.models.gloo import MESSAGES, MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
+from busbw_analysis.models.textbook import BY_HAND, rows_of, textbook
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,9 +15,9 @@ import numpy as np
 
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_time
-from busbw_analysis.theory.acceptance import LEAST_SIZES
-from busbw_analysis.theory.carriers import INNER, by_cards, carrier, through_one_card, untold
-from busbw_analysis.theory.design import (
+from busbw_analysis.fitting.checks import LEAST_SIZES
+from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.fitting.design import (
     PARAMETERS,
     Floats,
     Observation,
@@ -33,9 +33,7 @@ from busbw_analysis.theory.design import (
     told_in,
     unknown_choices,
 )
-from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.theory.held_out import OfCurve, by_curve, validations
-from busbw_analysis.theory.identify import (
+from busbw_analysis.fitting.identify import (
     Remedy,
     Separation,
     columns_of,
@@ -45,10 +43,12 @@ from busbw_analysis.theory.identify import (
     settled,
     told_by,
 )
-from busbw_analysis.theory.refusals import refuse, usable
-from busbw_analysis.theory.rivals import Curve, Rival, compete
-from busbw_analysis.theory.terms import INSIDE_AS_BETWEEN, Term, candidates
-from busbw_analysis.theory.validation import Validation
+from busbw_analysis.fitting.refusals import refuse, usable
+from busbw_analysis.fitting.score import Validation
+from busbw_analysis.fitting.selection import Curve, Rival, compete
+from busbw_analysis.fitting.sharing import INNER, by_cards, carrier, through_one_card, untold
+from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
+from busbw_analysis.models.terms import INSIDE_AS_BETWEEN, Term, candidates
 
 __all__ = [
     "LEAST_SIZES",

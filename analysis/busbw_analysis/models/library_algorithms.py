@@ -6,8 +6,8 @@ Nothing is added to theory here: where there is no row of what a library runs on
 from collections.abc import Callable
 from typing import Final
 
-from busbw_analysis.theory.counts import Textbook, is_power
-from busbw_analysis.theory.library_rows import library_row
+from busbw_analysis.models.counts import Textbook, is_power
+from busbw_analysis.models.library_rows import library_row
 
 _MPICH: Final = "MPICH"
 _OPEN_MPI: Final = "Open MPI"

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from busbw.errors import UsageError
 from busbw.units import format_rate, format_time, parse_rate, parse_time
-from busbw_analysis.theory.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
-from busbw_analysis.theory.networks import Whole as _Whole
+from busbw_analysis.models.networks import FatTree, Flat, Link, Network, Placement, Rails, Routes, SharedHost, TwoLevel
+from busbw_analysis.models.networks import Whole as _Whole
 
 NETWORKS: Final[dict[str, type[Flat | SharedHost | TwoLevel | Rails | FatTree]]] = {
     "flat": Flat,

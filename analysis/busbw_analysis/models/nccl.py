@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.nccl_tables import (
+from busbw_analysis.models.nccl_tables import (
     ARCHITECTURES,
     BASE_LATENCY,
     HARDWARE_LATENCY,

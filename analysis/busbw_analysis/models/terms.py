@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.choices import Calls, Choice, Library, Unknown
-from busbw_analysis.theory.counts import none
-from busbw_analysis.theory.curve_models import model_for
-from busbw_analysis.theory.library_rows import OF_LIBRARIES
-from busbw_analysis.theory.models import MESSAGES, MODELS, CostModel
-from busbw_analysis.theory.textbook import Textbook, rows_of
+from busbw_analysis.models.choices import Calls, Choice, Library, Unknown
+from busbw_analysis.models.counts import none
+from busbw_analysis.models.gloo import MESSAGES, MODELS, CostModel
+from busbw_analysis.models.library_rows import OF_LIBRARIES
+from busbw_analysis.models.select import model_for
+from busbw_analysis.models.textbook import Textbook, rows_of
 
 Amount = Callable[[int, int, float], float]
 """n ranks, k hosts and S bytes → rounds or bytes."""

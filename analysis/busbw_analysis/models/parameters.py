@@ -10,8 +10,8 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary, between_hosts, pairs_of, times_of
+from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.peaks.peaks import HostCopy
-from busbw_analysis.theory.models import NoModel, Parameters
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
 """Point-to-point ops that α and β are taken from, the best first: message times in one call."""

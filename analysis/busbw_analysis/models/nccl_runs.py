@@ -8,11 +8,11 @@ from busbw.system.catalog import Catalogue
 from busbw.system.detect import gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.nccl import OPS, Chosen, Machine, choose, ring_peak
+from busbw_analysis.models.nccl_tables import Architecture
+from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.paths import gpu_model
-from busbw_analysis.theory.models import NoModel
-from busbw_analysis.theory.nccl import OPS, Chosen, Machine, choose, ring_peak
-from busbw_analysis.theory.nccl_tables import Architecture
-from busbw_analysis.theory.textbook import BY_HAND
 
 _BY_LINK: Final[dict[str, Architecture]] = {
     "NVLink 2": "Volta",

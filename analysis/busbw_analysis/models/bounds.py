@@ -13,9 +13,9 @@ from typing import Final
 
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
-from busbw_analysis.theory.choices import Library, Unknown
-from busbw_analysis.theory.curve_models import alternatives, model_of
-from busbw_analysis.theory.models import CostModel, NoModel, Parameters
+from busbw_analysis.models.choices import Library, Unknown
+from busbw_analysis.models.gloo import CostModel, NoModel, Parameters
+from busbw_analysis.models.select import alternatives, model_of
 
 _SUM: Final = "stream_add"
 """The local op that γ is taken from: c = a + b over arrays of S bytes, of which every byte is summed once."""

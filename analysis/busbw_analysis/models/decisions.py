@@ -6,7 +6,7 @@ Facts read from one version each, for commutative reductions that the library kn
 from collections.abc import Callable
 from typing import Final
 
-from busbw_analysis.theory.counts import is_power
+from busbw_analysis.models.counts import is_power
 
 OPEN_MPI_SOURCE: Final = (
     "ompi/mca/coll/tuned/coll_tuned_decision_fixed.c (4.1 to 5.0; its general table is the same on main, 8efebee)"

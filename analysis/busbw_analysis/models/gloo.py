@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from busbw_analysis.theory.counts import down, down_a_tree_at_once, none, up
-from busbw_analysis.theory.textbook import LIMITS, Textbook
+from busbw_analysis.models.counts import down, down_a_tree_at_once, none, up
+from busbw_analysis.models.textbook import LIMITS, Textbook
 
 _MIB = 1 << 20
 _GLOO: Final = "gloo"

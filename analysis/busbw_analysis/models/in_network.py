@@ -2,7 +2,7 @@
 which adds and hands out. Tests hold each against a schedule that is executed and counted, the switch one more member.
 """
 
-from busbw_analysis.theory.counts import (
+from busbw_analysis.models.counts import (
     LEVELS,
     SANDERS,
     Textbook,

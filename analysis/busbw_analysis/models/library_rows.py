@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
-from busbw_analysis.theory.counts import (
+from busbw_analysis.models.counts import (
     THAKUR,
     Count,
     Textbook,
@@ -29,7 +29,7 @@ from busbw_analysis.theory.counts import (
     two,
     up,
 )
-from busbw_analysis.theory.textbook import textbook
+from busbw_analysis.models.textbook import textbook
 
 _TOPOLOGY: Final = "counted; ompi/mca/coll/base/coll_base_topo.c"
 _AT_ONCE: Final = (

@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.design import (
+from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.fitting.design import (
     PARAMETERS,
     Floats,
     Observation,
@@ -27,9 +28,8 @@ from busbw_analysis.theory.design import (
     resampled_times,
     times_of,
 )
-from busbw_analysis.theory.fit import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.theory.identify import settled
-from busbw_analysis.theory.terms import Term
+from busbw_analysis.fitting.identify import settled
+from busbw_analysis.models.terms import Term
 
 LEAST_RANK_COUNTS: Final = 3
 """Two to fit how a cost grows with n, and one to see whether it goes on like that."""

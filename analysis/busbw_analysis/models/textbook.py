@@ -7,8 +7,8 @@ and holds these against it. S is the size as in docs/method.md; n ranks, k hosts
 from typing import Final
 
 from busbw.errors import AnalysisError
-from busbw_analysis.theory.all_reduce import ALL_REDUCE
-from busbw_analysis.theory.counts import (
+from busbw_analysis.models.all_reduce import ALL_REDUCE
+from busbw_analysis.models.counts import (
     BRUCK,
     CHAN,
     LEVELS,
@@ -40,7 +40,7 @@ from busbw_analysis.theory.counts import (
     twice_the_share,
     up,
 )
-from busbw_analysis.theory.switched import LIMITS, SWITCHED
+from busbw_analysis.models.in_network import LIMITS, SWITCHED
 
 __all__ = [
     "BY_HAND",

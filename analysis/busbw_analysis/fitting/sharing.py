@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw_analysis.theory.design import (
+from busbw_analysis.fitting.design import (
     Observation,
     Parameter,
     Terms,
@@ -16,10 +16,10 @@ from busbw_analysis.theory.design import (
     times_of,
     told_in,
 )
-from busbw_analysis.theory.held_out import fitted
-from busbw_analysis.theory.identify import columns_of, settled
-from busbw_analysis.theory.rivals import Curve, chosen_terms
-from busbw_analysis.theory.terms import Term, candidates
+from busbw_analysis.fitting.identify import columns_of, settled
+from busbw_analysis.fitting.selection import Curve, chosen_terms
+from busbw_analysis.fitting.validation import fitted
+from busbw_analysis.models.terms import Term, candidates
 
 _LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
 _SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")

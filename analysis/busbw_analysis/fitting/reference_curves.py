@@ -1,6 +1,6 @@
 """Curves that others measured and published, with their source: what the fit is proved on where we have no machine.
 
-The numbers are data (``published.toml``), as they stand in the source; nothing of them is ours but the fit.
+The numbers are data (``reference_curves.toml``), as they stand in the source; nothing of them is ours but the fit.
 """
 
 import tomllib
@@ -12,8 +12,8 @@ import msgspec
 from busbw.errors import AnalysisError
 from busbw.runs.records import Record
 from busbw.units import parse_size, parse_sizes
-from busbw_analysis.theory.counts import share
-from busbw_analysis.theory.fit import Fit, fit_points
+from busbw_analysis.fitting.curve import Fit, fit_points
+from busbw_analysis.models.counts import share
 
 IN_SAMPLE = 0.05
 """What the mean relative error of a fit on its own points should be at most."""
@@ -77,7 +77,7 @@ class Published:
 
 def published_curves() -> tuple[Published, ...]:
     """All that there are, in the order of the file."""
-    return parse((resources.files("busbw_analysis.theory") / "published.toml").read_text(encoding="utf-8"))
+    return parse((resources.files("busbw_analysis.fitting") / "reference_curves.toml").read_text(encoding="utf-8"))
 
 
 def curve_named(name: str) -> Published:

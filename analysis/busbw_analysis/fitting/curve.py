@@ -18,10 +18,10 @@ from busbw.errors import AnalysisError
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import LOCAL
+from busbw_analysis.fitting.checks import refuse_alone, refuse_curve
+from busbw_analysis.fitting.score import Validation, validation
+from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 from busbw_analysis.peaks.peaks import COMPUTE, STORAGE
-from busbw_analysis.theory.acceptance import refuse_alone, refuse_curve
-from busbw_analysis.theory.segments import Cuts, Floats, best_cuts
-from busbw_analysis.theory.validation import Validation, validation
 
 LEAST_IN_A_PIECE: Final = 4
 """Sizes that a piece of the curve needs; the whole needs ``acceptance.LEAST_SIZES``."""

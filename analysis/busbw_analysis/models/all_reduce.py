@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from busbw_analysis.theory.counts import (
+from busbw_analysis.models.counts import (
     CHAN,
     LEVELS,
     PAT,

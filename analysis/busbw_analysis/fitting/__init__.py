@@ -1,0 +1,1 @@
+"""Fits: estimators, validation and the choice between models."""

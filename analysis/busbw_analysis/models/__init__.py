@@ -1,0 +1,1 @@
+"""Models: what algorithms, links and networks cost, in closed form and simulated."""

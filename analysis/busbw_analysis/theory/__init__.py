@@ -1,1 +1,0 @@
-"""What should be: cost models of algorithms, fits of measured times, and what follows for what was not measured."""
