@@ -20,10 +20,10 @@ from busbw_analysis.compare import FAILURES
 from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.crossing_tables import crossing_rows, crossing_text
 from busbw_analysis.data.load import Dataset, load, read
-from busbw_analysis.evidence import read_groups
-from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, Severity, judge
 from busbw_analysis.models.choices import library_of_run
+from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.predict.selection import read_groups
 from busbw_analysis.races import races_of
 from busbw_analysis.selftest import selftest_for
 

@@ -17,7 +17,6 @@ from busbw.errors import AnalysisError
 from busbw.units import format_time
 from busbw_analysis.crossings import Crossing
 from busbw_analysis.data.series import Point, Series
-from busbw_analysis.evidence import LIBRARY, shape_of
 from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import Joint, OneRegime, Parameter
 from busbw_analysis.models.bounds import gamma_of
@@ -25,6 +24,7 @@ from busbw_analysis.models.choices import Library, Unknown
 from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import model_of
 from busbw_analysis.models.textbook import crossover_bytes, textbook
+from busbw_analysis.predict.selection import LIBRARY, shape_of
 from busbw_analysis.verdicts import Curve
 
 Cost = Callable[[float], float]

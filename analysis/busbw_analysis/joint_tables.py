@@ -6,9 +6,9 @@ from typing import Final
 from busbw.runs.records import JSON
 from busbw.units import format_rate, format_time
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
-from busbw_analysis.evidence import LIBRARY
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS
 from busbw_analysis.fitting.joint import Estimate, Joint, OneRegime, Parameter, Together
+from busbw_analysis.predict.selection import LIBRARY
 
 PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
 ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))

@@ -12,9 +12,9 @@ from busbw.units import parse_sizes
 from busbw_analysis import predict_tables as tables
 from busbw_analysis.commands import as_json_option, results_dir_option
 from busbw_analysis.data.load import read
-from busbw_analysis.evidence import evidence_of, read_groups
-from busbw_analysis.prediction import predict as prediction_for
-from busbw_analysis.questions import question
+from busbw_analysis.predict.prediction import predict as prediction_for
+from busbw_analysis.predict.query import question
+from busbw_analysis.predict.selection import evidence_of, read_groups
 
 
 @click.command("predict")

@@ -5,11 +5,11 @@ from typing import Final
 
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
-from busbw_analysis.evidence import Evidence
-from busbw_analysis.prediction import Prediction
-from busbw_analysis.questions import sized
-from busbw_analysis.theory.forecast import Forecast
-from busbw_analysis.theory.laws import BY_MESSAGES
+from busbw_analysis.predict.forecast import Forecast
+from busbw_analysis.predict.laws import BY_MESSAGES
+from busbw_analysis.predict.prediction import Prediction
+from busbw_analysis.predict.query import sized
+from busbw_analysis.predict.selection import Evidence
 
 _COLUMNS: Final = (
     ("size", ""),

@@ -14,7 +14,6 @@ from busbw_analysis import report_html, report_json, report_text
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.hierarchy import Rung
-from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Best, Judgement, Verdict, Word
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.page import (
@@ -35,6 +34,7 @@ from busbw_analysis.page import (
     three_digits,
     words,
 )
+from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.races import lacks_formulas, races_of
 from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits

@@ -14,12 +14,12 @@ from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.factors import bus_factor
 from busbw.units import about_size, format_rate, format_time
-from busbw_analysis.evidence import Evidence
 from busbw_analysis.inline_svg import SERIES
 from busbw_analysis.plots import decade_ticks, widen
-from busbw_analysis.prediction import Line, Scaling, scaling
-from busbw_analysis.questions import Question
-from busbw_analysis.theory.laws import Value
+from busbw_analysis.predict.laws import Value
+from busbw_analysis.predict.prediction import Line, Scaling, scaling
+from busbw_analysis.predict.query import Question
+from busbw_analysis.predict.selection import Evidence
 
 FORMATS: Final = (".svg", ".png")
 _INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"

@@ -25,8 +25,8 @@ from busbw_analysis.fitting.segments import best_cuts
 from busbw_analysis.judge import judge
 from busbw_analysis.page import Table
 from busbw_analysis.peaks.peaks import COMPUTE
+from busbw_analysis.predict.forecast import curve_of
 from busbw_analysis.report_fits import fits
-from busbw_analysis.theory.forecast import curve_of
 
 SIZES = [8 << step for step in range(24)]
 

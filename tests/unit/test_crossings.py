@@ -35,13 +35,13 @@ from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.page import Figure, Section, Table
+from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
 

@@ -20,7 +20,7 @@ from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_re
 from busbw_analysis.fitting.refusals import usable
 from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.models.terms import Term, candidates
-from busbw_analysis.theory.laws import from_joint
+from busbw_analysis.predict.laws import from_joint
 
 TRUE: dict[Parameter, float] = {"alpha": 20e-6, "beta": 1e-10, "shared": 0.0, "per_call": 50e-6, "gamma": 4e-11}
 SIZES = tuple(64 << step for step in range(0, 18, 2))

@@ -12,14 +12,14 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis import predict_tables
 from busbw_analysis.data.load import pool
-from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
 from busbw_analysis.fitting.joint import Joint
-from busbw_analysis.joint_fits import joint_fits_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.terms import candidates
-from busbw_analysis.prediction import Prediction, predict
-from busbw_analysis.questions import question
+from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.predict.prediction import Prediction, predict
+from busbw_analysis.predict.query import question
+from busbw_analysis.predict.selection import evidence_of, read_groups
 
 SIZES = tuple(64 * 4**step for step in range(9))
 OPEN_MPI, MPICH = "Open MPI v5.0.8", "MPICH Version: 5.0.2"

@@ -7,12 +7,12 @@ from functools import cache
 import pytest
 
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
-from busbw_analysis.evidence import evidence_of, read_groups
 from busbw_analysis.models.terms import candidates
-from busbw_analysis.prediction import Line, Scaling, scaling
-from busbw_analysis.questions import Question, question
+from busbw_analysis.predict.laws import Value
+from busbw_analysis.predict.prediction import Line, Scaling, scaling
+from busbw_analysis.predict.query import Question, question
+from busbw_analysis.predict.selection import evidence_of, read_groups
 from busbw_analysis.scaling_plot import draw
-from busbw_analysis.theory.laws import Value
 
 MIB = 1 << 20
 COUNTS = (2, 4, 8, 65536)

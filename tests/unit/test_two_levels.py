@@ -24,8 +24,8 @@ from busbw_analysis.judge import judge
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.terms import RINGS, Term, candidates
 from busbw_analysis.models.textbook import TEXTBOOK, Textbook
-from busbw_analysis.theory.forecast import by_law
-from busbw_analysis.theory.laws import from_joint
+from busbw_analysis.predict.forecast import by_law
+from busbw_analysis.predict.laws import from_joint
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
 MIB = 1 << 20

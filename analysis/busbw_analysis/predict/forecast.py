@@ -30,7 +30,7 @@ from busbw_analysis.fitting.curve import (
 )
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 from busbw_analysis.models.terms import INSIDE_AS_BETWEEN
-from busbw_analysis.theory.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
+from busbw_analysis.predict.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""

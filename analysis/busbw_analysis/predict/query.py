@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.units import about_size
-from busbw_analysis.evidence import PAIRS, Evidence, shape_of
-from busbw_analysis.theory.forecast import NEW_REGIME, size_words
+from busbw_analysis.predict.forecast import NEW_REGIME, size_words
+from busbw_analysis.predict.selection import PAIRS, Evidence, shape_of
 
 
 @dataclass(frozen=True, slots=True)

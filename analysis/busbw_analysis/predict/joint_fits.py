@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from busbw.errors import AnalysisError
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.evidence import evidence_from
 from busbw_analysis.fitting.joint import Observation, OneRegime, fit_regimes
 from busbw_analysis.models.gloo import UNMODELLED
+from busbw_analysis.predict.selection import evidence_from
 
 
 def joint_fits_of(

@@ -5,16 +5,16 @@ from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
 from busbw_analysis.data.series import Point
-from busbw_analysis.evidence import LIBRARY, SINGLE_MESSAGES, Evidence
 from busbw_analysis.fitting.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.fitting.refusals import usable
 from busbw_analysis.models.choices import Unknown
 from busbw_analysis.models.gloo import UNMODELLED, CostModel, NoModel
 from busbw_analysis.models.select import model_for
 from busbw_analysis.models.terms import candidates
-from busbw_analysis.questions import Question, reaches, sized
-from busbw_analysis.theory.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
-from busbw_analysis.theory.laws import Law, Value, answering, from_joint, from_messages
+from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
+from busbw_analysis.predict.laws import Law, Value, answering, from_joint, from_messages
+from busbw_analysis.predict.query import Question, reaches, sized
+from busbw_analysis.predict.selection import LIBRARY, SINGLE_MESSAGES, Evidence
 
 
 @dataclass(frozen=True, slots=True)

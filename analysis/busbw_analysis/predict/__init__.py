@@ -1,0 +1,1 @@
+"""Predictions of what was not measured: other sizes, ranks and hosts."""
