@@ -16,16 +16,16 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE, Catalogue, catalogue
 from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, report_json, tables
 from busbw_analysis.columns import Row
-from busbw_analysis.compare import FAILURES
-from busbw_analysis.compare import compare as compare_sides
 from busbw_analysis.crossing_tables import crossing_rows, crossing_text
 from busbw_analysis.data.load import Dataset, load, read
-from busbw_analysis.judge import Judgement, Severity, judge
+from busbw_analysis.diagnosis.algorithms import races_of
+from busbw_analysis.diagnosis.compare import FAILURES
+from busbw_analysis.diagnosis.compare import compare as compare_sides
+from busbw_analysis.diagnosis.judge import Judgement, Severity, judge
+from busbw_analysis.diagnosis.selftest import selftest_for
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.selection import read_groups
-from busbw_analysis.races import races_of
-from busbw_analysis.selftest import selftest_for
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 

@@ -8,7 +8,7 @@ import msgspec
 from busbw.runs.records import JSON, Case
 from busbw.units import format_size, significant
 from busbw_analysis.columns import MISSING, aligned
-from busbw_analysis.compare import (
+from busbw_analysis.diagnosis.compare import (
     BANDS,
     NO_SIZE,
     ComparedBand,
@@ -18,7 +18,7 @@ from busbw_analysis.compare import (
     Reason,
     too_few,
 )
-from busbw_analysis.comparison import CONFIDENCE, POWER, Estimate, Verdict
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Verdict
 
 LAYOUT: Final = 1
 """Version of the JSON layout: raised when a key changes its meaning or goes."""

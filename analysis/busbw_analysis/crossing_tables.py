@@ -10,10 +10,10 @@ from typing import Final
 from busbw.runs.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.columns import MISSING, Row, aligned
-from busbw_analysis.crossings import Crossing, Gain
-from busbw_analysis.expectations import Expected
+from busbw_analysis.diagnosis.algorithms import Pair, Race
+from busbw_analysis.diagnosis.crossovers import Crossing, Gain
+from busbw_analysis.diagnosis.crossovers_model import Expected
 from busbw_analysis.models.gloo import NoModel
-from busbw_analysis.races import Pair, Race
 
 NOT_TOLD: Final = "not told apart"
 _PAIRS: Final = 6

@@ -13,8 +13,8 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import ranks_in, times_of
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.fitting.point_to_point import Contest, contest, fit_loggp, fit_max_rate
-from busbw_analysis.judge import Judgement
 from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney
 
 _ONE_MESSAGE: Final = "ping_pong"

@@ -12,7 +12,7 @@ from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.data.series import Series
-from busbw_analysis.judge import Judgement
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.nccl import SOURCE, Chosen
 from busbw_analysis.models.nccl_runs import choices_of

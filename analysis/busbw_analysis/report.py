@@ -12,9 +12,11 @@ from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis import report_html, report_json, report_text
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.diagnosis.algorithms import lacks_formulas, races_of
+from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 from busbw_analysis.fitting.joint import OneRegime
-from busbw_analysis.hierarchy import Rung
-from busbw_analysis.judge import Best, Judgement, Verdict, Word
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.page import (
     MISSING,
@@ -35,7 +37,6 @@ from busbw_analysis.page import (
     words,
 )
 from busbw_analysis.predict.joint_fits import joint_fits_of
-from busbw_analysis.races import lacks_formulas, races_of
 from busbw_analysis.report_curves import ends_in_words, operations
 from busbw_analysis.report_fits import fits
 from busbw_analysis.report_hierarchy import hierarchy
@@ -47,7 +48,6 @@ from busbw_analysis.report_roofline import best_arithmetic, rooflines
 from busbw_analysis.report_run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report_storage import storage
 from busbw_analysis.report_trust import overlaps, trust
-from busbw_analysis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 

@@ -22,9 +22,9 @@ from busbw_analysis.crossing_tables import (
     shown,
 )
 from busbw_analysis.data.series import Point
+from busbw_analysis.diagnosis.algorithms import Race
 from busbw_analysis.model_plots import Mark, Relative
 from busbw_analysis.page import Block, Cell, Column, Figure, LegendEntry, Table, sentence, three_digits, words
-from busbw_analysis.races import Race
 
 _HOW: Final = (
     "One is faster where their intervals do not overlap; in brackets is the range in which they cross (intervals: "

@@ -10,8 +10,8 @@ from busbw_analysis import plots
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
-from busbw_analysis.judge import Curve, Judgement
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.models.textbook import BY_HAND

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.fitting.curve import Bounds, Fit, Refused
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.joint_tables import joint_rows
-from busbw_analysis.judge import Judgement
 from busbw_analysis.message_tables import message_rows
 from busbw_analysis.page import (
     MISSING,

@@ -5,8 +5,8 @@ from typing import Final
 
 from busbw.units import format_rate
 from busbw_analysis import hierarchy_plot
-from busbw_analysis.hierarchy import Rung
-from busbw_analysis.judge import Judgement
+from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.page import (
     MISSING,
     Cell,

@@ -53,16 +53,16 @@ from busbw_analysis.crossing_tables import crossing_rows
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
+from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.memory import MemoryCurve
+from busbw_analysis.diagnosis.plateaus import NoPlateaus
 from busbw_analysis.fitting.curve import Refused
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.joint_tables import joint_rows
-from busbw_analysis.judge import Curve, Judgement
-from busbw_analysis.memory import MemoryCurve
 from busbw_analysis.message_tables import message_rows
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.page import Page
 from busbw_analysis.peaks.peaks import NoRoof, Roof
-from busbw_analysis.plateaus import NoPlateaus
 from busbw_analysis.report_models import in_words
 
 LAYOUT: Final = 2

@@ -7,8 +7,9 @@ from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis import plots
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, Interval
-from busbw_analysis.judge import Judgement
-from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
+from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -26,7 +27,6 @@ from busbw_analysis.page import (
     words,
 )
 from busbw_analysis.peaks.peaks import Roof
-from busbw_analysis.plateaus import Plateaus
 from busbw_analysis.plots import Line, Panel
 from busbw_analysis.report_curves import curve_label, ends_in_words, varying_fields
 

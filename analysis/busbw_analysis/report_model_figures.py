@@ -8,8 +8,8 @@ from typing import Final
 from busbw.units import format_size
 from busbw_analysis import model_plots, plots
 from busbw_analysis.data.series import Point
+from busbw_analysis.diagnosis.judge import Curve
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.judge import Curve
 from busbw_analysis.model_plots import Part, Ratios
 from busbw_analysis.models.bounds import Explanation, Spent
 from busbw_analysis.models.gloo import NoModel

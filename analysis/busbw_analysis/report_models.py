@@ -7,15 +7,15 @@ from busbw.units import about_size, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import CaseSummary, Flag
-from busbw_analysis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.algorithms import Race
+from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
+from busbw_analysis.diagnosis.warnings import oversubscribed_hosts
 from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, percent
-from busbw_analysis.races import Race
-from busbw_analysis.remarks import oversubscribed_hosts
 from busbw_analysis.report_crossings import beside_each_other
 from busbw_analysis.report_curves import curve_label, varying_fields
 from busbw_analysis.report_model_figures import Modelled, model_figure, modelled_curve, size_in_words
-from busbw_analysis.verdicts import MODEL_TOLERANCE
 
 _OPEN: Final = 6
 """So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""

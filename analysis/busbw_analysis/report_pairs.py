@@ -9,8 +9,9 @@ import numpy.typing as npt
 
 from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.distances import BETWEEN_HOSTS, PairClass, PairSplit
-from busbw_analysis.judge import PairMatrix
+from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
+from busbw_analysis.diagnosis.judge import PairMatrix
+from busbw_analysis.diagnosis.peer_roofs import PairShares
 from busbw_analysis.page import (
     HEAT_STEPS,
     MISSING,
@@ -24,7 +25,6 @@ from busbw_analysis.page import (
     three_digits,
 )
 from busbw_analysis.peaks.peaks import NoRoof
-from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report_curves import ends_in_words
 
 Floats = npt.NDArray[np.float64]

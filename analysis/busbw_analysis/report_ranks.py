@@ -6,10 +6,10 @@ from statistics import fmean, median
 from typing import Final
 
 from busbw.units import format_time
-from busbw_analysis.arrivals import RELEASE_NS, TIMES_USUAL
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary, GroupSummary
-from busbw_analysis.lateness import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
+from busbw_analysis.diagnosis.arrivals import RELEASE_NS, TIMES_USUAL
+from busbw_analysis.diagnosis.stragglers import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
 from busbw_analysis.page import (
     MISSING,
     Block,

@@ -5,8 +5,9 @@ from typing import Final
 
 from busbw.runs.records import DTYPE_BYTES
 from busbw.units import format_flop, format_rate, format_size
-from busbw_analysis.judge import Judgement
-from busbw_analysis.network_roofline import NetworkRoofline
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
+from busbw_analysis.diagnosis.roofline import WORK, ComputeRoof, Kernel, Roofline
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -22,7 +23,6 @@ from busbw_analysis.page import (
     words,
 )
 from busbw_analysis.plots import swatch
-from busbw_analysis.roofline import WORK, ComputeRoof, Kernel, Roofline
 from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
 
 _SLOTS: Final = {

@@ -6,7 +6,8 @@ from typing import Final
 from busbw.units import format_size, format_time, parse_size
 from busbw_analysis.data.load import fact
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.judge import Judgement
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.page import (
     MISSING,
     Block,
@@ -23,7 +24,6 @@ from busbw_analysis.page import (
 )
 from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report_curves import ends_in_words
-from busbw_analysis.storage import WAYS, Stored
 
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (

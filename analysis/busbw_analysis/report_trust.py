@@ -6,11 +6,11 @@ from typing import Final
 from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL
-from busbw_analysis.judge import Judgement
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.selftest import SelfTest, State, taken_in_words
 from busbw_analysis.page import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
 from busbw_analysis.peaks.peaks import STORAGE
 from busbw_analysis.report_run import case_label
-from busbw_analysis.selftest import SelfTest, State, taken_in_words
 
 _TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
 _CHECK_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Check", "State", "Found", "Wanted"))

@@ -10,9 +10,9 @@ from busbw.units import about_size, format_rate, format_size, format_time, signi
 from busbw_analysis.columns import MISSING, Row, aligned, validation_row
 from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
-from busbw_analysis.distances import PairClass, PairSplit
+from busbw_analysis.diagnosis.distances import PairClass, PairSplit
+from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.judge import Best, Curve, Judgement
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.peaks.peaks import TRAFFIC, Roof
 

@@ -22,7 +22,7 @@ from busbw.system import environment
 from busbw.testing.faults import DelayingBackend, wrapped
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.lateness import RankLateness, lateness_of
+from busbw_analysis.diagnosis.stragglers import RankLateness, lateness_of
 
 TRIALS = 100
 SECONDS = 2e-3

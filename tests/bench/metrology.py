@@ -25,8 +25,8 @@ from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_i
 
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.testing.noise import Noise, simulated
-from busbw_analysis.comparison import Estimate, Launches, estimate, holm, launches_needed, verdicts
 from busbw_analysis.data.intervals import cluster_bootstrap, median_over_launches, ratio_of_sums
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 
 Floats = npt.NDArray[np.float64]
 Target = tuple[float, float]

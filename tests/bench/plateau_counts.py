@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.plateaus import NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateaus, find_plateaus
 
 Floats = npt.NDArray[np.float64]
 

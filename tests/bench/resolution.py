@@ -21,10 +21,10 @@ from busbw.backends import backend_named
 from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.units import format_size
-from busbw_analysis.compare import band_of
-from busbw_analysis.comparison import estimate, launches_needed
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.diagnosis.compare import band_of
+from busbw_analysis.diagnosis.hypothesis_tests import estimate, launches_needed
 
 Floats = npt.NDArray[np.float64]
 

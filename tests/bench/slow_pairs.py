@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR, Odd, odd_ones
+from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR, Odd, odd_ones
 
 Floats = npt.NDArray[np.float64]
 

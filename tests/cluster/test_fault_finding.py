@@ -23,8 +23,8 @@ from measured import measured
 
 from busbw.runs import store
 from busbw_analysis.data.load import load
-from busbw_analysis.judge import judge
-from busbw_analysis.matrices import LAUNCHES_FOR_A_PAIR
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 
 pytestmark = pytest.mark.timeout(400)
 

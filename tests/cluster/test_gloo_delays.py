@@ -12,7 +12,7 @@ from measured import measured
 
 from busbw.runs import store
 from busbw_analysis.data.load import load
-from busbw_analysis.judge import judge
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import CostModel
 from busbw_analysis.models.select import model_for
 

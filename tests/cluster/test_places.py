@@ -14,7 +14,7 @@ from busbw.runs import store
 from busbw.runs.placement import binding, distance, seats_of
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import judge
+from busbw_analysis.diagnosis.judge import judge
 
 DELAY_MS = 1.0
 FURTHER_MS = 4.0

@@ -12,8 +12,8 @@ from scipy.stats import mannwhitneyu, wilcoxon
 
 from busbw.errors import AnalysisError
 from busbw.testing.noise import Noise, simulated
-from busbw_analysis import comparison
-from busbw_analysis.comparison import Estimate, Launches, estimate, holm, launches_needed, verdicts
+from busbw_analysis.diagnosis import hypothesis_tests
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 
 
 def side(name: str, values: "np.typing.ArrayLike") -> dict[tuple[str, int], float]:
@@ -126,8 +126,8 @@ def test_nothing_here_takes_samples() -> None:
     """A pooled-sample test would need a vector of samples; every side here is one number a launch."""
     public = [
         value
-        for name, value in vars(comparison).items()
-        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == comparison.__name__
+        for name, value in vars(hypothesis_tests).items()
+        if inspect.isfunction(value) and not name.startswith("_") and value.__module__ == hypothesis_tests.__name__
     ]
     sides = {
         str(parameter.annotation)

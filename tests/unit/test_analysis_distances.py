@@ -12,8 +12,8 @@ from busbw.runs.placement import Seat
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
-from busbw_analysis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.report import compose
 
 MIB = 1 << 20

@@ -19,10 +19,10 @@ from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_syn
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point, series_of
 from busbw_analysis.data.summary import summarise
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
 from busbw_analysis.fitting.curve import Fit, Refused, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts
-from busbw_analysis.judge import judge
 from busbw_analysis.page import Table
 from busbw_analysis.peaks.peaks import COMPUTE
 from busbw_analysis.predict.forecast import curve_of

@@ -11,7 +11,7 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
 from busbw_analysis.data.load import load, pool
-from busbw_analysis.judge import Judgement, Verdict, judge
+from busbw_analysis.diagnosis.judge import Judgement, Verdict, judge
 from busbw_analysis.models.gloo import NoModel
 
 MIB = 1 << 20

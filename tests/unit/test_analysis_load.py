@@ -10,7 +10,7 @@ from busbw.runs.store import SAMPLES_FILE, StoredRun
 from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import CHECKED, load, pool, rank_list
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.remarks import remarks_on
+from busbw_analysis.diagnosis.warnings import remarks_on
 
 
 def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:

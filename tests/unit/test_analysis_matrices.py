@@ -10,8 +10,8 @@ import pytest
 from busbw.runs.placement import Seat
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.matrices import Odd, PairMatrix, matrices_of, odd_ones
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of, odd_ones
 from busbw_analysis.report import compose
 
 Floats = npt.NDArray[np.float64]

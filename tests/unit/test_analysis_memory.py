@@ -13,13 +13,13 @@ from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.data.load import pool
-from busbw_analysis.hierarchy import Rung
+from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, threads_of, who
+from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateaus
 from busbw_analysis.hierarchy_plot import Row, words_begin
-from busbw_analysis.judge import Judgement, judge
-from busbw_analysis.memory import MemoryCurve, beside, scaling, threads_of, who
 from busbw_analysis.page import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.peaks.peaks import NoRoof, Roof
-from busbw_analysis.plateaus import NoPlateaus, Plateaus
 from busbw_analysis.report_hierarchy import hierarchy as hierarchy_section
 from busbw_analysis.report_memory import memory as memory_section
 from busbw_analysis.report_storage import storage as storage_section

@@ -10,7 +10,7 @@ from busbw.units import format_rate
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import series_of
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.judge import judge
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.tables import show_rows

@@ -7,9 +7,9 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.peer_roofs import PairShares
 from busbw_analysis.peaks.peaks import NoRoof
-from busbw_analysis.peer_roofs import PairShares
 from busbw_analysis.report import compose
 from busbw_analysis.tables import show_rows
 

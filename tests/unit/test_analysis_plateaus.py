@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from exhaustive import thinned, trials
 
-from busbw_analysis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.diagnosis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, NoPlateaus, Plateaus, find_plateaus
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -11,7 +11,7 @@ from busbw.testing.synthetic import World, case, synthetic_run
 from busbw_analysis import report, tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
 
 SAMPLES = 40
 

@@ -8,7 +8,7 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import summarise
-from busbw_analysis.judge import judge
+from busbw_analysis.diagnosis.judge import judge
 
 CASES = [case("all_reduce", 64), case("all_gather", 1024)]
 

@@ -13,11 +13,11 @@ from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
 from busbw_analysis.page import Figure, Paragraph
 from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.report_curves import operations
-from busbw_analysis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
 from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
 
 MIB = 1 << 20

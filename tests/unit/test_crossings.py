@@ -30,19 +30,19 @@ from busbw_analysis.crossing_tables import (
     origin_words,
     shown,
 )
-from busbw_analysis.crossings import Crossing, crossings, faster, gain
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.algorithms import Pair, Race, lacks_formulas, races_of
+from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.page import Figure, Section, Table
 from busbw_analysis.predict.joint_fits import joint_fits_of
-from busbw_analysis.races import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.report_models import theory
 
 SIZES = tuple(4**exponent for exponent in range(4, 12))

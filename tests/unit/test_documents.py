@@ -30,8 +30,8 @@ from busbw.runs.records import (
     TimedBy,
 )
 from busbw.system.catalog import DTYPES, Gpu, Kind, Rate, parse
-from busbw_analysis.compare import band_of
-from busbw_analysis.comparison import fewest_launches
+from busbw_analysis.diagnosis.compare import band_of
+from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

@@ -11,7 +11,7 @@ from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine as Host
 from busbw.testing.synthetic import case, synthetic_run
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.nccl import OPS, Expectation, Machine, Op, choose, expectations, ring_peak, seconds
 from busbw_analysis.models.nccl_tables import ARCHITECTURES, TREE_CORRECTION, Architecture
 from busbw_analysis.nccl_choices import nccl_rows, nccl_text

@@ -20,7 +20,7 @@ from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_numbers import autocorrelation_times
 from busbw_analysis.data.summary import PairGroups, summarise
-from busbw_analysis.judge import judge
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.page import Table
 from busbw_analysis.report import compose
 

@@ -11,6 +11,7 @@ from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.columns import Row
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.point_to_point import (
     Contest,
     contest,
@@ -20,7 +21,6 @@ from busbw_analysis.fitting.point_to_point import (
     fit_max_rate,
     fit_plogp,
 )
-from busbw_analysis.judge import judge
 from busbw_analysis.message_tables import message_rows, message_text
 from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney, LogGP, LogGPS, MaxRate, PLogP
 

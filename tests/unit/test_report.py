@@ -19,7 +19,7 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import page, report
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, Remark, judge
+from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
 from busbw_analysis.page import Figure, Paragraph, Section, Table
 from busbw_analysis.report_json import plain
 from busbw_analysis.report_run import GLOSSARY

@@ -16,8 +16,8 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report
 from busbw_analysis.columns import Row
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.joint_tables import algorithm_line, joint_rows, parameter_lines
-from busbw_analysis.judge import Judgement, judge
 from busbw_analysis.message_tables import cells, message_rows
 from busbw_analysis.page import Paragraph, Section, Table
 from busbw_analysis.predict.joint_fits import joint_fits_of

@@ -10,7 +10,7 @@ from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis import report, report_models, tables
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.model_plots import Column, Ratios, draw_ratios, draw_stack, swatch
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.gloo import NoModel

@@ -9,7 +9,7 @@ from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis import commands
 from busbw_analysis.data.load import pool
-from busbw_analysis.judge import Judgement, judge
+from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.page import Table
 from busbw_analysis.report import compose
 from busbw_analysis.report_places import places

@@ -18,9 +18,9 @@ from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time
 from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.joint_tables import joint_rows, joint_text
-from busbw_analysis.judge import judge
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.terms import RINGS, Term, candidates
 from busbw_analysis.models.textbook import TEXTBOOK, Textbook

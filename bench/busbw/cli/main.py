@@ -465,7 +465,7 @@ def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Pat
         launches=launches,
         say=lambda text: echo(f"busbw: {text}", err=True),
     )
-    judge = importlib.import_module("busbw_analysis.selftest")
+    judge = importlib.import_module("busbw_analysis.diagnosis.selftest")
     judged = judge.judge_selftest(folder)
     kept = judge.write_selftest(folder, judged)
     echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))

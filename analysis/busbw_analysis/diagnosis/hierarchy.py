@@ -14,12 +14,12 @@ from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.matrices import PairMatrix
-from busbw_analysis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
+from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
+from busbw_analysis.diagnosis.pairs import PairMatrix
+from busbw_analysis.diagnosis.peer_roofs import DIRECT, PairShares
+from busbw_analysis.diagnosis.storage import Stored
+from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import TO_THE_HOST, NoRoof, Roof
-from busbw_analysis.peer_roofs import DIRECT, PairShares
-from busbw_analysis.storage import Stored
-from busbw_analysis.verdicts import Curve
 
 Kind = Literal[
     "cache",

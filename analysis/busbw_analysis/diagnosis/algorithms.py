@@ -8,14 +8,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
-from busbw_analysis.crossings import Crossing, Gain, Timed, crossings, faster, gain
 from busbw_analysis.data.series import Point, Series, SeriesKey
-from busbw_analysis.expectations import Costs, Expected, costs_of, expected_of, sized
+from busbw_analysis.diagnosis.crossovers import Crossing, Gain, Timed, crossings, faster, gain
+from busbw_analysis.diagnosis.crossovers_model import Costs, Expected, costs_of, expected_of, sized
+from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.choices import Library, Unknown
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.predict.selection import LIBRARY, algorithm_of
-from busbw_analysis.verdicts import Curve
 
 
 @dataclass(frozen=True, slots=True)

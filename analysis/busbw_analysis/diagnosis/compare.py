@@ -12,7 +12,11 @@ from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
-from busbw_analysis.comparison import (
+from busbw_analysis.data.load import CaseState, Dataset, differences
+from busbw_analysis.data.pair_columns import PAIRED
+from busbw_analysis.data.resumed import ended_in_words
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
+from busbw_analysis.diagnosis.hypothesis_tests import (
     Estimate,
     Launches,
     LaunchKey,
@@ -22,10 +26,6 @@ from busbw_analysis.comparison import (
     estimate,
     verdicts,
 )
-from busbw_analysis.data.load import CaseState, Dataset, differences
-from busbw_analysis.data.pair_columns import PAIRED
-from busbw_analysis.data.resumed import ended_in_words
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
 
 Statistic = Literal["median", "mean"]
 Finding = Literal["slower", "cannot tell", "missing", "too few launches", "no result"]

@@ -15,8 +15,9 @@ from scipy.optimize import brentq
 
 from busbw.errors import AnalysisError
 from busbw.units import format_time
-from busbw_analysis.crossings import Crossing
 from busbw_analysis.data.series import Point, Series
+from busbw_analysis.diagnosis.crossovers import Crossing
+from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import Joint, OneRegime, Parameter
 from busbw_analysis.models.bounds import gamma_of
@@ -25,7 +26,6 @@ from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import model_of
 from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.predict.selection import LIBRARY, shape_of
-from busbw_analysis.verdicts import Curve
 
 Cost = Callable[[float], float]
 """S in bytes → seconds; NaN where no cost is known."""

@@ -18,7 +18,7 @@ from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, pair_times, ranks_in
-from busbw_analysis.distances import Steps, indistinct, kinds, steps_between
+from busbw_analysis.diagnosis.distances import Steps, indistinct, kinds, steps_between
 
 Floats = npt.NDArray[np.float64]
 Truths = npt.NDArray[np.bool_]

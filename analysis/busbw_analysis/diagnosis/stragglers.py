@@ -11,10 +11,10 @@ import numpy as np
 from scipy.stats import binom
 
 from busbw.units import format_time
-from busbw_analysis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary
+from busbw_analysis.diagnosis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
 
 LEAST_EXCESS = 0.1
 """In so much more of the samples than the next rank must a rank be late to be named."""

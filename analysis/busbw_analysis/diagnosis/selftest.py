@@ -15,10 +15,10 @@ import numpy as np
 from busbw.errors import AnalysisError, StoreError
 from busbw.runs.records import JSON, SCHEMA
 from busbw.units import format_size, format_time
-from busbw_analysis.comparison import Estimate, estimate, holm
 from busbw_analysis.data.load import Dataset, load
 from busbw_analysis.data.summary import CaseSummary, summarise
-from busbw_analysis.lateness import lateness_of
+from busbw_analysis.diagnosis.hypothesis_tests import Estimate, estimate, holm
+from busbw_analysis.diagnosis.stragglers import lateness_of
 
 State = Literal["ok", "caution", "fail"]
 

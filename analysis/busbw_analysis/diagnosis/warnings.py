@@ -25,11 +25,11 @@ from busbw_analysis.data.summary import (
     launches_of,
     moved_factors,
 )
+from busbw_analysis.diagnosis.pairs import Odd, PairMatrix
+from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
+from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
+from busbw_analysis.diagnosis.verdicts import LAUNCHES_FOR_A_VERDICT
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
-from busbw_analysis.lateness import GroupLateness, in_words
-from busbw_analysis.matrices import Odd, PairMatrix
-from busbw_analysis.selftest import SelfTest, taken_in_words
-from busbw_analysis.verdicts import LAUNCHES_FOR_A_VERDICT
 
 Floats = npt.NDArray[np.float64]
 Severity = Literal["bad", "caution", "note"]

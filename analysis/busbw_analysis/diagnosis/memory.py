@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, IntervalKind
+from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
+from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import TRAFFIC, NoRoof, Roof, at_once
-from busbw_analysis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
-from busbw_analysis.verdicts import Curve
 
 FIRST_TOUCH = "memory_touch"
 """Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""

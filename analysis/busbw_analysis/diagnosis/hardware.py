@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.remarks import Remark
+from busbw_analysis.diagnosis.warnings import Remark
 
 _MOST = 4
 """So many findings of a host are said one by one; more are mostly one cause."""

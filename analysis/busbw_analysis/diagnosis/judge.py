@@ -9,26 +9,26 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
-from busbw_analysis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.algorithms import Race, races_of
+from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.hardware import odd_hardware
+from busbw_analysis.diagnosis.hierarchy import Rung, hierarchy
+from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
+from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
+from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of
+from busbw_analysis.diagnosis.peer_roofs import PairShares, shares_of
+from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
+from busbw_analysis.diagnosis.selftest import SelfTest
+from busbw_analysis.diagnosis.storage import Stored, stored
+from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
+from busbw_analysis.diagnosis.verdicts import Curve, Verdict, Word, verdicts_on
+from busbw_analysis.diagnosis.warnings import Remark, Severity, oversubscribed_hosts, remarks_on
 from busbw_analysis.fitting.curve import fit_series
-from busbw_analysis.hierarchy import Rung, hierarchy
-from busbw_analysis.lateness import GroupLateness, lateness_of
-from busbw_analysis.matrices import Odd, PairMatrix, matrices_of
-from busbw_analysis.memory import MemoryCurve, memory_curves
 from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.network_roofline import NetworkRoofline, network_rooflines
-from busbw_analysis.odd_hardware import odd_hardware
 from busbw_analysis.peaks.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
-from busbw_analysis.peer_roofs import PairShares, shares_of
-from busbw_analysis.races import Race, races_of
-from busbw_analysis.remarks import Remark, Severity, oversubscribed_hosts, remarks_on
-from busbw_analysis.roofline import Roofline, rooflines_of
-from busbw_analysis.selftest import SelfTest
-from busbw_analysis.storage import Stored, stored
-from busbw_analysis.verdicts import Curve, Verdict, Word, verdicts_on
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.matrices import PairMatrix
+from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.peaks.paths import gpu_links, host_links
 from busbw_analysis.peaks.peaks import NoRoof
 

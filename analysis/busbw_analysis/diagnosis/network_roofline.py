@@ -13,8 +13,8 @@ from busbw.system.catalog import Catalogue
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.diagnosis.roofline import ComputeRoof, Roofline
 from busbw_analysis.peaks.paths import gpu_links, host_network
-from busbw_analysis.roofline import ComputeRoof, Roofline
 
 _LEAST_BYTES = 1 << 20
 """Smaller all_reduces are made of latency."""

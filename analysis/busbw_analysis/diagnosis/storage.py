@@ -12,8 +12,8 @@ from statistics import median
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
+from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import STORAGE, NoRoof, Roof
-from busbw_analysis.verdicts import Curve
 
 _VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
 

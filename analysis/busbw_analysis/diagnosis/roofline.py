@@ -17,7 +17,7 @@ from busbw.system.detect import dram_of
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary
-from busbw_analysis.memory import MemoryCurve, shown, who
+from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
 from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES, TRAFFIC
 

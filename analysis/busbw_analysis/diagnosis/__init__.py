@@ -1,0 +1,1 @@
+"""Diagnosis: findings, verdicts, stragglers, slow links, comparison."""
