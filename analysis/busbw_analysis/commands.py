@@ -14,9 +14,6 @@ from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE, Catalogue, catalogue
-from busbw_analysis import compare_tables, joint_tables, message_tables, nccl_choices, report_json, tables
-from busbw_analysis.columns import Row
-from busbw_analysis.crossing_tables import crossing_rows, crossing_text
 from busbw_analysis.data.load import Dataset, load, read
 from busbw_analysis.diagnosis.algorithms import races_of
 from busbw_analysis.diagnosis.compare import FAILURES
@@ -26,6 +23,12 @@ from busbw_analysis.diagnosis.selftest import selftest_for
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.selection import read_groups
+from busbw_analysis.report import to_json
+from busbw_analysis.report.tables import compare as compare_tables
+from busbw_analysis.report.tables import joint_fits, nccl, point_to_point
+from busbw_analysis.report.tables import show as tables
+from busbw_analysis.report.tables.crossovers import crossing_rows, crossing_text
+from busbw_analysis.report.tables.layout import Row
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -85,7 +88,7 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force)
     rows = tables.show_rows(judgement)
-    document: dict[str, JSON] = {"best": report_json.plain(judgement.best), "cases": [*rows]}
+    document: dict[str, JSON] = {"best": to_json.plain(judgement.best), "cases": [*rows]}
     _print([judgement], document, tables.show_text(rows, judgement.best), as_json=as_json)
 
 
@@ -103,20 +106,20 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     judgements = [_judged(dataset, catalogued) for dataset in datasets]
     rows = _told_apart(judgements, tables.fit_rows)
     regimes = joint_fits_of(datasets, [judgement.cases for judgement in judgements])
-    joint = joint_tables.joint_rows(regimes)
-    messages = _told_apart(judgements, message_tables.message_rows)
-    chosen = _told_apart(judgements, lambda judgement: nccl_choices.nccl_rows(judgement, catalogued))
+    joint = joint_fits.joint_rows(regimes)
+    messages = _told_apart(judgements, point_to_point.message_rows)
+    chosen = _told_apart(judgements, lambda judgement: nccl.nccl_rows(judgement, catalogued))
     crossed = _told_apart(
         judgements,
         lambda judgement: crossing_rows(races_of(judgement.curves, library_of_run(judgement.dataset), regimes)),
     )
     parts = [
         tables.fit_text(rows),
-        message_tables.message_text(messages),
-        nccl_choices.nccl_text(chosen),
+        point_to_point.message_text(messages),
+        nccl.nccl_text(chosen),
         crossing_text(crossed),
     ]
-    text = "\n\n".join(part for part in [*parts, joint_tables.joint_text(joint) if joint else ""] if part)
+    text = "\n\n".join(part for part in [*parts, joint_fits.joint_text(joint) if joint else ""] if part)
     document: dict[str, JSON] = {
         "fits": rows,
         "messages": messages,
@@ -267,7 +270,7 @@ def report(
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
     # matplotlib takes as long to load as the whole of ``show``, which does not need it.
-    from busbw_analysis import report as rooms  # noqa: PLC0415
+    from busbw_analysis.report import compose as rooms  # noqa: PLC0415
 
     folder = rooms.folder_for([store.find(results_dir, run) for run in runs], output)
     written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))

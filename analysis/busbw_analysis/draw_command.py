@@ -8,10 +8,10 @@ import click
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
-from busbw_analysis.drawable import DRAWABLE
-from busbw_analysis.drawings import MOST_RANKS
-from busbw_analysis.drawings import draw as drawing
 from busbw_analysis.models.library_rows import library_row
+from busbw_analysis.report.plots.schedule_list import DRAWABLE
+from busbw_analysis.report.plots.schedules import MOST_RANKS
+from busbw_analysis.report.plots.schedules import draw as drawing
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""

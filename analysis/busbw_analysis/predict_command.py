@@ -9,12 +9,12 @@ from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.units import parse_sizes
-from busbw_analysis import predict_tables as tables
 from busbw_analysis.commands import as_json_option, results_dir_option
 from busbw_analysis.data.load import read
 from busbw_analysis.predict.prediction import predict as prediction_for
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import evidence_of, read_groups
+from busbw_analysis.report.tables import predict as tables
 
 
 @click.command("predict")
@@ -70,7 +70,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     prediction = prediction_for(evidence, asked)
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
         # matplotlib takes as long to load as all the rest.
-        from busbw_analysis.scaling_plot import write  # noqa: PLC0415
+        from busbw_analysis.report.plots.scaling import write  # noqa: PLC0415
 
         write(evidence, asked, plot)
         echo(f"drawn: {plot}", err=True)

@@ -10,9 +10,9 @@ import click
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.units import about_size, format_rate, format_size, format_time
-from busbw_analysis.columns import MISSING, Row, aligned
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.reference_curves import IN_SAMPLE, Published, curve_named, published_curves
+from busbw_analysis.report.tables.layout import MISSING, Row, aligned
 
 _COLUMNS: Final = (
     ("curve", ""),

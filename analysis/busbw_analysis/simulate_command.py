@@ -13,12 +13,12 @@ from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.ops.algorithms.switched import SWITCHED
 from busbw.runs.records import JSON
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis import simulate_tables as tables
-from busbw_analysis.columns import Row
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import textbook
+from busbw_analysis.report.tables import simulate as tables
+from busbw_analysis.report.tables.layout import Row
 
 MOST_RANKS = 2048
 """A ring of so many is 8 million messages, a gigabyte and a half of them."""

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from scipy.stats import binomtest, norm
 
 from busbw.testing.synthetic import Piece
-from busbw_analysis.fitting import curve as fit
+from busbw_analysis.fitting import curve
 from busbw_analysis.fitting.curve import fit_points
 from busbw_analysis.fitting.joint import Observation, Parameter, fit_jointly
 
@@ -106,7 +106,7 @@ def of_curves(shape: Shape, launches: int, trials: int) -> list["Outcome"]:
 def few(trials: int) -> None:
     """The same with fewer launches than give an interval: how often one would hold the truth."""
     say_head("curve", "pieces right")
-    with patch.object(fit, "LAUNCHES_FOR_A_BOOTSTRAP", FEW[0]):
+    with patch.object(curve, "LAUNCHES_FOR_A_BOOTSTRAP", FEW[0]):
         for shape in SHAPES[:2]:
             for launches in FEW:
                 say(shape.words, launches, of_curves(shape, launches, trials), ("α", "rate"))

@@ -15,9 +15,9 @@ from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import compare_tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import NO_SIZE, Comparison, band_of, compare
+from busbw_analysis.report.tables import compare as compare_tables
 
 SIZES = (64, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
 STEADY = World(launch_noise=0.01)

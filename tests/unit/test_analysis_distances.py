@@ -14,7 +14,7 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.report import compose
+from busbw_analysis.report.compose import compose
 
 MIB = 1 << 20
 FAST, SLOW, FAR = (Piece(2e-6, 1e-10),), (Piece(50e-6, 1e-9),), (Piece(80e-6, 4e-9),)

@@ -23,10 +23,10 @@ from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
 from busbw_analysis.fitting.curve import Fit, Refused, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts
-from busbw_analysis.page import Table
 from busbw_analysis.peaks.peaks import COMPUTE
 from busbw_analysis.predict.forecast import curve_of
-from busbw_analysis.report_fits import fits
+from busbw_analysis.report.document import Table
+from busbw_analysis.report.sections.fits import fits
 
 SIZES = [8 << step for step in range(24)]
 

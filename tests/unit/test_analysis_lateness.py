@@ -15,7 +15,7 @@ from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.stragglers import GroupLateness
-from busbw_analysis.report import compose
+from busbw_analysis.report.compose import compose
 
 Floats = npt.NDArray[np.float64]
 Arrivals = Callable[[np.random.Generator, int, int], Floats]

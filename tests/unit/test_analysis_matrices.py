@@ -12,7 +12,7 @@ from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of, odd_ones
-from busbw_analysis.report import compose
+from busbw_analysis.report.compose import compose
 
 Floats = npt.NDArray[np.float64]
 Slow = Callable[[Floats], None]

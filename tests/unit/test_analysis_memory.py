@@ -11,19 +11,19 @@ from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
-from busbw_analysis import report
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, threads_of, who
 from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateaus
-from busbw_analysis.hierarchy_plot import Row, words_begin
-from busbw_analysis.page import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.peaks.peaks import NoRoof, Roof
-from busbw_analysis.report_hierarchy import hierarchy as hierarchy_section
-from busbw_analysis.report_memory import memory as memory_section
-from busbw_analysis.report_storage import storage as storage_section
-from busbw_analysis.tables import show_rows, show_text
+from busbw_analysis.report import compose
+from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
+from busbw_analysis.report.plots.hierarchy import Row, words_begin
+from busbw_analysis.report.sections.hierarchy import hierarchy as hierarchy_section
+from busbw_analysis.report.sections.memory import memory as memory_section
+from busbw_analysis.report.sections.storage import storage as storage_section
+from busbw_analysis.report.tables.show import show_rows, show_text
 
 KIB, MIB = 1 << 10, 1 << 20
 ROWS = catalogue(environment={})
@@ -137,10 +137,10 @@ def test_the_share_is_of_the_modules_and_above_100_percent_in_a_cache() -> None:
 
 def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
     nothing = "nothing to hold the numbers against"
-    known = report.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answer
+    known = compose.compose(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})).answer
     assert "26.0 % of nominal" in known
     assert nothing not in known
-    assert nothing in report.compose(judged(kernels("stream_copy"))).answer
+    assert nothing in compose.compose(judged(kernels("stream_copy"))).answer
 
 
 def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
@@ -327,7 +327,7 @@ def test_the_section_says_what_is_counted_and_whether_memory_was_reached() -> No
 
 
 def test_memory_is_not_shown_twice() -> None:
-    page = report.page_of(judged([*kernels("stream_copy"), case("all_reduce", MIB, 1)]))
+    page = compose.page_of(judged([*kernels("stream_copy"), case("all_reduce", MIB, 1)]))
     (operations,) = [section for section in page.sections if section.anchor == "operations"]
     assert [part.heading for part in operations.parts] == ["all_reduce"]
 
@@ -398,7 +398,7 @@ def test_the_answer_about_storage_has_a_rate() -> None:
     variant = "block:1MiB depth:4 direct"
     cases = [case(op, 64 * MIB, 2, variant=variant, dtype="uint8") for op in ("storage_write", "storage_read")]
     world = World(by_op={"storage_write": (Piece(0.0, 1e-9),), "storage_read": (Piece(0.0, 5e-10),)}, sample_noise=0.0)
-    answer = report.compose(judged(cases, world)).answer
+    answer = compose.compose(judged(cases, world)).answer
     assert "The best rates of all ranks together: storage write 2 GB/s, storage read 4 GB/s." in answer
 
 
@@ -521,7 +521,7 @@ def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     flat = World(by_op={"stream_copy": (Piece(0.0, 2 / 200e9),)}, sample_noise=0.0)
     judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
     assert rung(judgement, "DRAM").name == "memory, perhaps with caches"
-    assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in report.compose(judgement).answer
+    assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in compose.compose(judgement).answer
     assert "which a cache may hold" in every_text(memory_section(judgement))
 
 
@@ -607,7 +607,7 @@ def test_copies_to_a_gpu_are_beside_their_link() -> None:
 def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     cases = [*kernels("stream_copy", threads=[1]), case("storage_read", 64 * MIB, 1, variant=VARIANT)]
     judgement = judged(cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES})
-    told = json.loads(report.compose(judgement).json)
+    told = json.loads(compose.compose(judgement).json)
     (curve,) = told["memory"]
     assert [round(one["rate"] / 1e9) for one in curve["plateaus"]["plateaus"]] == [200, 80, 20]
     assert curve["threads"] == 1

@@ -13,7 +13,7 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.peaks.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
-from busbw_analysis.tables import show_rows
+from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
 ROWS = catalogue(environment={})

@@ -10,8 +10,8 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.peer_roofs import PairShares
 from busbw_analysis.peaks.peaks import NoRoof
-from busbw_analysis.report import compose
-from busbw_analysis.tables import show_rows
+from busbw_analysis.report.compose import compose
+from busbw_analysis.report.tables.show import show_rows
 
 ROWS = catalogue()
 MIB = 1 << 20

@@ -8,10 +8,11 @@ import pytest
 from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
 from busbw.testing.synthetic import World, case, synthetic_run
-from busbw_analysis import report, tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.report import compose
+from busbw_analysis.report.tables import show
 
 SAMPLES = 40
 
@@ -134,11 +135,11 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
 
     judgement = judged(run_of(change, mode="overlap"))
     assert ("unbalanced" in judgement.cases[0].flags) == flagged
-    assert ("unbalanced" in tables.show_text(tables.show_rows(judgement))) == flagged
+    assert ("unbalanced" in show.show_text(show.show_rows(judgement))) == flagged
     told = [one.text for one in judgement.remarks if one.subject == "unbalanced"]
     assert len(told) == flagged
     assert all(f"{alone / 1000:.2g} × as long" in text for text in told)
-    page = report.compose(judgement).text
+    page = compose.compose(judgement).text
     assert "Computation alone" in page
     assert "more than twice as much was computed" in page, "of the words that are explained"
 
@@ -146,13 +147,13 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
 def test_the_report_and_the_table_tell_the_overlap() -> None:
     judgement = judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap"))
     assert judgement.curves == ()
-    page = report.compose(judgement).text
+    page = compose.compose(judgement).text
     assert "OSU defines it for non-blocking collectives" in page
     assert "75%" in page
     assert "1.50 ×" in page
-    (row,) = tables.show_rows(judgement)
+    (row,) = show.show_rows(judgement)
     assert row["overlap"] == pytest.approx(0.75)
-    shown = tables.show_text([row])
+    shown = show.show_text([row])
     assert "overlap · hidden 75% (75% to 75%)" in shown
     assert "time is that of call and computation" in shown
 
@@ -166,7 +167,7 @@ def test_the_report_and_the_table_tell_the_overlap() -> None:
     ],
 )
 def test_a_checkpoint_beside_computation_is_not_called_communication(ops: tuple[str, ...], what: str) -> None:
-    page = report.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
+    page = compose.compose(judged(run_of(overlapped(1000, 50, 1500, 200, 1000), mode="overlap", ops=ops))).text
     assert f"{what} beside computation" in page
     assert f"slower beside {what.lower()} is no part of it" in page
 
@@ -183,10 +184,10 @@ def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -
         return msgspec.structs.replace(row, loop=loop) if isinstance(row, Measurement) else row
 
     judgement = judged(store.StoredRun(stored.path, stored.run, tuple(map(changed, stored.rows)), ()))
-    page = report.compose(judgement).text
-    (row,) = tables.show_rows(judgement)
+    page = compose.compose(judgement).text
+    (row,) = show.show_rows(judgement)
     assert row["loop"] == loop
-    assert ("compiled loop" in tables.show_text([row])) == (loop == "compiled")
+    assert ("compiled loop" in show.show_text([row])) == (loop == "compiled")
     assert "takes 90 ns alone in a sample and 20 ns in a row of calls" in page
     assert (
         " that Python makes; in the compiled loop, which made those of 1 case, 170 ns and 4 ns, on the rank" in page
@@ -195,13 +196,13 @@ def test_a_loop_that_is_not_pythons_is_told_with_what_it_costs(loop: LoopKind) -
 
 def test_the_table_says_why_a_single_short_launch_has_no_interval() -> None:
     stored = synthetic_run([case("all_reduce", 1024, 2)], launches=1, samples=4)
-    shown = tables.show_text(tables.show_rows(judged(stored)))
+    shown = show.show_text(show.show_rows(judged(stored)))
     assert "fewer than 6 free samples has no interval" in shown
     assert "low, high:" not in shown
 
 
 def test_a_run_without_overlap_has_no_section_for_it() -> None:
-    assert "## Overlap" not in report.compose(judged(run_of(lambda block: block))).text
+    assert "## Overlap" not in compose.compose(judged(run_of(lambda block: block))).text
 
 
 # --- disturbance -----------------------------------------------------------------------------------------------
@@ -246,7 +247,7 @@ def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measureme
     assert "disturbed" in judgement.cases[0].flags
     (remark,) = (one for one in judgement.remarks if one.subject == "disturbed")
     assert words in remark.text
-    assert "disturbed" in tables.show_text(tables.show_rows(judgement))
+    assert "disturbed" in show.show_text(show.show_rows(judgement))
 
 
 def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:

@@ -11,14 +11,14 @@ from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
-from busbw_analysis import report
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.roofline import TOKEN_ELEMENTS, WORK, Kernel, Roofline, intensity_of
-from busbw_analysis.page import Figure, Paragraph
 from busbw_analysis.peaks.peaks import NoRoof
-from busbw_analysis.report_curves import operations
-from busbw_analysis.roofline_plot import Ceiling, Dot, Picture, Slope, draw
+from busbw_analysis.report import compose
+from busbw_analysis.report.document import Figure, Paragraph
+from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
+from busbw_analysis.report.sections.curves import operations
 
 MIB = 1 << 20
 BETA = 20e9
@@ -229,7 +229,7 @@ def test_small_copies_are_no_roof_of_memory() -> None:
 def test_kernels_in_memory_alone_have_no_roofline(op: str) -> None:
     judgement = judged({case(op, 64 * MIB, 1): 0.01})
     assert judgement.rooflines == ()
-    assert 'id="roofline"' not in report.compose(judgement).html
+    assert 'id="roofline"' not in compose.compose(judgement).html
 
 
 # --- a GPU -----------------------------------------------------------------------------------------------------
@@ -253,8 +253,8 @@ def test_a_kernel_that_ends_at_smaller_arrays_is_no_roof_of_memory() -> None:
 def test_a_roof_by_the_copy_of_the_library_says_what_plain_loops_can_reach_of_it() -> None:
     copied = {case("memory_copy", 64 * MIB, 1): 2 * 64 * MIB / 30e9}
     said = "three quarters (add, triad) of this roof"
-    assert said in report.compose(judged({**one_core(), **copied})).text
-    assert said not in report.compose(judged(one_core())).text
+    assert said in compose.compose(judged({**one_core(), **copied})).text
+    assert said not in compose.compose(judged(one_core())).text
 
 
 def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
@@ -281,7 +281,7 @@ def test_a_gpu_has_nominal_roofs_with_their_sources() -> None:
 def test_the_first_words_name_the_rate_of_arithmetic_and_its_peak() -> None:
     changes: dict[str, JSON] = {"backend": "nccl", "device": "cuda", "dtype": "bfloat16"}
     times = {case("matmul", 8192 * 8192 * 2, 1, **changes): 2 * 8192**3 / 700e12}
-    page = report.page_of(judged(times, Machine(facts=H200)))
+    page = compose.page_of(judged(times, Machine(facts=H200)))
     said = (
         "Arithmetic in bfloat16 reaches 700 TFLOP/s (the best matmul of this run, 8192 × 8192), "
         "70.8 % of the nominal 989 TFLOP/s of "
@@ -291,9 +291,9 @@ def test_the_first_words_name_the_rate_of_arithmetic_and_its_peak() -> None:
     assert isinstance(first, Paragraph)
     assert first.text.startswith(said)
     assert said in page.answer
-    together = report.page_of(judged({case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4)})).answer
+    together = compose.page_of(judged({case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4)})).answer
     assert "reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024, 4 ranks at once)." in together
-    unknown = report.page_of(judged(one_core())).answer
+    unknown = compose.page_of(judged(one_core())).answer
     assert "Arithmetic in float32 reaches 100 GFLOP/s (the best matmul of this run, 1024 × 1024)." in unknown
 
 
@@ -348,7 +348,7 @@ def test_where_nothing_is_known_of_the_network_nothing_is_said(ranks: int) -> No
 
 
 def test_the_report_shows_roofs_points_and_balance_in_all_three_files() -> None:
-    written = report.compose(judged(one_core()))
+    written = compose.compose(judged(one_core()))
     for text in (written.html, written.text):
         assert "Kernels below the roofline" in text
         assert "Balance of the machine" in text
@@ -370,7 +370,7 @@ def test_the_report_of_several_ranks_has_the_network() -> None:
         case("matmul", 4 * MIB, 4): 2 * 1024**3 / (PI / 4),
         case("all_reduce", 16 * MIB, 4): 1.5 * 16 * MIB / 2.5e9,
     }
-    text = report.compose(judged(times)).text
+    text = compose.compose(judged(times)).text
     assert "FLOP for each byte on the wire" in text
     assert "busbw of the best all\\_reduce of this run (16 MiB of float32)" in text
 

@@ -18,18 +18,6 @@ from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import report
-from busbw_analysis.crossing_tables import (
-    agreement_words,
-    crossing_rows,
-    crossing_text,
-    crossing_words,
-    formula_words,
-    gain_words,
-    measured_words,
-    origin_words,
-    shown,
-)
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
@@ -41,9 +29,21 @@ from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import crossover_bytes, textbook
-from busbw_analysis.page import Figure, Section, Table
 from busbw_analysis.predict.joint_fits import joint_fits_of
-from busbw_analysis.report_models import theory
+from busbw_analysis.report import compose
+from busbw_analysis.report.document import Figure, Section, Table
+from busbw_analysis.report.sections.models import theory
+from busbw_analysis.report.tables.crossovers import (
+    agreement_words,
+    crossing_rows,
+    crossing_text,
+    crossing_words,
+    formula_words,
+    gain_words,
+    measured_words,
+    origin_words,
+    shown,
+)
 
 SIZES = tuple(4**exponent for exponent in range(4, 12))
 """256 B to 4 MiB."""
@@ -445,7 +445,7 @@ class TestRaces:
         pair = pair_of(race, "ring", "library")
         assert not isinstance(pair.expected, NoModel)
         assert list(pair.expected.faster) == list(SIZES)
-        assert report.compose(judgement).text
+        assert compose.compose(judgement).text
 
 
 def re_crossing(name: str) -> re.Pattern[str]:
@@ -490,7 +490,7 @@ class TestShown:
             assert len(race.pairs) == 10
             assert [pair for pair in race.pairs if leader in pair.names] == list(shown(race))
             assert "6 more pairs" in crossing_text(crossing_rows([race]))
-            assert "6 more pairs" in report.compose(judgement).text
+            assert "6 more pairs" in compose.compose(judgement).text
 
     def test_where_no_size_is_common_to_all_every_pair_is_shown(self) -> None:
         names = [*ROUNDS, "direct"]
@@ -504,11 +504,11 @@ class TestShown:
         assert (race.leaders, len(race.pairs)) == ((), 10)
         assert shown(race) == race.pairs
         assert crossing_text(crossing_rows([race]))
-        assert "every two algorithms" in report.compose(judgement).text
+        assert "every two algorithms" in compose.compose(judgement).text
 
     def test_json_has_every_pair_in_base_units(self) -> None:
         judgement = judged(["ring", "binomial-tree"])
-        document = json.loads(report.compose(judgement).json)
+        document = json.loads(compose.compose(judgement).json)
         (row,) = document["crossings"]
         (found,) = row["crossings"]
         assert row["algorithms"] == ["ring", "binomial-tree"]
@@ -547,7 +547,7 @@ class TestShown:
         section = theory(judgement)
         assert section is not None
         assert sections_of(section) == ["all_reduce"]
-        written = report.compose(judgement)
+        written = compose.compose(judgement)
         assert "every two algorithms" in written.text
         assert "from a joint fit that has these very curves among its data" in written.text
 

@@ -14,10 +14,10 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Schedule, cost, execute
 from busbw_analysis.draw_command import documented, main
 from busbw_analysis.draw_command import draw as command
-from busbw_analysis.drawable import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
-from busbw_analysis.drawings import MOST_ARROWS, draw
 from busbw_analysis.models.gloo import CostModel
 from busbw_analysis.models.select import model_for
+from busbw_analysis.report.plots.schedule_list import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
+from busbw_analysis.report.plots.schedules import MOST_ARROWS, draw
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
 SVG = "{http://www.w3.org/2000/svg}"

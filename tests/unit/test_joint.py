@@ -18,9 +18,9 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.fitting.refusals import usable
-from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.models.terms import Term, candidates
 from busbw_analysis.predict.laws import from_joint
+from busbw_analysis.report.tables.joint_fits import joint_rows, joint_text
 
 TRUE: dict[Parameter, float] = {"alpha": 20e-6, "beta": 1e-10, "shared": 0.0, "per_call": 50e-6, "gamma": 4e-11}
 SIZES = tuple(64 << step for step in range(0, 18, 2))

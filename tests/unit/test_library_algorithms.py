@@ -6,7 +6,6 @@ import pytest
 from exhaustive import RANKS
 
 from busbw.ops.algorithms.base import Contribution, cost, execute
-from busbw_analysis.drawable import DRAWABLE
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.library_rows import OF_LIBRARIES, library_row
 from busbw_analysis.models.library_schedules import (
@@ -17,6 +16,7 @@ from busbw_analysis.models.library_schedules import (
     four_nomial_children,
 )
 from busbw_analysis.models.textbook import TEXTBOOK
+from busbw_analysis.report.plots.schedule_list import DRAWABLE
 
 ROOT = 0
 

@@ -10,7 +10,6 @@ from busbw.ops import OPS
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
-from busbw_analysis import predict_tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
 from busbw_analysis.fitting.joint import Joint
@@ -20,6 +19,7 @@ from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import evidence_of, read_groups
+from busbw_analysis.report.tables import predict as predict_tables
 
 SIZES = tuple(64 * 4**step for step in range(9))
 OPEN_MPI, MPICH = "Open MPI v5.0.8", "MPICH Version: 5.0.2"

@@ -14,7 +14,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.nccl import OPS, Expectation, Machine, Op, choose, expectations, ring_peak, seconds
 from busbw_analysis.models.nccl_tables import ARCHITECTURES, TREE_CORRECTION, Architecture
-from busbw_analysis.nccl_choices import nccl_rows, nccl_text
+from busbw_analysis.report.tables.nccl import nccl_rows, nccl_text
 
 GB = 1e9
 LINKS: dict[Architecture, int] = {"Volta": 6, "Ampere": 12, "Hopper": 18, "Blackwell": 18}

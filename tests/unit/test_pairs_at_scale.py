@@ -14,15 +14,15 @@ from busbw.runs import store
 from busbw.runs.records import GroupSamples, Measurement
 from busbw.statistics import autocorrelation_time
 from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
-from busbw_analysis import report_pairs
 from busbw_analysis.data import summary
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_numbers import autocorrelation_times
 from busbw_analysis.data.summary import PairGroups, summarise
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.page import Table
-from busbw_analysis.report import compose
+from busbw_analysis.report.compose import compose
+from busbw_analysis.report.document import Table
+from busbw_analysis.report.sections import pairs
 
 _UNEVEN = World(launch_noise=0.3, sample_noise=0.4, slow_share=0.3, slow_seconds=3e-3, jitter_seconds=2e-6)
 
@@ -134,7 +134,7 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
 
 
 def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None:
-    ranks = report_pairs._MOST_IN_A_HEATMAP + 2
+    ranks = pairs._MOST_IN_A_HEATMAP + 2
     run = synthetic_run(
         [case("pair_matrix", 1 << 20, ranks, nodes=2, variant="together")],
         World(slow_pairs=((5, 60),), shared_clock=False),
@@ -143,11 +143,11 @@ def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None
         samples=5,
     )
     judgement = judge(pool((run,)))
-    section = report_pairs.pairs(judgement.matrices, judgement.splits, judgement.dataset.seats)
+    section = pairs.pairs(judgement.matrices, judgement.splits, judgement.dataset.seats)
     assert section is not None
     tables = [block for block in section.blocks if isinstance(block, Table)]
     slowest = next(table for table in tables if table.columns[0].name == "Pair")
     assert slowest.rows[0][0].text == "5 → 60"
     assert len(slowest.rows) == 20
     assert str(ranks * (ranks - 1) - 20) in (slowest.note or "")
-    assert max(len(table.rows) for table in tables) <= report_pairs._MOST_IN_A_HEATMAP
+    assert max(len(table.rows) for table in tables) <= pairs._MOST_IN_A_HEATMAP

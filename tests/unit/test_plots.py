@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from busbw_analysis.plots import Line, Panel, Point, Series, draw, drawable, swatch
+from busbw_analysis.report.plots.curves import Line, Panel, Point, Series, draw, drawable, swatch
 
 SIZES = [2**exponent for exponent in range(3, 25)]
 

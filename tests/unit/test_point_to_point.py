@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
-from busbw_analysis.columns import Row
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.point_to_point import (
@@ -21,8 +20,9 @@ from busbw_analysis.fitting.point_to_point import (
     fit_max_rate,
     fit_plogp,
 )
-from busbw_analysis.message_tables import message_rows, message_text
 from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney, LogGP, LogGPS, MaxRate, PLogP
+from busbw_analysis.report.tables.layout import Row
+from busbw_analysis.report.tables.point_to_point import message_rows, message_text
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = [1 << power for power in range(3, 23)]

@@ -24,7 +24,6 @@ from busbw.ops.factors import bus_factor
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import predict_tables
 from busbw_analysis.fitting.design import amounts
 from busbw_analysis.models import laws as theory_laws
 from busbw_analysis.models.terms import candidates
@@ -33,6 +32,7 @@ from busbw_analysis.predict.laws import Law
 from busbw_analysis.predict.prediction import Prediction, laws_for, predict, scaling
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
+from busbw_analysis.report.tables import predict as predict_tables
 
 ALPHA, BETA, GAMMA, CALL = 20e-6, 1e-9, 2e-10, 30e-6
 SIZES = tuple(8 * 4**step for step in range(12))

@@ -10,13 +10,13 @@ import pytest
 from busbw.errors import AnalysisError
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
-from busbw_analysis import predict_tables
 from busbw_analysis.fitting.design import PARAMETERS, amounts
 from busbw_analysis.models.terms import candidates
 from busbw_analysis.predict.laws import BY_MESSAGES, JOINTLY
 from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
+from busbw_analysis.report.tables import predict as predict_tables
 
 MIB = 1 << 20
 SMALL, LARGE = 64, 64 * MIB

@@ -17,12 +17,13 @@ from busbw.errors import StoreError, UsageError
 from busbw.runs.records import Case, LaunchStarted
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import page, report
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
-from busbw_analysis.page import Figure, Paragraph, Section, Table
-from busbw_analysis.report_json import plain
-from busbw_analysis.report_run import GLOSSARY
+from busbw_analysis.report import compose
+from busbw_analysis.report import document as page
+from busbw_analysis.report.document import Figure, Paragraph, Section, Table
+from busbw_analysis.report.sections.run import GLOSSARY
+from busbw_analysis.report.to_json import plain
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))
@@ -43,9 +44,9 @@ def usual(seed: int = 0, launches: int = 3) -> StoredRun:
 
 
 @cache
-def composed() -> report.Report:
+def composed() -> compose.Report:
     """The report on the usual run."""
-    return report.compose(judged(usual()))
+    return compose.compose(judged(usual()))
 
 
 class Outline(HTMLParser):
@@ -163,7 +164,7 @@ def tables_of(section: Section) -> Iterator[tuple[str, Table]]:
 @pytest.mark.parametrize("launches", [1, 2, 6])
 def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches: int) -> None:
     cases = [*sweep(), case("memory_copy", 1 << 20, 4), case("pair_matrix", 1 << 20, 4), case("barrier", 0, 4)]
-    page = report.page_of(judged(synthetic_run(cases, launches=launches, samples=10)))
+    page = compose.page_of(judged(synthetic_run(cases, launches=launches, samples=10)))
     measured = [section for section in page.sections if section.anchor in {"verdict", "operations", "pairs", "ranks"}]
     assert len(measured) == 4
     found = [one for section in measured for one in tables_of(section)]
@@ -175,7 +176,7 @@ def test_every_table_of_measured_numbers_has_intervals_or_says_why_not(launches:
 
 
 def test_launches_are_counted_from_1_as_in_the_live_table() -> None:
-    sections = report.page_of(judged(usual(launches=3))).sections
+    sections = compose.page_of(judged(usual(launches=3))).sections
     (launches,) = [table for section in sections for _, table in tables_of(section) if table.caption == "Launches"]
     assert [row[0].text for row in launches.rows] == ["1", "2", "3"]
 
@@ -187,7 +188,7 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
     machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
     judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, fate=fate))
-    written = report.compose(replace(judgement, remarks=(Remark("bad", hostile, hostile), *judgement.remarks)))
+    written = compose.compose(replace(judgement, remarks=(Remark("bad", hostile, hostile), *judgement.remarks)))
     outline = Outline(written.html)
     assert outline.open == []
     assert not {tag for tag, _ in outline.tags} & {"script", "img"}
@@ -202,19 +203,19 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
 
 
 def test_the_same_judgement_gives_the_same_bytes() -> None:
-    assert report.compose(judged(usual())) == report.compose(judged(usual()))
+    assert compose.compose(judged(usual())) == compose.compose(judged(usual()))
 
 
 def test_a_run_of_pairs_alone_says_where_they_are() -> None:
     judgement = judge(pool((synthetic_run([case("pair_matrix", 1 << 20, 4, variant="together")], launches=4),)))
-    (operations,) = [one for one in report.page_of(judgement).sections if one.anchor == "operations"]
+    (operations,) = [one for one in compose.page_of(judgement).sections if one.anchor == "operations"]
     assert operations.blocks == (Paragraph("Pairs of ranks alone were measured: they are below."),)
 
 
 def test_the_json_is_strict_and_says_what_was_found() -> None:
     matrix = case("pair_matrix", 1 << 20, variant="together")
     world = replace(WORLD, slow_pairs=((2, 1),), launch_noise=0.0)
-    written = report.compose(judged(synthetic_run([*sweep(), case("barrier", 0), matrix], world, launches=6)))
+    written = compose.compose(judged(synthetic_run([*sweep(), case("barrier", 0), matrix], world, launches=6)))
 
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -236,7 +237,7 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 
 def test_warnings_come_first_and_in_words() -> None:
     remarks = (Remark("bad", "failed", "Something broke."), Remark("caution", "oversubscribed", "4 ranks, 2 cores."))
-    written = report.compose(replace(judged(usual()), remarks=remarks))
+    written = compose.compose(replace(judged(usual()), remarks=remarks))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Verdict</h2>")
     assert "This is not normal: something broke." in written.answer
@@ -253,13 +254,13 @@ def test_every_percentage_of_a_roof_says_what_100_per_cent_is() -> None:
 def test_slow_small_messages_are_counted_in_the_answer() -> None:
     world = World(by_op={"ping_pong": (Piece(1e-6, 1e-9),), "all_reduce": (Piece(100e-6, 1e-9),)}, sample_noise=0.0)
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
-    answer = report.compose(judged(synthetic_run(cases, world, launches=6))).answer
+    answer = compose.compose(judged(synthetic_run(cases, world, launches=6))).answer
     assert "verdicts say slower than expected, the worst of them all_reduce" in answer
     assert "may expect" not in answer
 
 
 def test_what_was_held_against_nothing_is_not_called_expected() -> None:
-    made = report.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
+    made = compose.compose(judged(synthetic_run(sweep(), WORLD, launches=6)))
     assert "nothing to hold the numbers against" in made.answer
     assert "may expect" not in made.answer
     assert "rules of thumb" in made.html
@@ -272,7 +273,7 @@ def test_roofs_are_lettered_like_columns(number: int, letter: str) -> None:
 
 def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
     cases = [*sweep(), *(case("ping_pong", size) for size in SIZES)]
-    written = report.compose(judged(synthetic_run(cases, WORLD, launches=3)))
+    written = compose.compose(judged(synthetic_run(cases, WORLD, launches=3)))
     assert "Other algorithms from the textbooks at 16 MiB" in written.html
     assert "R limits all of them" in written.text
     for name in ("segmented ring (this backend)", "Rabenseifner", "recursive doubling", "double binary tree"):
@@ -291,7 +292,7 @@ def test_the_words_mean_what_is_computed() -> None:
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:
-    written = report.compose(judged(synthetic_run(sweep(ranks=1), WORLD)))
+    written = compose.compose(judged(synthetic_run(sweep(ranks=1), WORLD)))
     assert "there is no wire, so there is no busbw" in written.html
     assert "algbw over size" in written.html
     assert "busbw over size" not in written.html
@@ -304,7 +305,7 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
 
 def test_a_run_in_which_everything_failed() -> None:
     fate = Fate(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
-    written = report.compose(judged(synthetic_run(sweep(), WORLD, fate=fate)))
+    written = compose.compose(judged(synthetic_run(sweep(), WORLD, fate=fate)))
     assert "Nothing was measured" in written.answer
     assert "rank 2 on node0 died in all\\_reduce" in written.text
     assert "64 B … 16 MiB (10 sizes)" in written.html
@@ -312,7 +313,7 @@ def test_a_run_in_which_everything_failed() -> None:
 
 
 def test_a_run_without_a_single_launch() -> None:
-    written = report.compose(judged(replace(usual(), rows=())))
+    written = compose.compose(judged(replace(usual(), rows=())))
     assert "Nothing was measured" in written.answer
     assert "No launch came to life." in written.html
     assert "killed" in written.html
@@ -321,21 +322,21 @@ def test_a_run_without_a_single_launch() -> None:
 def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() -> None:
     whole = usual(launches=4)
     second = next(place for place, row in enumerate(whole.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
-    written = report.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
+    written = compose.compose(judged(replace(whole, rows=whole.rows[: second + 2])))
     assert "in 2 launches (1 of the 4 planned complete): " in written.answer
     assert "2 (1 of the 4 planned complete)" in written.text
-    assert "planned" not in report.compose(judged(whole)).answer
+    assert "planned" not in compose.compose(judged(whole)).answer
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
-    written = report.compose(judged(synthetic_run(sweep(), WORLD, fate=Fate(reached=4, ended="interrupted"))))
+    written = compose.compose(judged(synthetic_run(sweep(), WORLD, fate=Fate(reached=4, ended="interrupted"))))
     assert "interrupted" in written.html
     assert "16 KiB … 16 MiB (6 sizes)" in written.html
     assert "6 not reached" in written.text
 
 
 def test_several_runs_are_told_apart() -> None:
-    written = report.compose(judged(usual(1), usual(2)))
+    written = compose.compose(judged(usual(1), usual(2)))
     assert "2 runs, 4 gloo ranks on synthetic" in written.html
     assert [run["id"] for run in json.loads(written.json)["runs"]] == ["synthetic-1", "synthetic-2"]
     assert "| synthetic-2 | 3 |" in written.text
@@ -343,7 +344,7 @@ def test_several_runs_are_told_apart() -> None:
 
 def test_each_split_of_the_ranks_has_its_figure() -> None:
     cases = [case("all_reduce", size, group=group) for size in SIZES[:4] for group in ("all", "div:2")]
-    html = report.compose(judged(synthetic_run(cases, WORLD))).html
+    html = compose.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 4
     assert "All ranks. A call of 64 B" in html
     assert "Groups div:2, all at once. ranks 0,1: a call of 64 B" in html
@@ -357,7 +358,7 @@ def test_many_curves_are_spread_over_figures() -> None:
         for dtype in dtypes
         for place in (False, True)
     ]
-    html = report.compose(judged(synthetic_run(cases, WORLD))).html
+    html = compose.compose(judged(synthetic_run(cases, WORLD))).html
     assert html.count('class="plot"') == 4
     assert "float64 · in place" in html
 
@@ -369,7 +370,7 @@ def test_markdown_and_html_show_the_same_tables() -> None:
 
 def test_the_files_are_written_whole(tmp_path: Path) -> None:
     written = composed()
-    path = report.write(written, tmp_path / "new" / "folder")
+    path = compose.write(written, tmp_path / "new" / "folder")
     assert path.name == "report.html"
     assert path.read_text(encoding="utf-8") == written.html
     assert {entry.name for entry in path.parent.iterdir()} == {"report.html", "report.md", "report.json"}
@@ -379,14 +380,14 @@ def test_a_folder_that_cannot_be_written_is_explained(tmp_path: Path) -> None:
     blocker = tmp_path / "file"
     blocker.touch()
     with pytest.raises(StoreError, match=r"cannot write the report .* --output"):
-        report.write(composed(), blocker / "below")
+        compose.write(composed(), blocker / "below")
 
 
 def test_a_report_on_several_runs_needs_a_place(tmp_path: Path) -> None:
-    assert report.folder_for([tmp_path], None) == tmp_path
-    assert report.folder_for([tmp_path, tmp_path / "b"], tmp_path / "c") == tmp_path / "c"
+    assert compose.folder_for([tmp_path], None) == tmp_path
+    assert compose.folder_for([tmp_path, tmp_path / "b"], tmp_path / "c") == tmp_path / "c"
     with pytest.raises(UsageError, match="--output"):
-        report.folder_for([tmp_path, tmp_path / "b"], None)
+        compose.folder_for([tmp_path, tmp_path / "b"], None)
 
 
 def test_the_command_writes_into_the_run_and_says_where(tmp_path: Path) -> None:

@@ -13,16 +13,16 @@ from busbw.cli.main import main
 from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
-from busbw_analysis import report
-from busbw_analysis.columns import Row
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.joint_tables import algorithm_line, joint_rows, parameter_lines
-from busbw_analysis.message_tables import cells, message_rows
-from busbw_analysis.page import Paragraph, Section, Table
 from busbw_analysis.predict.joint_fits import joint_fits_of
-from busbw_analysis.report_joint import joint_fits
-from busbw_analysis.report_messages import messages
+from busbw_analysis.report import compose
+from busbw_analysis.report.document import Paragraph, Section, Table
+from busbw_analysis.report.sections.joint_fits import joint_fits
+from busbw_analysis.report.sections.point_to_point import messages
+from busbw_analysis.report.tables.joint_fits import algorithm_line, joint_rows, parameter_lines
+from busbw_analysis.report.tables.layout import Row
+from busbw_analysis.report.tables.point_to_point import cells, message_rows
 
 SIZES = tuple(2**exponent for exponent in range(3, 23))
 SAMPLE = Path(__file__).parents[2] / "results/samples/vm/20261121T081628.085Z-4ad500"
@@ -48,7 +48,7 @@ def joint_of(judgement: Judgement) -> list[Row]:
 
 
 def fits_of(judgement: Judgement) -> Section:
-    sections = report.page_of(judgement, joint_fits_of([judgement.dataset])).sections
+    sections = compose.page_of(judgement, joint_fits_of([judgement.dataset])).sections
     return next(section for section in sections if section.anchor == "fits")
 
 
@@ -118,7 +118,7 @@ def test_a_model_of_messages_that_is_far_off_is_above_the_bound() -> None:
 
 def test_the_json_has_what_the_command_has() -> None:
     judgement = judge(pool((store.read(SAMPLE),)))
-    document = json.loads(report.compose(judgement).json)
+    document = json.loads(compose.compose(judgement).json)
     said = json.loads(CliRunner().invoke(main, ["fit", str(SAMPLE), "--json"]).stdout)
     assert document["joint"] == said["joint"]
     assert len(document["joint"]) == 2
@@ -127,7 +127,7 @@ def test_the_json_has_what_the_command_has() -> None:
 
 
 def test_markdown_and_html_have_both() -> None:
-    written = report.compose(usual())
+    written = compose.compose(usual())
     for text in (written.text, written.html):
         assert "One message" in text
         assert "All curves in one fit: one host" in text
@@ -182,5 +182,5 @@ def test_a_long_table_of_messages_waits_to_be_asked_for(curves: int, folded: boo
 def test_where_no_message_was_sent_there_is_nothing_of_both() -> None:
     judgement = judged(case("memory_copy", 1 << 20), case("memory_copy", 1 << 24))
     assert fits_of(judgement).parts == ()
-    document = json.loads(report.compose(judgement).json)
+    document = json.loads(compose.compose(judgement).json)
     assert document["messages"] == document["joint"] == []

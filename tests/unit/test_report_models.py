@@ -8,14 +8,16 @@ import pytest
 
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
-from busbw_analysis import report, report_models, tables
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.model_plots import Column, Ratios, draw_ratios, draw_stack, swatch
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.gloo import NoModel
-from busbw_analysis.page import Figure, Paragraph, Section, Table
-from busbw_analysis.report_models import in_words, theory
+from busbw_analysis.report import compose
+from busbw_analysis.report.document import Figure, Paragraph, Section, Table
+from busbw_analysis.report.plots.models import Column, Ratios, draw_ratios, draw_stack, swatch
+from busbw_analysis.report.sections import models
+from busbw_analysis.report.sections.models import in_words, theory
+from busbw_analysis.report.tables import show
 
 SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
 ALPHA, BETA = 20e-6, 1e-10
@@ -99,7 +101,7 @@ def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
     assert theory(judgement) is None
     assert words_of(judgement) == ""
     assert isinstance(judgement.curves[0].explanation, NoModel)
-    assert "Measured against theory" not in report.compose(judgement).html
+    assert "Measured against theory" not in compose.compose(judgement).html
 
 
 def test_a_figure_has_three_pictures_a_legend_and_four_sizes() -> None:
@@ -200,13 +202,13 @@ def test_a_barrier_has_its_numbers_and_no_picture() -> None:
     assert figure.pictures == ()
     assert len(figure.table.rows) == 1
     assert figure.caption.startswith("A call takes")
-    assert "Measured against theory" in report.compose(judgement).text
+    assert "Measured against theory" in compose.compose(judgement).text
 
 
 def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
     cases = [one for name in hands for one in sweep("all_reduce", variant=f"by hand: {name}")]
-    monkeypatch.setattr(report_models, "_MOST_DRAWN", 2)
+    monkeypatch.setattr(models, "_MOST_DRAWN", 2)
     section = section_of(judged(*cases, launches=1))
     (part,) = section.parts
     assert all(one.folded for one in part.parts)
@@ -216,7 +218,7 @@ def test_many_curves_are_folded_and_only_some_drawn(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_folded_is_well_formed_and_in_the_markdown() -> None:
     hands = ("ring", "rabenseifner", "binomial-tree", "direct", "parameter-server", "recursive-doubling", "binary-tree")
-    written = report.compose(
+    written = compose.compose(
         judged(*(one for name in hands for one in sweep("all_reduce", variant=f"by hand: {name}")), launches=1)
     )
     assert written.html.count('<details class="part"><summary><h4>') == len(hands)
@@ -226,7 +228,7 @@ def test_what_is_folded_is_well_formed_and_in_the_markdown() -> None:
 
 def test_the_json_has_it_for_every_size() -> None:
     judgement = judged(*sweep("all_reduce"), times=2.0)
-    curve, message = json.loads(report.compose(judgement).json)["curves"]
+    curve, message = json.loads(compose.compose(judgement).json)["curves"]
     told = curve["explanation"]
     assert [one["size_bytes"] for one in told["spent"]] == list(SIZES)
     for one in told["spent"]:
@@ -240,12 +242,12 @@ def test_the_json_has_it_for_every_size() -> None:
 
 def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     judgement = judged(*sweep("all_reduce"), times=2.0)
-    curve, message = tables.fit_rows(judgement)
+    curve, message = show.fit_rows(judgement)
     assert message["model"] is None
     assert curve["model"]["median_ratio"] == pytest.approx(2.0, rel=0.05)
     assert curve["model"]["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
     assert re.search(
-        r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", tables.fit_text([curve, message])
+        r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", show.fit_text([curve, message])
     )
 
 

@@ -10,9 +10,9 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis import commands
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.page import Table
-from busbw_analysis.report import compose
-from busbw_analysis.report_places import places
+from busbw_analysis.report.compose import compose
+from busbw_analysis.report.document import Table
+from busbw_analysis.report.sections.placement import places
 
 HOSTS = ("n1", "n2")
 TREE = dict.fromkeys(HOSTS, ("spine", "leaf1"))

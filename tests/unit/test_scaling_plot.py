@@ -12,7 +12,7 @@ from busbw_analysis.predict.laws import Value
 from busbw_analysis.predict.prediction import Line, Scaling, scaling
 from busbw_analysis.predict.query import Question, question
 from busbw_analysis.predict.selection import evidence_of, read_groups
-from busbw_analysis.scaling_plot import draw
+from busbw_analysis.report.plots.scaling import draw
 
 MIB = 1 << 20
 COUNTS = (2, 4, 8, 65536)

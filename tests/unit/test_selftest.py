@@ -16,8 +16,8 @@ from busbw.testing.synthetic import Fate, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
-from busbw_analysis.page import Paragraph
-from busbw_analysis.report_trust import trust
+from busbw_analysis.report.document import Paragraph
+from busbw_analysis.report.sections.selftest import trust
 
 RANKS = 2
 SAME = [case("all_reduce", 8, RANKS), case("all_reduce", 1 << 20, RANKS), case("barrier", 0, RANKS)]

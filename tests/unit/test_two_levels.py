@@ -20,12 +20,12 @@ from busbw.units import format_time
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
-from busbw_analysis.joint_tables import joint_rows, joint_text
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.terms import RINGS, Term, candidates
 from busbw_analysis.models.textbook import TEXTBOOK, Textbook
 from busbw_analysis.predict.forecast import by_law
 from busbw_analysis.predict.laws import from_joint
+from busbw_analysis.report.tables.joint_fits import joint_rows, joint_text
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
 MIB = 1 << 20

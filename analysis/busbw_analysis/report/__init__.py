@@ -1,0 +1,1 @@
+"""The report: its document, sections, tables, plots and formats."""

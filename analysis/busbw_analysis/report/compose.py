@@ -1,0 +1,393 @@
+"""Writes the report of a judgement: composes the page, its answer and its verdicts, and puts the files on the disk."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from busbw.errors import StoreError, UsageError
+from busbw.runs.progress import progress_of
+from busbw.runs.store import StoredRun
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.diagnosis.algorithms import lacks_formulas, races_of
+from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
+from busbw_analysis.fitting.joint import OneRegime
+from busbw_analysis.models.choices import library_of_run
+from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.report import to_html, to_json, to_markdown
+from busbw_analysis.report.document import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Notice,
+    Page,
+    Paragraph,
+    Section,
+    Table,
+    Tone,
+    clock_time,
+    letter,
+    percent,
+    sentence,
+    three_digits,
+    words,
+)
+from busbw_analysis.report.sections.curves import ends_in_words, operations
+from busbw_analysis.report.sections.fits import fits
+from busbw_analysis.report.sections.hierarchy import hierarchy
+from busbw_analysis.report.sections.memory import memory
+from busbw_analysis.report.sections.models import theory
+from busbw_analysis.report.sections.pairs import pairs
+from busbw_analysis.report.sections.ranks import rank_views
+from busbw_analysis.report.sections.roofline import best_arithmetic, rooflines
+from busbw_analysis.report.sections.run import environment, glossary, missing_cases, ran_for, timing
+from busbw_analysis.report.sections.selftest import overlaps, trust
+from busbw_analysis.report.sections.storage import storage
+
+HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
+
+_WORD_TONES: Final[dict[Word, Tone]] = {
+    "near the roof": "good",
+    "as the model says": "good",
+    "faster than the model": "plain",
+    "above the roof": "caution",
+    "below the model": "caution",
+    "below the roof": "caution",
+    "undecided": "caution",
+    "not judged": "quiet",
+}
+_REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
+_ROOF_COLUMNS: Final = (
+    Column("Roof", numeric=False),
+    Column("100 % (busbw)"),
+    Column("For", numeric=False),
+    Column("What it is", numeric=False),
+)
+_ROOF_NOTE: Final = (
+    "One number each, without an interval: that of a measured roof stands with memory_copy, a nominal one has none."
+)
+_NO_VERDICT: Final = (
+    "There is no curve of messages to judge. What stays in memory or on storage is shown below with its roof, where "
+    "one is known, and not judged."
+)
+_SLOW: Final = ("below the model", "below the roof")
+_NOT_COMPARED: Final = ("not judged", "latency-bound")
+_HOW: Final = (
+    "The words are rules of thumb, not tests, however many launches there are: they compare medians with fixed "
+    f"limits, {NEAR_ROOF:.0%} of the roof for near the roof and {MODEL_TOLERANCE:g} times the model's time for below "
+    "the model. "
+    "Where the interval or the range of the launches lies on both sides of a limit, the word is undecided."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The three files of a report, as text, and the one paragraph that they begin with."""
+
+    answer: str
+    html: str
+    text: str
+    json: str
+
+
+def compose(judgement: Judgement) -> Report:
+    """The report of ``judgement``. The same judgement gives the same bytes."""
+    regimes = joint_fits_of([judgement.dataset], [judgement.cases])
+    if lacks_formulas(judgement.races):
+        races = races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
+        judgement = replace(judgement, races=races)
+    page = page_of(judgement, regimes)
+    machines = to_json.render(judgement, regimes, page)
+    return Report(page.answer, to_html.render(page), to_markdown.render(page), machines)
+
+
+def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
+    """Where a report goes: ``output``, else the folder of the only run.
+
+    Raises UsageError for several runs without ``output``: a report on three runs that lies in one of them would
+    replace that run's own and be taken for it.
+    """
+    if output is not None:
+        return output
+    if len(runs) == 1:
+        return runs[0]
+    message = f"a report on {len(runs)} runs belongs to none of their folders; say where it goes with --output DIR"
+    raise UsageError(message)
+
+
+def write(report: Report, folder: Path) -> Path:
+    """Write the three files into ``folder`` (made if need be) and return the path of the HTML one.
+
+    Raises StoreError when that is not possible. Each file is replaced whole, so that a reader never sees half of one.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, text in ((JSON_FILE, report.json), (TEXT_FILE, report.text), (HTML_FILE, report.html)):
+            draft = folder / f".{name}.draft"
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(folder / name)
+    except OSError as error:
+        message = f"cannot write the report into {folder}: {error.strerror}; choose another folder with --output"
+        raise StoreError(message) from error
+    return folder / HTML_FILE
+
+
+def _of_pairs(judgement: Judgement) -> Section | None:
+    return pairs(judgement.matrices, judgement.splits, judgement.dataset.seats, judgement.pair_shares)
+
+
+def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
+    """The page, in the order in which one should read it; ``regimes`` are the joint fits of its curves."""
+    dataset = judgement.dataset
+    answer, tone = _answer(judgement)
+    of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
+    roofs = rooflines(judgement)
+    return Page(
+        title=_title(dataset),
+        subtitle=_subtitle(dataset.runs),
+        answer=answer,
+        tone=tone,
+        facts=_facts(judgement),
+        notices=tuple(Notice(remark.severity, remark.text) for remark in judgement.remarks),
+        sections=(
+            _verdicts(judgement.verdicts),
+            *_if_any(hierarchy(judgement)),
+            operations(judgement),
+            *_if_any(memory(judgement)),
+            *_if_any(storage(judgement)),
+            *((of_pairs,) if of_pairs else ()),
+            rank_views(dataset, judgement.cases, judgement.lateness),
+            *((beside,) if beside else ()),
+            *_if_any(theory(judgement)),
+            fits(judgement, regimes),
+            *((roofs,) if roofs else ()),
+            missing_cases(dataset),
+            trust(judgement),
+            timing(dataset),
+            environment(dataset),
+            glossary(),
+        ),
+    )
+
+
+def _if_any(section: Section | None) -> tuple[Section, ...]:
+    return () if section is None else (section,)
+
+
+def _title(dataset: Dataset) -> str:
+    machines = list(dict.fromkeys(stored.run.machine for stored in dataset.runs))
+    runs = f"{len(dataset.runs)} runs, " if len(dataset.runs) > 1 else ""
+    return f"{runs}{_world(dataset)} on {', '.join(machines)}"
+
+
+def _world(dataset: Dataset) -> str:
+    """Ranks and backends in a few words."""
+    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
+    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
+    many = "rank" if ranks == [1] else "ranks"
+    return " ".join((" and ".join(map(str, ranks)), *backends, many))
+
+
+def _subtitle(runs: Sequence[StoredRun]) -> str:
+    first = runs[0].run
+    names = first.id if len(runs) == 1 else ", ".join(stored.run.id for stored in runs)
+    return f"busbw {first.busbw} · {names} · started {clock_time(first.started)} UTC"
+
+
+def _short_of(dataset: Dataset) -> str:
+    """How many launches are whole, where a run has fewer of them than its plan."""
+    found = [progress_of(stored) for stored in dataset.runs]
+    complete, planned = sum(one.complete for one in found), sum(one.planned for one in found)
+    return f" ({complete} of the {planned} planned complete)" if complete < planned else ""
+
+
+def _answer(judgement: Judgement) -> tuple[str, Tone]:
+    """What ran, on what, and whether it is normal: the paragraph for those who read only one."""
+    dataset = judgement.dataset
+    states = Counter(row.state for row in dataset.cases)
+    hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
+    measured = [row.case.op for row in dataset.cases if row.state == "measured"]
+    ops = list(dict.fromkeys(measured or [row.case.op for row in dataset.cases]))
+    launches = sum(len(stored.launches) for stored in dataset.runs)
+    what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
+    ran = (
+        f"{what} ran over {_world(dataset)} on {hosts} host{'s' if hosts != 1 else ''}, in {launches} "
+        f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} "
+        "cases were measured."
+    )
+    sentences = [
+        ran[0].upper() + ran[1:],
+        *_best(judgement.best),
+        *([] if any(verdict.busbw is not None for verdict in judgement.verdicts) else _best_memory(judgement)),
+        *best_arithmetic(judgement),
+    ]
+    bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
+    cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
+    tone: Tone = "good"
+    if not states["measured"]:
+        tone = "bad" if states["failed"] or bad else "caution"
+        sentences.append("Nothing was measured, so nothing can be said about this machine.")
+    elif bad:
+        tone = "bad"
+        first = _clause(bad[0].text.partition(". ")[0])
+        more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
+        sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
+    if states["measured"]:
+        compared, expected = _compared(judgement.verdicts, judgement.rungs)
+        sentences.append(compared)
+        if tone != "bad":
+            sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
+            tone = "caution" if cautions or expected == "caution" else expected
+    return " ".join(sentences), tone
+
+
+def _compared(verdicts: Sequence[Verdict], rungs: Sequence[Rung]) -> tuple[str, Tone]:
+    """What holding the numbers against model and roof came to, with the count of what was slow or held against none."""
+    compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
+    slow = [verdict for verdict in compared if verdict.word in _SLOW]
+    undecided = sum(verdict.word == "undecided" for verdict in compared)
+    if not compared and any(rung.share is not None for rung in rungs):
+        return "What was measured stands beside the nominal rates of its hardware below, and is not judged.", "plain"
+    if not compared:
+        return "There was nothing to hold the numbers against, so they are shown and not judged.", "plain"
+    rest = f"; {len(verdicts) - len(compared)} more could not be compared" if len(verdicts) > len(compared) else ""
+    open_ones = f"; {undecided} undecided" if undecided else ""
+    if slow:
+        worst = max(slow, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.roof_share or 0.0)))
+        by = f" ({worst.model_ratio:.2g} times its time)" if worst.model_ratio else ""
+        return (
+            f"{len(slow)} of {len(compared)} verdicts say slower than expected, the worst of them {worst.label} "
+            f"at {format_size(worst.size_bytes)}: {worst.word}{by}{open_ones}{rest}."
+        ), "caution"
+    if undecided:
+        return (
+            f"None of {len(compared)} verdicts says slower than expected, but {undecided} undecided{rest}.",
+            "caution",
+        )
+    return f"The times and rates are what one may expect in all {len(compared)} verdicts{rest}.", "good"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"the {noun}" if number == 1 else f"the {number} {noun}s"
+
+
+def _best(best: Best | None) -> list[str]:
+    if best is None:
+        return []
+    text = f"The highest busbw is {format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
+    if best.roof is not None and best.denominator is not None:
+        share = f"{percent(best.busbw / best.roof)} % of the roof of {format_rate(best.roof)}"
+        text += f", {share} ({_clause(best.denominator).partition(',')[0]})"
+    return [f"{text}."]
+
+
+def _best_memory(judgement: Judgement) -> list[str]:
+    """Where no message was sent: what memory carries, or else storage, by the hierarchy."""
+    found = next((rung for rung in judgement.rungs if rung.kind in {"DRAM", "HBM"} and rung.measured), None)
+    if found is None:
+        files = [rung for rung in judgement.rungs if rung.kind == "storage" and rung.measured]
+        rates = ", ".join(f"{rung.name} {format_rate(rung.measured)}" for rung in files)
+        return [f"The best rates of all ranks together: {rates}."] if files else []
+    share = "" if found.share is None else f", {percent(found.share)} % of nominal"
+    return [f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})."]
+
+
+def _clause(sentence: str) -> str:
+    """A sentence as the end of another one."""
+    return sentence.strip().rstrip(".")
+
+
+def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
+    dataset = judgement.dataset
+    states = Counter(row.state for row in dataset.cases)
+    missing = ", ".join(f"{number} {state}" for state, number in states.items() if state != "measured")
+    ends = list(dict.fromkeys(stored.end.status if stored.end else "killed" for stored in dataset.runs))
+    timers = [cost for stored in dataset.runs for launch in stored.launches for cost in launch.timer_ns]
+    return (
+        ("Cases measured", f"{states['measured']} of {len(dataset.cases)}"),
+        ("Cases without a result", missing or "none"),
+        ("Launches", f"{sum(len(stored.launches) for stored in dataset.runs)}{_short_of(dataset)}"),
+        ("Run ended", ", ".join(ends)),
+        ("Time spent", ", ".join(ran_for(stored) for stored in dataset.runs)),
+        ("One clock reading", format_time(max(timers)) if timers else MISSING),
+    )
+
+
+def _verdicts(verdicts: Sequence[Verdict]) -> Section:
+    """Measured against roof and model. 100 % of what is said below the table, by letters."""
+    if not verdicts:
+        return Section("verdict", "Verdict", (Paragraph(_NO_VERDICT),))
+    roofs: dict[tuple[str, str], list[str]] = {}
+    for verdict in verdicts:
+        if (roof := _roof(verdict)) is not None:
+            roofs.setdefault(roof, []).append(verdict.op)
+    letters = {roof: letter(number) for number, roof in enumerate(roofs)}
+    rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
+    columns = (
+        Column("Curve", numeric=False),
+        Column("Sizes", numeric=False),
+        Column("Judged at"),
+        Column("Time of a call"),
+        Column("low"),
+        Column("high"),
+        Column("Model's time"),
+        Column("Time / model"),
+        Column("busbw"),
+        Column("Share of the roof"),
+        Column("Verdict", numeric=False),
+    )
+    note = (
+        f"{ends_in_words(verdict.interval for verdict in verdicts)} Time / model is the measured time over the "
+        "predicted one: above 1 is slower than the model. Ratio, busbw and share are as unsure as the time that they "
+        "are made of."
+    )
+    blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
+    if roofs:
+        rows = tuple(
+            words((letters[roof], roof[0], ", ".join(dict.fromkeys(ops)), roof[1])) for roof, ops in roofs.items()
+        )
+        blocks.append(Table("What 100 % is", _ROOF_COLUMNS, rows, note=_ROOF_NOTE))
+    reasons = tuple(
+        words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
+    )
+    if reasons:
+        blocks.append(Table("Why, verdict by verdict", _REASON_COLUMNS, reasons, row_headers=2, folded=True))
+    blocks.insert(0, Paragraph(_HOW))
+    if any(verdict.indicative for verdict in verdicts):
+        few = "Indicative only: with fewer than 4 launches, another start of the same program may say something else."
+        blocks.insert(0, Paragraph(few))
+    return Section("verdict", "Verdict", tuple(blocks))
+
+
+def _roof(verdict: Verdict) -> tuple[str, str] | None:
+    """What 100 % is: the rate and the sentence, alike for all operations that have it in common."""
+    if not verdict.roof_share or not verdict.busbw:
+        return None
+    what = verdict.denominator.replace(f"{verdict.op} on ranks", "the operation on ranks")
+    return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
+
+
+def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:
+    share, roof = MISSING, _roof(verdict)
+    if roof is not None:
+        share = f"{percent(verdict.roof_share or 0.0)} % of {letters[roof]}"
+    return (
+        Cell(verdict.label),
+        Cell(verdict.band),
+        Cell(format_size(verdict.size_bytes) if verdict.size_bytes else MISSING),
+        Cell(format_time(verdict.time_ns)),
+        *(
+            Cell(MISSING if end is None else format_time(end))
+            for end in (verdict.interval.low_ns, verdict.interval.high_ns)
+        ),
+        Cell(format_time(verdict.time_ns / verdict.model_ratio) if verdict.model_ratio else MISSING),
+        Cell(three_digits(verdict.model_ratio) if verdict.model_ratio else MISSING),
+        Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),
+        Cell(share, tone="plain" if roof is not None else "quiet"),
+        Cell(verdict.word, tone=_WORD_TONES.get(verdict.word, "plain")),
+    )

@@ -1,0 +1,245 @@
+"""Draws the figures of the report from plain arrays: a quantity over the size, log–log, with bars, fits and roofs.
+
+Nothing from outside (no host, no plan, no error text) is drawn: the words of a figure are its axes' units. Names of
+series stand in the legend, which is part of the page and is escaped there.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
+
+Quantity = Literal["time", "rate"]
+LineKind = Literal["fit", "model", "roof", "bound", "other"]
+
+SLOTS: Final = len(SERIES)
+"""So many series can be told apart in one figure; more of them make a second figure."""
+
+WIDTH, HEIGHT, POINTS_PER_INCH = 460, 300, 72
+INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
+LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
+    "fit": ("-", 1.1),
+    "model": ((0, (1.2, 1.8)), 1.5),
+    "roof": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
+    "bound": ((0, (6, 2)), 1.2),
+    "other": ("-", 0.5),
+}
+_MOST_TICKS = 8
+_FAR = 8.0
+"""A line may leave the measured range by this factor; beyond it, it is cut off, so that the points keep the room."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One measured size: the headline ``value`` (ns or B/s) between ``low`` and ``high`` (None: no bar)."""
+
+    size_bytes: int
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points that belong together, in the colour and marker of ``slot``."""
+
+    slot: int
+    points: tuple[Point, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A curve that was not measured: (size in bytes, ns or B/s). ``slot`` None draws it in ink. A roof has a ``note``
+    that is written on it.
+    """
+
+    kind: LineKind
+    vertices: tuple[tuple[float, float], ...]
+    slot: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One log–log picture: what is on it, and the words for those who do not see it."""
+
+    quantity: Quantity
+    heading: str
+    series: tuple[Series, ...]
+    lines: tuple[Line, ...]
+    breaks: tuple[float, ...] = ()
+
+
+def drawable(series: Iterable[Series]) -> bool:
+    """Whether there is anything to see: at least three sizes above 0. Two are said faster in a table."""
+    return len({point.size_bytes for one in series for point in one.points if point.size_bytes > 0}) > 2
+
+
+def draw(panel: Panel, identity: str, title: str, description: str) -> str:
+    """The panel as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
+    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
+        figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
+        figure.patch.set_visible(False)
+        axes = figure.add_axes((0.148, 0.085, 0.838, 0.82))
+        _dress(axes, panel)
+        for line in panel.lines:
+            _draw_line(axes, line)
+        for position, size in enumerate(panel.breaks):
+            axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
+        for one in panel.series:
+            _draw_series(axes, one)
+        return inline(figure, identity, title, description)
+
+
+def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
+    """A legend's sample of a series or a line, as a small SVG that readers of the text may skip."""
+    colour = "var(--ink)" if slot is None else f"var(--series-{slot % SLOTS})"
+    if kind == "points":
+        paint = f'fill="none" stroke="{colour}" stroke-width="1.6"' if slot else f'fill="{colour}"'
+        shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(paint=paint)
+    else:
+        shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" {_STROKES[kind]}/>'
+    return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{shape}</svg>'
+
+
+_STROKES: Final[dict[LineKind, str]] = {
+    "fit": 'stroke-width="1.6"',
+    "model": 'stroke-width="1.6" stroke-dasharray="2 3"',
+    "roof": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
+    "bound": 'stroke-width="1.4" stroke-dasharray="7 3"',
+    "other": 'stroke-width="0.6"',
+}
+_SHAPES: Final = {
+    "o": '<circle cx="14" cy="7" r="4.2" {paint}/>',
+    "s": '<path d="M10 3h8v8h-8z" {paint}/>',
+    "^": '<path d="M14 2l5 9h-10z" {paint}/>',
+    "D": '<path d="M14 1.5l5.5 5.5-5.5 5.5-5.5-5.5z" {paint}/>',
+    "v": '<path d="M14 12l5-9h-10z" {paint}/>',
+    "P": '<path d="M12 2h4v3h3v4h-3v3h-4v-3h-3v-4h3z" {paint}/>',
+}
+
+
+def _dress(axes: Axes, panel: Panel) -> None:
+    """Scales, limits, ticks and the heading; the frame is only a floor and a wall."""
+    sizes = [point.size_bytes for one in panel.series for point in one.points]
+    values = [
+        value for one in panel.series for point in one.points for value in (point.low, point.value, point.high) if value
+    ]
+    bottom, top = min(values), max(values)
+    for line in panel.lines:
+        reach = [y for _, y in line.vertices if y > 0]
+        if line.kind == "roof":
+            bottom, top = min(bottom, *reach), max(top, *reach)
+        else:
+            inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
+            bottom, top = min([bottom, *inside]), max([top, *inside])
+    bottom, top = widen(bottom, top, 1.25, 6.0)
+    left, right = widen(min(sizes), max(sizes), 1.6, 4.0)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    vertical = decade_ticks(bottom, top)
+    horizontal = binary_ticks(left, right)
+    name: Callable[[float], str] = format_time if panel.quantity == "time" else format_rate
+    for axis, ticks, labels in (
+        (axes.yaxis, vertical, [name(value) for value in vertical]),
+        (axes.xaxis, horizontal, [format_size(round(value)) for value in horizontal]),
+    ):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_ticklabels(labels)
+    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
+    axes.grid(visible=True, axis="y", color=HAIRLINE, linewidth=0.8)
+    axes.grid(visible=True, axis="x", color=HAIRLINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(MUTED)
+    axes.set_title(panel.heading, loc="left", x=-0.172, fontsize=12, fontweight="bold", color=INK, pad=10)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    colour, marker = SERIES[series.slot % SLOTS], MARKERS[series.slot % SLOTS]
+    points = [point for point in series.points if point.size_bytes > 0 and point.value > 0]
+    barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
+    if barred:
+        sizes, lows, highs = zip(*barred, strict=True)
+        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
+    axes.plot(
+        [point.size_bytes for point in points],
+        [point.value for point in points],
+        linestyle="none",
+        marker=marker,
+        markersize=5.6,
+        # Only the first is filled: where curves coincide, each is still seen through those upon it.
+        markerfacecolor=colour if series.slot % SLOTS == 0 else "none",
+        markeredgecolor=PAGE if series.slot % SLOTS == 0 else colour,
+        markeredgewidth=0.8 if series.slot % SLOTS == 0 else 1.3,
+        zorder=4,
+    )
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    style, width = LINE_STYLES[line.kind]
+    colour = INK if line.slot is None else SERIES[line.slot % SLOTS]
+    vertices = [(x, y) for x, y in line.vertices if x > 0 and y > 0]
+    axes.plot(
+        [x for x, _ in vertices],
+        [y for _, y in vertices],
+        color=colour,
+        linewidth=width,
+        linestyle=style,
+        zorder=2,
+        marker="",
+    )
+    if line.note and vertices:
+        axes.annotate(
+            line.note,
+            vertices[0],
+            xytext=(2, -11),
+            textcoords="offset points",
+            color=INK,
+            fontsize=10,
+            parse_math=False,
+            zorder=5,
+        )
+
+
+def widen(low: float, high: float, margin: float, least: float) -> tuple[float, float]:
+    """Limits with a margin, spanning at least the factor ``least``: noise must not fill the picture."""
+    low, high = low / margin, high * margin
+    if high / low < least:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
+    return low, high
+
+
+def decade_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the limits: 1-2-5 or 1-3 steps where decades alone would be few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    candidates = [
+        [tick for decade in decades for digit in digits if low <= (tick := digit * 10.0**decade) <= high]
+        for digits in ((1, 2, 5), (1, 3), (1,))
+    ]
+    fitting = (ticks for ticks in candidates if len(ticks) <= _MOST_TICKS)
+    decades_only = candidates[-1]
+    return next(fitting, decades_only[:: 1 + len(decades_only) // _MOST_TICKS])
+
+
+def binary_ticks(low: float, high: float) -> list[float]:
+    """Powers of two between the limits, so few that their names do not touch."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    stride = next(step for step in (1, 2, 3, 4, 5, 10, 20) if (last - first) // step <= 6)
+    start = next(exponent for exponent in range(first, last + 1) if exponent % stride == 0)
+    return [2.0**exponent for exponent in range(start, last + 1, stride)]

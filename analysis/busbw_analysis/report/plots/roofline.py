@@ -1,0 +1,176 @@
+"""Draws a roofline: FLOP/s over FLOP/byte, both logarithmic, with measured roofs solid and nominal ones broken."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from busbw.units import format_flop, format_rate
+from busbw_analysis.report.plots.curves import (
+    HAIRLINE,
+    HEIGHT,
+    INK,
+    LINE_STYLES,
+    MUTED,
+    PAGE,
+    POINTS_PER_INCH,
+    SLOTS,
+    WIDTH,
+    decade_ticks,
+    widen,
+)
+from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
+
+_LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["roof"]}
+
+
+@dataclass(frozen=True, slots=True)
+class Slope:
+    """A memory of so many bytes/s. ``inner``: a cache, drawn thin and only as far as the arithmetic above it."""
+
+    bytes_per_second: float
+    measured: bool
+    inner: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """Arithmetic of so many FLOP/s."""
+
+    flop_per_second: float
+    measured: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """A kernel, in the colour and marker of ``slot``."""
+
+    slot: int
+    intensity: float
+    flop_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One roofline."""
+
+    heading: str
+    slopes: tuple[Slope, ...]
+    ceilings: tuple[Ceiling, ...]
+    dots: tuple[Dot, ...]
+
+
+def draw(picture: Picture, identity: str, title: str, description: str) -> str:
+    """The picture as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
+    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
+        figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
+        figure.patch.set_visible(False)
+        axes = figure.add_axes((0.19, 0.14, 0.79, 0.765))
+        left, right = _dress(axes, picture)
+        for slope in picture.slopes:
+            _draw_slope(axes, slope, picture.ceilings, left, right)
+        for ceiling in picture.ceilings:
+            _draw_ceiling(axes, ceiling, picture.slopes, left, right)
+        for dot in picture.dots:
+            axes.plot(
+                [dot.intensity],
+                [dot.flop_per_second],
+                linestyle="none",
+                marker=MARKERS[dot.slot % SLOTS],
+                markersize=5.6,
+                markerfacecolor=SERIES[0] if dot.slot % SLOTS == 0 else "none",
+                markeredgecolor=PAGE if dot.slot % SLOTS == 0 else SERIES[dot.slot % SLOTS],
+                markeredgewidth=0.8 if dot.slot % SLOTS == 0 else 1.3,
+                zorder=4,
+            )
+        return inline(figure, identity, title, description)
+
+
+def _dress(axes: Axes, picture: Picture) -> tuple[float, float]:
+    """Scales, limits and ticks; the ends of the horizontal axis."""
+    at = [dot.intensity for dot in picture.dots]
+    at += [
+        ceiling.flop_per_second / slope.bytes_per_second
+        for ceiling in picture.ceilings
+        for slope in picture.slopes
+        if ceiling.measured == slope.measured
+    ]
+    left, right = widen(min(at), max(at), 2.0, 100.0)
+    heights = [dot.flop_per_second for dot in picture.dots]
+    heights += [ceiling.flop_per_second for ceiling in picture.ceilings]
+    heights += [slope.bytes_per_second * left for slope in picture.slopes if not slope.inner]
+    bottom, top = widen(min(heights), max(heights), 1.6, 10.0)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_xlim(left, right)
+    axes.set_ylim(bottom, top)
+    vertical, horizontal = decade_ticks(bottom, top), decade_ticks(left, right)
+    for axis, ticks, labels in (
+        (axes.yaxis, vertical, [format_flop(value) for value in vertical]),
+        (axes.xaxis, horizontal, [f"{value:g}" for value in horizontal]),
+    ):
+        axis.set_major_locator(FixedLocator(ticks))
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_ticklabels(labels)
+    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
+    axes.grid(visible=True, color=HAIRLINE, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(MUTED)
+    axes.set_xlabel("FLOP for every byte that must move", color=MUTED, fontsize=10)
+    axes.set_title(picture.heading, loc="left", x=-0.24, fontsize=12, fontweight="bold", color=INK, pad=10)
+    return left, right
+
+
+def _draw_slope(axes: Axes, slope: Slope, ceilings: Sequence[Ceiling], left: float, right: float) -> None:
+    above = [ceiling.flop_per_second for ceiling in ceilings if ceiling.measured == slope.measured]
+    end = min(right, max(above) / slope.bytes_per_second) if above else right
+    style, width = _LINE_OF[slope.measured]
+    if end <= left:
+        return
+    axes.plot(
+        [left, end],
+        [slope.bytes_per_second * left, slope.bytes_per_second * end],
+        color=MUTED if slope.inner else INK,
+        linewidth=0.8 if slope.inner else width,
+        linestyle=style,
+        zorder=2,
+    )
+    if slope.measured and not slope.inner:
+        # In the middle of the line, below it, where no kernel can be: they are above only when caches help.
+        middle = (left * end) ** 0.5
+        _note(axes, format_rate(slope.bytes_per_second), middle, slope.bytes_per_second * middle, (6, -12), "left")
+
+
+def _draw_ceiling(axes: Axes, ceiling: Ceiling, slopes: Sequence[Slope], left: float, right: float) -> None:
+    alike = [slope.bytes_per_second for slope in slopes if slope.measured == ceiling.measured]
+    start = max(left, ceiling.flop_per_second / max(alike)) if alike else left
+    style, width = _LINE_OF[ceiling.measured]
+    axes.plot([start, right], [ceiling.flop_per_second] * 2, color=INK, linewidth=width, linestyle=style, zorder=2)
+    words = f"{format_flop(ceiling.flop_per_second)}{'' if ceiling.measured else ' nominal'}"
+    if ceiling.measured and start > left:
+        # Left of all ridges, where no kernel can be and the nominal one, which may be close above, is not yet.
+        _note(axes, words, start, ceiling.flop_per_second, (-6, -4), "right")
+    else:
+        _note(axes, words, right, ceiling.flop_per_second, (-2, 4), "right")
+
+
+def _note(axes: Axes, text: str, x: float, y: float, offset: tuple[int, int], side: str) -> None:
+    axes.annotate(
+        text,
+        (x, y),
+        xytext=offset,
+        textcoords="offset points",
+        color=INK,
+        fontsize=10,
+        ha=side,
+        parse_math=False,
+        zorder=5,
+    )

@@ -1,0 +1,187 @@
+"""Draws one call over numbers of ranks, as a file: what every algorithm would take, what was measured, and where all of
+it is extrapolated.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.ops.factors import bus_factor
+from busbw.units import about_size, format_rate, format_time
+from busbw_analysis.predict.laws import Value
+from busbw_analysis.predict.prediction import Line, Scaling, scaling
+from busbw_analysis.predict.query import Question
+from busbw_analysis.predict.selection import Evidence
+from busbw_analysis.report.plots.curves import decade_ticks, widen
+from busbw_analysis.report.plots.svg import SERIES
+
+FORMATS: Final = (".svg", ".png")
+_INK, _MUTED, _HAIRLINE, _SHADE = "#1a1a1a", "#5a5a5a", "#d9d9d9", "#f1efe6"
+_STYLES: Final = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_WIDTH, _HEIGHT, _DPI = 7.6, 4.0, 150
+_MOST_LINES = len(SERIES)
+_MOST_AT_ONCE: Final = 8
+"""A formula takes all messages of a round to cost one α. What it leaves out is their number times o of LogP, which for
+so many may be as much as α; with n − 1 of them on thousands of ranks it would be nearly all of the time.
+"""
+
+Scale = Callable[[int, float], float | None]
+"""Ranks and seconds → what is drawn."""
+
+
+def write(evidence: Evidence, asked: Question, path: Path) -> None:
+    """Draw ``asked`` over ranks into ``path``. Raises UsageError for a format that is none of ``FORMATS``,
+    AnalysisError for a file that cannot be written or when there is nothing to draw.
+    """
+    if path.suffix.lower() not in FORMATS:
+        message = f"--plot {path}: want a name that ends in {' or '.join(FORMATS)}"
+        raise UsageError(message)
+    figure = draw(scaling(evidence, asked), f"{asked.op} over {evidence.backend}")
+    try:
+        with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "scaling"}):
+            # The same data give the same file: no date is written into it.
+            figure.savefig(path, dpi=_DPI, metadata={"Date": None} if path.suffix.lower() == ".svg" else None)
+    except OSError as error:
+        message = f"cannot write {path}: {error.strerror}"
+        raise AnalysisError(message) from error
+
+
+def draw(shown: Scaling, what: str) -> Figure:
+    """Time over ranks, and busbw below it where the op has one."""
+    panels: list[tuple[str, Scale, Callable[[float], str]]] = [
+        ("Time of one call", lambda _ranks, seconds: seconds * 1e9, format_time)
+    ]
+    if shown.size_bytes and bus_factor(shown.question.op, 2) is not None:
+        panels.append(("busbw", lambda ranks, seconds: _busbw(shown, ranks, seconds), format_rate))
+    with mpl.rc_context({"font.size": 10, "axes.linewidth": 0.8, "path.simplify": False}):
+        figure = Figure(figsize=(_WIDTH, _HEIGHT * len(panels)), layout="constrained")
+        size = f", {about_size(shown.size_bytes)}" if shown.size_bytes else ""
+        hosts = (
+            "on one host" if shown.question.hosts == 1 else f"as {shown.question.ranks} on {shown.question.hosts} hosts"
+        )
+        figure.suptitle(f"{what}{size}, ranks {hosts}", parse_math=False, color=_INK)
+        for place, (heading, scale, name) in enumerate(panels):
+            axes = figure.add_subplot(len(panels), 1, place + 1)
+            _panel(axes, shown, scale, name)
+            axes.set_title(heading, loc="left", color=_INK, fontsize=10, fontweight="bold")
+        figure.axes[-1].set_xlabel("ranks", color=_MUTED)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, fontsize=8, frameon=False)
+        return figure
+
+
+def _busbw(shown: Scaling, ranks: int, seconds: float) -> float | None:
+    factor = bus_factor(shown.question.op, ranks)
+    return None if factor is None else factor * shown.size_bytes / seconds
+
+
+def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str]) -> None:
+    drawn: list[float] = []
+    kept = [line for line in shown.lines if line.chosen or not _all_at_once(line)]
+    for slot, line in enumerate(kept[:_MOST_LINES]):
+        found = [(ranks, scale(ranks, time.value)) for ranks, time in line.points]
+        points = [(ranks, value) for ranks, value in found if value is not None]
+        drawn += [value for _, value in points]
+        said = ", the model that answers" if line.chosen else ", cannot be told from it" if line.tied else ""
+        said += f", {_AS_IF_FREE}" if _all_at_once(line) else ""
+        axes.plot(
+            *zip(*points, strict=True),
+            color=SERIES[slot],
+            linestyle=_STYLES[slot],
+            linewidth=2.0 if line.chosen else 1.1,
+            label=f"{line.algorithm}{said}",
+            zorder=3,
+        )
+        if line.chosen:
+            _band(axes, line.points, scale, SERIES[slot])
+    untrue = [line.algorithm for line in shown.lines if line not in kept]
+    if untrue:
+        axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(untrue)}\n({_AS_IF_FREE})")
+    left = len(kept) - _MOST_LINES
+    if left > 0:
+        axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.question.ranks} ranks")
+    drawn += _measured(axes, shown, scale)
+    counts = [ranks for ranks, _ in (*shown.measured, *shown.fitted)]
+    last = max(counts, default=2)
+    right = max(1 << 16, shown.question.ranks)
+    axes.axvspan(last, right * 1.25, color=_SHADE, linewidth=0, zorder=0, label=f"extrapolated beyond {last} ranks")
+    axes.axvline(shown.question.ranks, color=_MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xlim(1.7, right * 1.25)
+    bottom, top = widen(min(drawn), max(drawn), 1.4, 6.0)
+    axes.set_ylim(bottom, top)
+    ticks = [2.0**power for power in range(1, right.bit_length(), 2)]
+    for axis, places, labels in (
+        (axes.xaxis, ticks, [f"{tick:,.0f}" for tick in ticks]),
+        (axes.yaxis, decade_ticks(bottom, top), [name(tick) for tick in decade_ticks(bottom, top)]),
+    ):
+        axis.set_major_locator(FixedLocator(places))
+        axis.set_minor_locator(NullLocator())
+        axis.set_minor_formatter(NullFormatter())
+        axis.set_ticklabels(labels)
+    axes.tick_params(axis="both", length=0, pad=5, labelcolor=_MUTED)
+    axes.grid(visible=True, color=_HAIRLINE, linewidth=0.7)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(_MUTED)
+
+
+_AS_IF_FREE: Final = "as if messages sent at once cost one α together"
+
+
+def _all_at_once(line: Line) -> bool:
+    """Whether a rank sends so many messages in a round somewhere along ``line`` that its formula is not true."""
+    return line.at_once > _MOST_AT_ONCE
+
+
+def _band(axes: Axes, points: tuple[tuple[int, Value], ...], scale: Scale, colour: str) -> None:
+    ends = [
+        (ranks, low, high)
+        for ranks, time in points
+        if time.low is not None
+        and time.high is not None
+        and (low := scale(ranks, time.low)) is not None
+        and (high := scale(ranks, time.high)) is not None
+    ]
+    if ends:
+        ranks, lows, highs = zip(*ends, strict=True)
+        axes.fill_between(ranks, lows, highs, color=colour, alpha=0.2, linewidth=0, zorder=2, label="its 95 % interval")
+
+
+def _measured(axes: Axes, shown: Scaling, scale: Scale) -> list[float]:
+    """Measured points with their range, and what curves without this size say of it, hollow; what was drawn."""
+    drawn: list[float] = []
+    for ranks, point in shown.measured:
+        ends = point.interval.low_ns, point.interval.high_ns
+        if ends[0] is not None and ends[1] is not None:
+            low, high = scale(ranks, ends[0] / 1e9), scale(ranks, ends[1] / 1e9)
+            if low is not None and high is not None:
+                axes.vlines(ranks, low, high, color=_INK, linewidth=1.3, zorder=4)
+                drawn += [low, high]
+    for face, label, points in (
+        (_INK, "measured", [(ranks, point.time_ns / 1e9) for ranks, point in shown.measured]),
+        ("white", "by the fit of the measured curve", [(ranks, time.value) for ranks, time in shown.fitted]),
+    ):
+        found = [(ranks, scale(ranks, seconds)) for ranks, seconds in points]
+        placed = [(ranks, value) for ranks, value in found if value is not None]
+        if placed:
+            axes.plot(
+                *zip(*placed, strict=True),
+                linestyle="none",
+                marker="o",
+                markersize=6,
+                markerfacecolor=face,
+                markeredgecolor=_INK,
+                label=label,
+                zorder=5,
+            )
+            drawn += [value for _, value in placed]
+    return drawn

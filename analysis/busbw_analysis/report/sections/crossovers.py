@@ -1,0 +1,189 @@
+"""The part of a report about algorithms of one op beside each other: how far each is from the fastest, where they
+cross, and whether formulas said so.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final
+
+import numpy as np
+
+from busbw.units import about_size, format_size
+from busbw_analysis.data.series import Point
+from busbw_analysis.diagnosis.algorithms import Race
+from busbw_analysis.report.document import (
+    Block,
+    Cell,
+    Column,
+    Figure,
+    LegendEntry,
+    Table,
+    sentence,
+    three_digits,
+    words,
+)
+from busbw_analysis.report.plots import curves, models
+from busbw_analysis.report.plots.models import Mark, Relative
+from busbw_analysis.report.tables.crossovers import (
+    agreement_words,
+    formula_words,
+    gain_words,
+    intervals_words,
+    measured_words,
+    origin_words,
+    origins,
+    shown,
+)
+
+_HOW: Final = (
+    "One is faster where their intervals do not overlap; in brackets is the range in which they cross (intervals: "
+    "{kinds}). S* is where their formulas cross. Not seen: S* is among these sizes, and on one side of it the other "
+    "one is faster. The other one: not the one that is faster by the formulas. Not told: no size says so."
+)
+_LEAST_SIZES: Final = 3
+_STEPS: Final = 12
+"""Of a line from one size to the next."""
+
+
+def beside_each_other(race: Race, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
+    """A picture and the numbers of how far every algorithm is from the fastest, and every two of them in a table."""
+    sizes = race.by_size
+    figure = (_figure(race, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
+    return (*figure, _table(race))
+
+
+def _table(race: Race) -> Table:
+    pairs = shown(race)
+    ends = [format_size(size) for size in (min(p.sizes_bytes[0] for p in pairs), max(p.sizes_bytes[-1] for p in pairs))]
+    columns = (
+        Column("Algorithms", numeric=False),
+        Column("Faster, as measured", numeric=False),
+        Column("S*", numeric=False),
+        Column("Measured / S*", numeric=False),
+        Column(f"At {ends[0]}", numeric=False),
+        Column(f"At {ends[1]}", numeric=False),
+    )
+    rows = tuple(
+        words(
+            (
+                " and ".join(pair.names),
+                measured_words(pair),
+                formula_words(pair),
+                agreement_words(pair),
+                gain_words(pair.smallest),
+                gain_words(pair.largest),
+            )
+        )
+        for pair in pairs
+    )
+    left = len(race.pairs) - len(pairs)
+    notes = [
+        _HOW.format(kinds=intervals_words(race)),
+        *(sentence(text) for text in origins((" and ".join(pair.names), origin_words(pair)) for pair in pairs)),
+        *([f"{left} more pairs are in report.json."] if left else []),
+    ]
+    return Table(f"{race.key.label}: every two algorithms", columns, rows, note=" ".join(notes))
+
+
+def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
+    names = _drawn(race, sizes)
+    lines = _lines(sizes)
+    least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
+    drawn = [
+        Relative(
+            slot,
+            tuple(
+                curves.Point(
+                    size,
+                    points[name].time_ns / least[size],
+                    *(
+                        None if end is None else end / least[size]
+                        for end in (points[name].interval.low_ns, points[name].interval.high_ns)
+                    ),
+                )
+                for size, points in sizes.items()
+            ),
+            lines[name],
+        )
+        for slot, name in enumerate(names)
+    ]
+    marks = [Mark(one.at_bytes, one.low_bytes, one.high_bytes, expected) for one, expected in race.turns]
+    caption = _caption(race)
+    label = race.key.label
+    picture = models.draw_relative(drawn, marks, f"{anchor}-race", f"{label}: time over that of the fastest", caption)
+    return Figure(caption, (picture,), tuple(_legend(names, marks)), _numbers(race, names, sizes, least))
+
+
+def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple[float, float], ...]]:
+    """Times over that of the fastest, between the sizes as well, where crossings are found by straight lines."""
+    measured = np.asarray(list(sizes), dtype=np.float64)
+    steps = [np.geomspace(*two, _STEPS, endpoint=False) for two in pairwise(measured)]
+    between = np.concatenate([*steps, measured[-1:]])
+    names = list(next(iter(sizes.values())))
+    times = [np.interp(between, measured, [points[name].time_ns for points in sizes.values()]) for name in names]
+    least = np.min(times, axis=0)
+    return {
+        name: tuple(zip(between.tolist(), (one / least).tolist(), strict=True))
+        for name, one in zip(names, times, strict=True)
+    }
+
+
+def _drawn(race: Race, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
+    """As many as can be told apart: in their order where there are no more, else those nearest to the fastest."""
+    if len(race.curves) <= curves.SLOTS:
+        return list(race.curves)
+
+    def distance(name: str) -> float:
+        return sum(math.log(points[name].time_ns) for points in sizes.values())
+
+    chosen = list(dict.fromkeys([*race.leaders, *sorted(race.curves, key=distance)]))[: curves.SLOTS]
+    return [name for name in race.curves if name in chosen]
+
+
+def _caption(race: Race) -> str:
+    """Who is the fastest, and where that changes for sure."""
+    turns = sorted(race.turns, key=lambda turn: turn[0].at_bytes)
+    if len(race.leaders) == 1:
+        return f"By its medians {race.leaders[0]} is the fastest at every size."
+    if not turns:
+        return (
+            f"By their medians {', '.join(race.leaders)} are the fastest in turn, but none of their crossings is sure."
+        )
+    told = [
+        f"{one.below} gives way to {one.above} at {about_size(one.at_bytes)}"
+        + ("" if expected is None else f", where S* is {about_size(expected)}")
+        for one, expected in turns
+    ]
+    return f"{sentence('; '.join(told))}"
+
+
+def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry]:
+    yield from (LegendEntry(curves.swatch(slot, "points"), name) for slot, name in enumerate(names))
+    if marks:
+        ranged = any(mark.low_bytes is not None for mark in marks)
+        yield LegendEntry(curves.swatch(None, "bound"), f"measured crossing{', with its range' if ranged else ''}")
+    if any(mark.expected_bytes is not None for mark in marks):
+        yield LegendEntry(curves.swatch(None, "model"), "S* of their formulas")
+
+
+def _numbers(
+    race: Race, names: Sequence[str], sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]
+) -> Table:
+    columns = (
+        Column("Size S"),
+        Column("Fastest", "µs"),
+        *(Column(name, group="Times as long as the fastest") for name in names),
+    )
+    rows = tuple(
+        (
+            Cell(format_size(size)),
+            Cell(three_digits(least[size] / 1e3)),
+            *(Cell(three_digits(points[name].time_ns / least[size])) for name in names),
+        )
+        for size, points in sizes.items()
+    )
+    left = [name for name in race.curves if name not in names]
+    note = "As unsure as the times, whose ends stand with each curve."
+    note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
+    return Table(f"{race.key.label}: times as long as the fastest", columns, rows, folded=True, note=note)

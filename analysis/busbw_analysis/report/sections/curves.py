@@ -1,0 +1,411 @@
+"""The part of a report about operations: time and rate over size with fit, model and roof, and their numbers."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from itertools import groupby
+from typing import Final
+
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.series import Point, SeriesKey
+from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.fitting.curve import Fit, Segment
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.select import Prediction
+from busbw_analysis.models.textbook import BY_HAND
+from busbw_analysis.peaks.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
+from busbw_analysis.report.document import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    LegendEntry,
+    Paragraph,
+    Section,
+    Table,
+    percent,
+    three_digits,
+    words,
+)
+from busbw_analysis.report.plots import curves as plots
+from busbw_analysis.report.plots.curves import Line, Panel
+
+_STEPS_OF_A_SEGMENT = 24
+_TOLD = 2
+"""So many curves of a figure are told in its caption."""
+_LIMITED = (
+    "R limits all of them, also where the textbook's formula leaves it out: no time is less than that of all bytes of "
+    "all ranks at R, which is why algorithms that move as many bytes take alike at a large size."
+)
+_NO_WIRE = "One rank: there is no wire, so there is no busbw; algbw is shown."
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate:
+    """Which rate a curve is drawn in: its name and what turns algbw into it."""
+
+    name: str
+    factor: float
+
+    def of(self, point: Point) -> float | None:
+        """The rate of ``point`` in B/s."""
+        return None if point.algbw is None else point.algbw * self.factor
+
+    def at(self, size_bytes: float, time_ns: float) -> float:
+        """The rate in B/s of ``size_bytes`` in ``time_ns``."""
+        return self.factor * size_bytes / time_ns * 1e9
+
+
+def operations(judgement: Judgement) -> Section:
+    """One part per operation, in the order of the plan."""
+    by_op: dict[str, list[Curve]] = {}
+    elsewhere = TRAFFIC.keys() | STORAGE  # these have sections of their own
+    for curve in judgement.curves:
+        if curve.series.key.op not in elsewhere:
+            by_op.setdefault(curve.series.key.op, []).append(curve)
+    cases = {case.index: case for case in judgement.cases}
+    parts = tuple(
+        _operation(f"op-{number}", op, curves, cases) for number, (op, curves) in enumerate(by_op.items(), start=1)
+    )
+    if not parts:
+        text = (
+            "Pairs of ranks alone were measured: they are below."
+            if judgement.matrices
+            else "No message was sent: what was measured is below."
+            if judgement.memory or judgement.files
+            else "No operation gave a result that can be shown."
+        )
+        return Section("operations", "Operations", (Paragraph(text),))
+    how = (
+        "Each point is the median over launches of the slowest rank's time, on logarithmic axes. Bars are what the "
+        "table below each figure says. A vertical dotted line marks a size at which the fit changes."
+    )
+    return Section("operations", "Operations", (Paragraph(how),), parts)
+
+
+def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
+    """The name of a curve; with ``varying``, only the fields in which it differs from its neighbours."""
+    texts = {
+        "backend": key.backend,
+        "device": key.device,
+        "dtype": key.dtype or "no data type",
+        "redop": key.redop or "no reduction",
+        "ranks": f"ranks {rank_list(key.ranks)}",
+        "group": "all ranks" if key.group == "all" else f"groups {key.group}",
+        "hosts": f"{key.hosts} host{'s' if key.hosts > 1 else ''}",
+        "mode": key.mode,
+        "sync": f"sync {key.sync}",
+        "cache": key.cache,
+        "held": "held" if key.held else "not held",
+        "in_place": "in place" if key.in_place else "out of place",
+        "root": "no root" if key.root is None else f"root {key.root}",
+        "variant": key.variant or "plain",
+    }
+    if varying is None:
+        return key.label
+    return " · ".join(text for name, text in texts.items() if name in varying) or key.label
+
+
+def varying_fields(keys: Iterable[SeriesKey]) -> frozenset[str]:
+    """The fields in which ``keys`` are not all alike."""
+    known = list(keys)
+    return frozenset(
+        field.name for field in fields(SeriesKey) if len({getattr(key, field.name) for key in known}) > 1
+    ) - {"op"}
+
+
+def _operation(anchor: str, op: str, curves: Sequence[Curve], cases: dict[int, CaseSummary]) -> Section:
+    """The figures of one operation: one for each way of splitting the ranks, more where there are many curves."""
+    splits: dict[str, list[Curve]] = {}
+    for curve in curves:
+        splits.setdefault(curve.series.key.group, []).append(curve)
+    blocks: list[Block] = []
+    for split, members in splits.items():
+        varying = varying_fields(curve.series.key for curve in members)
+        where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, all at once. "
+        for start in range(0, len(members), plots.SLOTS):
+            chunk = members[start : start + plots.SLOTS]
+            labels = [curve_label(curve.series.key, varying) for curve in chunk]
+            blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, cases))
+    blocks += _models(curves, varying_fields(curve.series.key for curve in curves))
+    return Section(anchor, op, tuple(blocks))
+
+
+def _figure(
+    identity: str, op: str, where: str, curves: Sequence[Curve], labels: Sequence[str], cases: dict[int, CaseSummary]
+) -> Figure:
+    told = zip(curves[:_TOLD], labels, strict=False)
+    finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in told)
+    if len(curves) > _TOLD:
+        finding += f" {len(curves) - _TOLD} more in the figure and its table."
+    wired = any(curve.series.bus_factor is not None for curve in curves)
+    roofs = dict.fromkeys(curve.roof.denominator for curve in curves if isinstance(curve.roof, Roof))
+    description = " ".join((finding, *(f"The roof is {denominator}." for denominator in roofs)))
+    pictures: list[str] = []
+    for panel, what in ((_time_panel(curves), "time of one call"), (_rate_panel(curves, wired=wired), "rate")):
+        if plots.drawable(panel.series):
+            title = f"{op}: {what} over size"
+            pictures.append(plots.draw(panel, f"{identity}-{panel.quantity}", title, description))
+    # Nothing is hidden behind a picture that is not there.
+    table = _numbers(op, curves, labels, cases, folded=bool(pictures))
+    return Figure(finding, tuple(pictures), tuple(_legend(curves, labels)), table)
+
+
+def _finding(curve: Curve, label: str) -> str:
+    """What a curve shows, in one or two sentences."""
+    first = curve.series.points[0]
+    rate = _rate_of(curve)
+    name = f"{label}: a" if label else "A"
+    start = f"{name} call of {format_size(first.size_bytes)} takes {format_time(first.time_ns)}"
+    if curve.series.key.op in COMPUTE:
+        last = curve.series.points[-1]
+        end = "" if last is first else f", one of {format_size(last.size_bytes)} {format_time(last.time_ns)}"
+        return f"{start}{end}."
+    rates = [(value, point) for point in curve.series.points if (value := rate.of(point)) is not None]
+    if not rates:
+        return f"{name} call takes {format_time(first.time_ns)}."
+    best, point = max(rates, key=lambda pair: pair[0])
+    text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
+    roof = _roof_of(curve)
+    if roof is not None:
+        text += f", {percent(best / roof)} % of the roof of {format_rate(roof)}"
+        practical = _practical_of(curve)
+        if practical is not None:
+            text += f" and {percent(best / practical)} % of the {format_rate(practical)} that are reached in practice"
+    return f"{text}."
+
+
+def _rate_of(curve: Curve) -> _Rate:
+    factor = curve.series.bus_factor
+    return _Rate("algbw", 1.0) if factor is None else _Rate("busbw", factor)
+
+
+def _roof_of(curve: Curve) -> float | None:
+    """The roof in the rate that the curve is drawn in."""
+    if not isinstance(curve.roof, Roof):
+        return None
+    return curve.roof.algbw if curve.series.bus_factor is None else curve.roof.busbw
+
+
+def _practical_of(curve: Curve) -> float | None:
+    """What others reach on such hardware, in the rate that the curve is drawn in."""
+    if not isinstance(curve.roof, Roof):
+        return None
+    return curve.roof.practical if curve.series.bus_factor is None else curve.roof.practical_busbw
+
+
+def _time_panel(curves: Sequence[Curve]) -> Panel:
+    series: list[plots.Series] = []
+    lines: list[Line] = []
+    breaks: set[float] = set()
+    for slot, curve in enumerate(curves):
+        points = tuple(
+            plots.Point(point.size_bytes, point.time_ns, point.interval.low_ns, point.interval.high_ns)
+            for point in curve.series.points
+        )
+        series.append(plots.Series(slot, points))
+        if isinstance(curve.fit, Fit):
+            lines += [Line("fit", tuple(_vertices(segment)), slot) for segment in curve.fit.segments]
+            breaks.update(curve.fit.breaks_bytes)
+        if not isinstance(curve.model, NoModel):
+            lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in curve.model), slot))
+    return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
+
+
+def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
+    series: list[plots.Series] = []
+    lines: list[Line] = []
+    roofs: dict[float, list[int]] = {}
+    for slot, curve in enumerate(curves):
+        rate = _rate_of(curve)
+        if curve.series.key.op in COMPUTE or (wired and curve.series.bus_factor is None):
+            continue
+        points = tuple(
+            plots.Point(
+                point.size_bytes,
+                rate.at(point.size_bytes, point.time_ns),
+                rate.at(point.size_bytes, point.interval.high_ns) if point.interval.high_ns else None,
+                rate.at(point.size_bytes, point.interval.low_ns) if point.interval.low_ns else None,
+            )
+            for point in curve.series.points
+            if point.size_bytes
+        )
+        series.append(plots.Series(slot, points))
+        if isinstance(curve.fit, Fit):
+            lines += [
+                Line("fit", tuple((size, rate.at(size, time)) for size, time in _vertices(segment)), slot)
+                for segment in curve.fit.segments
+            ]
+        if not isinstance(curve.model, NoModel):
+            model = tuple((float(p.size_bytes), rate.at(p.size_bytes, p.time_ns)) for p in curve.model if p.size_bytes)
+            lines.append(Line("model", model, slot))
+        if (roof := _roof_of(curve)) is not None:
+            roofs.setdefault(roof, []).append(slot)
+    sizes = [float(point.size_bytes) for one in series for point in one.points]
+    for roof, slots in roofs.items():
+        ends = ((min(sizes, default=1.0), roof), (max(sizes, default=1.0), roof))
+        lines.append(Line("roof", ends, None if len(roofs) == 1 else slots[0], f"roof {format_rate(roof)}"))
+    return Panel("rate", f"{'busbw' if wired else 'algbw'} over size", tuple(series), tuple(lines))
+
+
+def _vertices(segment: Segment) -> Iterable[tuple[float, float]]:
+    """A segment as a line that is smooth on logarithmic axes: (size in bytes, ns)."""
+    first, last = max(1.0, float(segment.first_bytes)), max(1.0, float(segment.last_bytes))
+    for step in range(_STEPS_OF_A_SEGMENT + 1):
+        size = first * (last / first) ** (step / _STEPS_OF_A_SEGMENT)
+        time_ns = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
+        if time_ns > 0:
+            yield size, time_ns
+
+
+def _legend(curves: Sequence[Curve], labels: Sequence[str]) -> Iterable[LegendEntry]:
+    for slot, label in enumerate(labels):
+        yield LegendEntry(plots.swatch(slot, "points"), f"{label}, measured" if len(labels) == 1 else label)
+    shared = 0 if len(labels) == 1 else None
+    if any(isinstance(curve.fit, Fit) for curve in curves):
+        yield LegendEntry(plots.swatch(shared, "fit"), "fit")
+    algorithms = dict.fromkeys(p.algorithm for curve in curves for p in _predictions(curve))
+    if algorithms:
+        yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
+    denominators = dict.fromkeys(curve.roof.denominator for curve in curves if isinstance(curve.roof, Roof))
+    for denominator in denominators:
+        yield LegendEntry(plots.swatch(None, "roof"), f"roof: {denominator}")
+
+
+def _predictions(curve: Curve) -> tuple[Prediction, ...]:
+    return () if isinstance(curve.model, NoModel) else curve.model
+
+
+_COLUMNS: Final = (
+    Column("Size S"),
+    Column("Time", "µs"),
+    Column("low", "µs"),
+    Column("high", "µs"),
+    Column("Fastest rank", "µs"),
+    Column("algbw", "{rate}"),
+    Column("busbw", "{rate}"),
+    Column("Model", "µs"),
+    Column("Measured / model"),
+    Column("Launches"),
+    Column("Samples"),
+    Column("Data", numeric=False),
+    Column("Flags", numeric=False),
+)
+
+
+def _numbers(
+    op: str, curves: Sequence[Curve], labels: Sequence[str], cases: dict[int, CaseSummary], *, folded: bool
+) -> Table:
+    rates = [point.algbw for curve in curves for point in curve.series.points if point.algbw]
+    unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
+    flagged = [cases[point.case].flags for curve in curves for point in curve.series.points]
+    common = [flag for flag in flagged[0] if len(flagged) > 1 and all(flag in flags for flags in flagged)]
+    rows: list[tuple[Cell, ...]] = []
+    for curve, label in zip(curves, labels, strict=True):
+        model = {prediction.size_bytes: prediction.time_ns for prediction in _predictions(curve)}
+        for point in curve.series.points:
+            case = cases[point.case]
+            predicted = model.get(point.size_bytes)
+            cells = (
+                Cell(format_size(point.size_bytes)),
+                *map(_micro, (point.time_ns, point.interval.low_ns, point.interval.high_ns, point.fastest_ns)),
+                _scaled(point.algbw, factor),
+                _scaled(point.busbw, factor),
+                _micro(predicted),
+                Cell(three_digits(point.time_ns / predicted) if predicted else MISSING),
+                Cell(str(len(point.launch_medians_ns))),
+                Cell(str(point.samples)),
+                Cell(case.check, tone="plain" if case.check == "verified" else "quiet"),
+                Cell(", ".join(flag for flag in case.flags if flag not in common) or MISSING),
+            )
+            rows.append((Cell(label), *cells) if len(curves) > 1 else cells)
+    columns = tuple(Column(column.name, column.unit.format(rate=unit), numeric=column.numeric) for column in _COLUMNS)
+    if len(curves) > 1:
+        columns = (Column("Curve", numeric=False), *columns)
+    notes = [ends_in_words(point.interval for curve in curves for point in curve.series.points)]
+    if common:
+        notes.append(f"Flags of every row: {', '.join(common)}.")
+    if any(curve.series.bus_factor is None for curve in curves):
+        ranks = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
+        notes.append(
+            _NO_WIRE if ranks == {1} else "This operation moves no data over a wire that busbw could describe."
+        )
+    notes += [
+        f"This backend is known to move {moved:g} times the bytes that the best algorithm needs."
+        for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
+    ]
+    title = f"{op} · {len(curves)} curves" if len(curves) > 1 else curves[0].series.key.label
+    return Table(
+        title, columns, tuple(rows), row_headers=2 if len(curves) > 1 else 1, folded=folded, note=" ".join(notes)
+    )
+
+
+def ends_in_words(intervals: Iterable[Interval]) -> str:
+    """What the columns low and high of a table are, as a sentence."""
+    kinds = dict.fromkeys(interval.kind for interval in intervals)
+    none = "no interval, because one launch with fewer than 6 free samples has none"
+    return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
+
+
+def _micro(nanoseconds: float | None) -> Cell:
+    return Cell(MISSING if nanoseconds is None else three_digits(nanoseconds / 1e3))
+
+
+def _scaled(rate: float | None, factor: float) -> Cell:
+    return Cell(MISSING, tone="quiet") if rate is None else Cell(three_digits(rate / factor))
+
+
+def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
+    """What each model assumes, or why there is none."""
+    used: dict[tuple[str, str, str, str], list[int]] = {}
+    for curve in curves:
+        for one in _predictions(curve):
+            used.setdefault((one.algorithm, one.formula, one.parameters, one.source), []).append(one.size_bytes)
+    rows = tuple(
+        words((algorithm, f"{format_size(min(sizes))} … {format_size(max(sizes))}", formula, parameters, source))
+        for (algorithm, formula, parameters, source), sizes in used.items()
+    )
+    columns = tuple(Column(name, numeric=False) for name in ("Algorithm", "Sizes", "Time", "Parameters", "Source"))
+    blocks: list[Block] = [Table("What the model assumes", columns, rows, folded=True)] if rows else []
+    several = len(curves) > 1
+    blocks += [
+        _alternatives(curve, curve_label(curve.series.key, varying) if several else "")
+        for curve in curves
+        if curve.alternatives
+    ]
+    missing = [
+        (curve.model.reason, curve_label(curve.series.key, varying))
+        for curve in curves
+        if isinstance(curve.model, NoModel)
+    ]
+    for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
+        which = ", ".join(label for _, label in group)
+        blocks.append(Paragraph(f"No model{f' for {which}' if several else ''}: {reason}", tone="quiet"))
+    return blocks
+
+
+def _alternatives(curve: Curve, label: str) -> Table:
+    """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
+    point = curve.series.points[-1]
+    own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
+    by_hand = (curve.series.key.variant or "").startswith(BY_HAND)
+    rows = tuple(
+        words((one.algorithm + mark, format_time(one.time_ns), format_rate(one.busbw), one.formula, one.source))
+        for mark, members in ((" (by hand)" if by_hand else " (this backend)", own), ("", curve.alternatives))
+        for one in members
+    )
+    columns = (
+        Column("Algorithm", numeric=False),
+        Column("Predicted time"),
+        Column("busbw"),
+        Column("Formula", numeric=False),
+        Column("Source", numeric=False),
+    )
+    name = f"{label}: other" if label else "Other"
+    caption = (
+        f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
+        f"{format_time(point.time_ns)} was measured"
+    )
+    return Table(caption, columns, rows, folded=True, note=_LIMITED)

@@ -1,0 +1,216 @@
+"""The figure of a curve that has a model: measured beside predicted, as three pictures, a legend and some numbers."""
+
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from busbw.units import format_size
+from busbw_analysis.data.series import Point
+from busbw_analysis.diagnosis.judge import Curve
+from busbw_analysis.fitting.curve import Fit
+from busbw_analysis.models.bounds import Explanation, Spent
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.select import Prediction
+from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, three_digits
+from busbw_analysis.report.plots import curves, models
+from busbw_analysis.report.plots.curves import Line, Panel
+from busbw_analysis.report.plots.models import Part, Ratios
+from busbw_analysis.report.sections.curves import ends_in_words
+
+_MOST_OTHERS: Final = 6
+_SIZES_IN_TABLE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A curve with its model and what follows from it."""
+
+    curve: Curve
+    model: tuple[Prediction, ...]
+    explanation: Explanation
+
+    @property
+    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
+        """Measured, predicted and where the time goes, size by size."""
+        yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Measured over predicted."""
+        return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
+
+
+def modelled_curve(curve: Curve) -> Modelled | None:
+    """The curve with its model; None where it has none, or none that explains its time."""
+    if isinstance(curve.model, NoModel) or isinstance(curve.explanation, NoModel):
+        return None
+    return Modelled(curve, curve.model, curve.explanation)
+
+
+def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
+    """Pictures, legend and numbers of one curve; the numbers alone where nothing is to be or can be drawn."""
+    curve = one.curve
+    points = tuple(
+        curves.Point(point.size_bytes, point.time_ns, point.interval.low_ns, point.interval.high_ns)
+        for point in curve.series.points
+    )
+    series = (curves.Series(0, points),)
+    if not draw or not curves.drawable(series):
+        return Figure(words, (), (), _numbers(one))
+    others = _distinct(one)
+    lines = [Line("other", vertices, None) for _, vertices in others]
+    bound = [(float(spent.size_bytes), spent.bound_ns) for spent in one.explanation.spent if spent.bound_ns is not None]
+    lines += [Line("bound", tuple(bound), None)] if bound else []
+    lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in one.model), 0))
+    panel = Panel("time", "Measured, predicted and bound", series, tuple(lines))
+    ratios = list(_ratios(one))
+    columns = list(_columns(one))
+    name = curve.series.key.label
+    pictures = (
+        curves.draw(panel, f"{identity}-time", f"{name}: measured and predicted time over size", words),
+        models.draw_ratios(ratios, f"{identity}-ratio", f"{name}: predicted over measured time", words),
+        models.draw_stack(columns, f"{identity}-parts", f"{name}: where the time goes", words),
+    )
+    return Figure(words, pictures, tuple(_legend(one, [label for label, _ in others], ratios, columns)), _numbers(one))
+
+
+def size_in_words(size_bytes: int) -> str:
+    """A size in words; the sign for nothing where an operation has none, as a barrier."""
+    return format_size(size_bytes) if size_bytes else MISSING
+
+
+def _distinct(one: Modelled) -> list[tuple[str, tuple[tuple[float, float], ...]]]:
+    """The other algorithms as lines, those with the same times as one line under all their names: the fastest, and of
+    those that send several messages for one α only what there is room for.
+    """
+    lines: dict[tuple[tuple[float, ...], bool], list[str]] = {}
+    sizes = [float(spent.size_bytes) for spent in one.explanation.spent]
+    own = tuple(float(f"{p.time_ns:.6g}") for p in one.model)
+    for other in one.explanation.others:
+        times = tuple(float(f"{time_ns:.6g}") for time_ns in other.times_ns)
+        if times != own:
+            lines.setdefault((times, other.at_once > 1), []).append(other.algorithm)
+
+    def rank(line: tuple[tuple[tuple[float, ...], bool], list[str]]) -> tuple[bool, float]:
+        (times, at_once), _ = line
+        return at_once, math.prod(time_ns ** (1 / len(sizes)) for time_ns in times)
+
+    return [
+        (
+            " = ".join(names) + (" (several messages for one α)" if at_once else ""),
+            tuple(zip(sizes, times, strict=True)),
+        )
+        for (times, at_once), names in sorted(lines.items(), key=rank)[:_MOST_OTHERS]
+    ]
+
+
+def _ratios(one: Modelled) -> Iterator[Ratios]:
+    measured = [(point.size_bytes, point.time_ns) for point in one.curve.series.points if point.size_bytes]
+    fit = one.curve.fit
+    if isinstance(fit, Fit):
+        of_fit = []
+        for size, time_ns in measured:
+            segment = next(
+                part for part in reversed(fit.segments) if size >= part.first_bytes or part is fit.segments[0]
+            )
+            predicted = 1e9 * (segment.alpha_seconds + segment.beta_seconds_per_byte * size)
+            of_fit.append((size, predicted / time_ns))
+        yield Ratios("fit", tuple(of_fit))
+    yield Ratios(
+        "model",
+        tuple((p.size_bytes, p.time_ns / point.time_ns) for point, p, _ in one.rows if p.size_bytes),
+    )
+
+
+def _parts(spent: Spent) -> Iterator[tuple[Part, float]]:
+    """The shares of the measured time, from the floor up; what is unexplained only where there is some."""
+    yield "messages", spent.messages_ns / spent.measured_ns
+    yield "bytes", spent.bytes_ns / spent.measured_ns
+    if spent.sums_ns is not None:
+        yield "sums", spent.sums_ns / spent.measured_ns
+    if spent.unexplained_ns > 0:
+        yield "unexplained", spent.unexplained_ns / spent.measured_ns
+
+
+def _columns(one: Modelled) -> Iterator[models.Column]:
+    for spent in one.explanation.spent:
+        if spent.size_bytes:
+            yield models.Column(spent.size_bytes, tuple(_parts(spent)))
+
+
+_NAMES: Final[dict[Part, str]] = {
+    "messages": "messages (α)",
+    "bytes": "bytes (β or R)",
+    "sums": "sums (γ)",
+    "unexplained": "unexplained",
+}
+
+
+def _legend(
+    one: Modelled, others: Iterable[str], ratios: Iterable[Ratios], columns: Iterable[models.Column]
+) -> Iterator[LegendEntry]:
+    yield LegendEntry(curves.swatch(0, "points"), "measured; in the second picture: the model")
+    if any(ratio.kind == "fit" for ratio in ratios):
+        yield LegendEntry(curves.swatch(1, "points"), "in the second picture: the fit of this curve")
+    yield LegendEntry(curves.swatch(0, "model"), f"model: {', '.join(dict.fromkeys(p.algorithm for p in one.model))}")
+    if one.explanation.bound:
+        yield LegendEntry(curves.swatch(None, "bound"), f"lower bound: {one.explanation.bound}")
+    names = list(others)
+    if names:
+        yield LegendEntry(curves.swatch(None, "other"), f"other algorithms: {', '.join(names)}")
+    shown = {part for column in columns for part, _ in column.shares}
+    yield from (LegendEntry(models.swatch(part), name) for part, name in _NAMES.items() if part in shown)
+
+
+def _numbers(one: Modelled) -> Table:
+    """Where the time goes at a few sizes, from the smallest to the largest."""
+    rows = list(one.rows)
+    last = len(rows) - 1
+    kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
+    chosen = [rows[place] for place in kept]
+    sums = any(spent.sums_ns is not None for _, _, spent in chosen)
+    bounded = bool(one.explanation.bound)
+    columns = [
+        Column("Size S"),
+        Column("Time", "µs"),
+        Column("low", "µs"),
+        Column("high", "µs"),
+        Column("Model", "µs"),
+        Column("messages (α)", "%", group="Of the time"),
+        Column("bytes (β, R)", "%", group="Of the time"),
+        *((Column("sums (γ)", "%", group="Of the time"),) if sums else ()),
+        Column("unexplained", "%", group="Of the time"),
+        *((Column("Lower bound", "µs"), Column("Bound / time", "%")) if bounded else ()),
+    ]
+    cells = tuple(_row(point, prediction, spent, sums=sums, bounded=bounded) for point, prediction, spent in chosen)
+    fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
+    note = f"{ends_in_words(point.interval for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
+    return Table("Where the time goes", tuple(columns), cells, note=note)
+
+
+def _share(share: float) -> str:
+    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
+    return "< 0.1" if 0 < share < 0.001 else percent(share)
+
+
+def _row(point: Point, prediction: Prediction, spent: Spent, *, sums: bool, bounded: bool) -> tuple[Cell, ...]:
+    low, high = point.interval.low_ns, point.interval.high_ns
+    left = spent.unexplained_ns / spent.measured_ns
+    cells = [
+        Cell(size_in_words(point.size_bytes)),
+        *(
+            Cell(MISSING if ns is None else three_digits(ns / 1e3))
+            for ns in (point.time_ns, low, high, prediction.time_ns)
+        ),
+        Cell(_share(spent.messages_ns / spent.measured_ns)),
+        Cell(_share(spent.bytes_ns / spent.measured_ns)),
+    ]
+    if sums:
+        cells.append(Cell(MISSING if spent.sums_ns is None else _share(spent.sums_ns / spent.measured_ns)))
+    cells.append(Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet"))
+    if bounded:
+        share = spent.bound_share
+        cells.append(Cell(MISSING if spent.bound_ns is None else three_digits(spent.bound_ns / 1e3)))
+        cells.append(Cell(MISSING if share is None else percent(share)))
+    return tuple(cells)

@@ -1,0 +1,371 @@
+"""The part of a report about pairs of ranks: those within a host against those between hosts, and every single one."""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.runs.placement import Seat
+from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
+from busbw_analysis.diagnosis.judge import PairMatrix
+from busbw_analysis.diagnosis.peer_roofs import PairShares
+from busbw_analysis.peaks.peaks import NoRoof
+from busbw_analysis.report.document import (
+    HEAT_STEPS,
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    sentence,
+    three_digits,
+)
+from busbw_analysis.report.sections.curves import ends_in_words
+
+Floats = npt.NDArray[np.float64]
+
+_NARROW = 0.5
+"""A heatmap's lightest shade is at most this share of its darkest: small differences must look small."""
+_FAR_APART = 4
+"""From this ratio on, shades follow the logarithm of the numbers."""
+_LEAF_AND_HOST = " · "
+_MESSAGES = "pair_matrix"
+_MOST_ROWS = 24
+"""Rows of a table that need not be folded."""
+_MOST_IN_A_HEATMAP = 64
+"""Rows of a heatmap that can be read: 4,096 cells. No browser shows a page with a million."""
+_SLOWEST = 20
+"""Pairs that are named where there is no room for all."""
+
+
+def pairs(
+    matrices: Sequence[PairMatrix],
+    splits: Sequence[PairSplit],
+    seats: Sequence[Seat],
+    shares: Sequence[PairShares | NoRoof | None] = (),
+) -> Section | None:
+    """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
+    was measured. ``shares[i]`` is what the pairs of matrix i reached of their roofs.
+
+    The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
+    """
+    blocks: list[Block] = _split_by_distance(splits) if splits else []
+    series: dict[str, list[PairMatrix]] = {}
+    large = False
+    for matrix in matrices:
+        if matrix.ranks:
+            large |= len(matrix.ranks) > _MOST_IN_A_HEATMAP
+            op = None if matrix.op == _MESSAGES else matrix.op
+            label = " · ".join(text for text in (op, matrix.dtype, matrix.variant) if text)
+            series.setdefault(label, []).append(matrix)
+    if series:
+        how = (
+            "Rows send, columns receive. Each number is the median over launches; its interval or range has no room in "
+            "the cell and is in report.json. A darker shade is a larger number; by their logarithms where they are "
+            f"more than {_FAR_APART} times apart."
+        )
+        if large:
+            how = (
+                f"Of more than {_MOST_IN_A_HEATMAP} ranks the {_SLOWEST} slowest pairs are listed, and a heatmap has "
+                "the median over all pairs of two hosts: rows send, columns receive. Each number is the median over "
+                "launches. The numbers of every pair are in report.json."
+            )
+        blocks.append(Paragraph(how))
+    of_roofs = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
+    for label, members in series.items():
+        ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
+        blocks += _rates(ordered[-1], label, seats, folded=False)
+        blocks += _of_their_roofs(of_roofs.get(id(ordered[-1])))
+        blocks += _slow(ordered[-1])
+        blocks += _times(ordered[0], label, seats, folded=False)
+        if len(ordered) > 1:
+            blocks += _slow(ordered[0])
+        blocks += _untold(ordered)
+        for matrix in reversed(ordered[1:-1]):
+            blocks += _rates(matrix, label, seats, folded=True)
+    return Section("pairs", "Pairs of ranks", tuple(blocks)) if blocks else None
+
+
+# --- within a host and between hosts -------------------------------------------------------------------------------
+
+
+_SPLIT_COLUMNS: Final = (
+    Column("Size"),
+    Column("Pairs", numeric=False),
+    Column("Number"),
+    Column("Time of a call"),
+    Column("low"),
+    Column("high"),
+    Column("Rate"),
+    Column("Slowest pair"),
+    Column("Times as long as within a host"),
+    Column("low"),
+    Column("high"),
+)
+_TIMES_COLUMNS: Final = 3
+
+
+def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
+    """For every operation what it comes to, and a table of its sizes."""
+    blocks: list[Block] = []
+    by_label: dict[str, list[PairSplit]] = {}
+    for split in splits:
+        by_label.setdefault(split.label, []).append(split)
+    for label, members in by_label.items():
+        ordered = sorted(members, key=lambda split: split.size_bytes)
+        # Without a pair within a host there is nothing to be times as long as.
+        both = any(kind.times_within is not None for split in ordered for kind in split.classes)
+        columns = _SPLIT_COLUMNS if both else _SPLIT_COLUMNS[:-_TIMES_COLUMNS]
+        rows = tuple(_split_row(split, kind)[: len(columns)] for split in ordered for kind in split.classes)
+        ends = ends_in_words(kind.interval for split in members for kind in split.classes)
+        note = (
+            f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
+            "time count as so many pairs."
+        )
+        blocks += [Paragraph(text) for text in _finding(label, ordered)]
+        caption, folded = f"{label}: pairs by how far apart they are", len(rows) > _MOST_ROWS
+        blocks.append(Table(caption, columns, rows, row_headers=2, folded=folded, note=note))
+    return blocks
+
+
+def _split_row(split: PairSplit, kind: PairClass) -> tuple[Cell, ...]:
+    def number(value: float | None, words: Callable[[float], str]) -> Cell:
+        return Cell(MISSING, tone="quiet") if value is None else Cell(words(value))
+
+    return (
+        Cell(format_size(split.size_bytes)),
+        Cell(f"of these: {kind.name}" if kind.part else kind.name),
+        Cell(str(kind.pairs)),
+        Cell(format_time(kind.time_ns)),
+        number(kind.interval.low_ns, format_time),
+        number(kind.interval.high_ns, format_time),
+        number(kind.rate, format_rate),
+        Cell(f"{kind.slowest[0]} → {kind.slowest[1]}"),
+        number(kind.times_within, three_digits),
+        number(kind.times_low, three_digits),
+        number(kind.times_high, three_digits),
+    )
+
+
+def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
+    """One sentence where there are pairs of both kinds: the smallest size in time, the largest in rate."""
+    both = [split for split in splits if split.classes[-1].times_within is not None]
+    if both:
+        small, large = both[0], both[-1]
+        parts = [f"{format_size(small.size_bytes)} take {_against(small, _time)}"]
+        if large.size_bytes:
+            parts.append(f"{format_size(large.size_bytes)} move at {_against(large, _rate)}")
+        yield f"{label}: {'; '.join(parts)}."
+
+
+def _against(split: PairSplit, words: Callable[[PairClass], str]) -> str:
+    within, between = split.classes[0], next(kind for kind in split.classes if kind.name == BETWEEN_HOSTS)
+    times = three_digits(between.times_within or math.nan)
+    parts = [f"{words(kind)} {kind.name}" for kind in split.classes if kind.part]
+    more = f": {', '.join(parts)}" if parts else ""
+    longer = f"{times} times as long in the middle launch"
+    return f"{words(within)} within a host and {words(between)} between hosts ({longer}){more}"
+
+
+def _time(kind: PairClass) -> str:
+    return format_time(kind.time_ns)
+
+
+def _rate(kind: PairClass) -> str:
+    return format_rate(kind.rate)
+
+
+# --- heatmaps ------------------------------------------------------------------------------------------------------
+
+
+def _slow(matrix: PairMatrix) -> list[Block]:
+    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
+
+
+def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
+    sizes: dict[str, list[str]] = {}
+    for matrix in matrices:
+        if matrix.untold is not None:
+            sizes.setdefault(matrix.untold, []).append(format_size(matrix.size_bytes))
+    return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
+
+
+def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
+    what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
+    if not np.isfinite(matrix.rate).any():
+        return [_heatmap(f"{what}: none was measured", matrix, seats, matrix.rate, "GB/s", folded=folded)]
+    slowest, fastest = np.nanargmin(matrix.rate), np.nanargmax(matrix.rate)
+    most = float(matrix.rate.flat[fastest])
+    finding = (
+        f"{what}: the slowest pair is {_named(matrix, slowest)} with {format_rate(float(matrix.rate.flat[slowest]))}, "
+        f"the fastest {_named(matrix, fastest)} with {format_rate(most)}, "
+        f"the median {format_rate(float(np.nanmedian(matrix.rate)))}"
+    )
+    unit, factor = ("GB/s", 1e9) if most >= 1e9 else ("MB/s", 1e6)
+    return _shown(finding, matrix, seats, matrix.rate / factor, unit, folded=folded)
+
+
+def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
+    call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
+    what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
+    times = matrix.time_ns
+    if not np.isfinite(times).any():
+        return [_heatmap(f"{what}: none was measured", matrix, seats, times, "µs", folded=folded)]
+    slowest, fastest = np.nanargmax(times), np.nanargmin(times)
+    finding = (
+        f"{what}: from {format_time(float(times.flat[fastest]))} ({_named(matrix, fastest)}) "
+        f"to {format_time(float(times.flat[slowest]))} ({_named(matrix, slowest)})"
+    )
+    return _shown(finding, matrix, seats, times / 1e3, "µs", folded=folded)
+
+
+def _named(matrix: PairMatrix, cell: np.integer) -> str:
+    source, target = divmod(int(cell), len(matrix.ranks))
+    return f"{matrix.ranks[source]} → {matrix.ranks[target]}"
+
+
+def _shown(
+    caption: str, matrix: PairMatrix, seats: Sequence[Seat], values: Floats, unit: str, *, folded: bool
+) -> list[Block]:
+    """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
+    if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
+        return [_heatmap(caption, matrix, seats, values, unit, folded=folded)]
+    blocks: list[Block] = [_slowest(caption, matrix, folded=folded)]
+    hosts = list(dict.fromkeys(matrix.hosts))
+    if 1 < len(hosts) <= _MOST_IN_A_HEATMAP:
+        number = np.asarray([hosts.index(host) for host in matrix.hosts])
+        of_hosts = np.full((len(hosts), len(hosts)), np.nan)
+        for one, to in np.ndindex(of_hosts.shape):
+            cells = values[np.ix_(number == one, number == to)]
+            of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
+        shade = _shades_by_ratio(of_hosts[np.isfinite(of_hosts)].tolist())
+        rows = tuple((Cell(host), *_cells(row, shade)) for host, row in zip(hosts, of_hosts.tolist(), strict=True))
+        columns = (Column("from \\ to", unit, numeric=False), *map(Column, hosts))
+        blocks.append(Table("Median over the pairs of two hosts", columns, rows, folded=folded))
+    return blocks
+
+
+def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
+    """The slowest pairs and how much slower than the median pair they are."""
+    flat = np.where(np.isfinite(matrix.time_ns), matrix.time_ns, -np.inf).ravel()
+    middle = float(np.nanmedian(matrix.time_ns))
+    worst = np.argsort(-flat, kind="stable")[:_SLOWEST].tolist()
+    more = int(np.isfinite(flat).sum()) - len(worst)
+    rows = []
+    for cell in worst:
+        source, target = divmod(cell, len(matrix.ranks))
+        texts = (
+            f"{matrix.ranks[source]} → {matrix.ranks[target]}",
+            f"{matrix.hosts[source]} → {matrix.hosts[target]}",
+            *(format_time(float(times.flat[cell])) for times in (matrix.time_ns, matrix.low_ns, matrix.high_ns)),
+            format_rate(float(matrix.rate.flat[cell])),
+            three_digits(float(matrix.time_ns.flat[cell]) / middle),
+        )
+        rows.append(tuple(Cell(text) for text in texts))
+    columns = (
+        Column("Pair", numeric=False),
+        Column("Hosts", numeric=False),
+        *(Column(name) for name in ("Time of a call", "low", "high", "Rate", "Times the median pair")),
+    )
+    note = f"The {len(worst)} slowest pairs; {more} more are in report.json."
+    return Table(caption, columns, tuple(rows), folded=folded, note=note)
+
+
+def _cells(values: Sequence[float], shade: Callable[[float], int]) -> Iterator[Cell]:
+    for value in values:
+        known = math.isfinite(value)
+        yield Cell(three_digits(value), heat=shade(value)) if known else Cell(MISSING, tone="quiet")
+
+
+def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
+    if shares is None:
+        return []
+    if isinstance(shares, NoRoof):
+        return [Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")]
+    known = shares.share[np.isfinite(shares.share)]
+    text = (
+        f"Of the roof of its pair each copy reaches {known.min():.0%} to {known.max():.0%}, the median "
+        f"{float(np.median(known)):.0%}. 100 % of the lowest of these roofs is {shares.denominator}"
+    )
+    practical = shares.practical_share[np.isfinite(shares.practical_share)]
+    if len(practical):
+        text += (
+            f". Of what is reached in practice that is {practical.min():.0%} to {practical.max():.0%}, the median "
+            f"{float(np.median(practical)):.0%}"
+        )
+    return [Paragraph(sentence(text))]
+
+
+def _heatmap(
+    caption: str,
+    matrix: PairMatrix,
+    seats: Sequence[Seat],
+    values: Floats,
+    unit: str,
+    *,
+    folded: bool,
+) -> Table:
+    """Ranks of one host side by side below its name, and hosts of one leaf switch side by side."""
+    shade = _shades_by_ratio(values[np.isfinite(values)].tolist())
+    places = _places(matrix, seats)
+    several = len(set(places.values())) > 1
+    ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, seats, rank), rank))
+    rows = []
+    last = None
+    for source in ranks:
+        name = places[source]
+        first = [Cell("" if name == last else name)] if several else []
+        last = name
+        place = matrix.ranks.index(source)
+        cells = _cells([float(values[place, matrix.ranks.index(target)]) for target in ranks], shade)
+        rows.append((*first, Cell(f"{source}"), *cells))
+    # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
+    single = len(set(places.values())) == len(places)
+    above = {rank: place.rpartition(_LEAF_AND_HOST)[0] if single else place for rank, place in places.items()}
+    columns = (
+        *([Column("host", numeric=False)] if several else []),
+        Column("from \\ to", unit, numeric=False),
+        *(Column(str(rank), group=(above[rank] or places[rank]) if several else "") for rank in ranks),
+    )
+    return Table(caption, columns, tuple(rows), row_headers=2 if several else 1, folded=folded)
+
+
+def _places(matrix: PairMatrix, seats: Sequence[Seat]) -> dict[int, str]:
+    """What stands above a rank: its host, with its leaf switch where there are several."""
+    leaves = {rank: _leaf(seats, rank) for rank in matrix.ranks}
+    several = len(set(leaves.values())) > 1
+    return {
+        rank: f"{leaves[rank]}{_LEAF_AND_HOST}{host}" if several and leaves[rank] else host
+        for rank, host in zip(matrix.ranks, matrix.hosts, strict=True)
+    }
+
+
+def _leaf(seats: Sequence[Seat], rank: int) -> str:
+    switches = seats[rank].switches if rank < len(seats) else None
+    return switches[-1] if switches else ""
+
+
+def _order(matrix: PairMatrix, seats: Sequence[Seat], rank: int) -> tuple[tuple[str, ...], int]:
+    switches = seats[rank].switches if rank < len(seats) else None
+    return switches or (), matrix.hosts.index(matrix.hosts[matrix.ranks.index(rank)])
+
+
+def _shades_by_ratio(values: Sequence[float]) -> Callable[[float], int]:
+    """As ``shades``; by logarithms where the values are far apart, or all between hosts would look alike."""
+    if not values or max(values) <= _FAR_APART * min(values):
+        return shades(values)
+    low, high = math.log(min(values)), math.log(max(values))
+    return lambda value: round((HEAT_STEPS - 1) * (math.log(value) - low) / (high - low))
+
+
+def shades(values: Sequence[float]) -> Callable[[float], int]:
+    """From a value to its shade: 0 for the smallest of ``values``, or for half of the largest if that is smaller."""
+    high = max(values, default=1.0)
+    low = min([*values, high * _NARROW])
+    span = high - low
+    return lambda value: round((HEAT_STEPS - 1) * (value - low) / span) if span > 0 else 0

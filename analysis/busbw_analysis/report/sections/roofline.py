@@ -1,0 +1,309 @@
+"""The part of a report about rooflines: what waits for memory, for arithmetic, for the wire."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
+
+from busbw.runs.records import DTYPE_BYTES
+from busbw.units import format_flop, format_rate, format_size
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
+from busbw_analysis.diagnosis.roofline import WORK, ComputeRoof, Kernel, Roofline
+from busbw_analysis.report.document import (
+    MISSING,
+    Block,
+    Cell,
+    Column,
+    Figure,
+    LegendEntry,
+    Paragraph,
+    Section,
+    Table,
+    percent,
+    three_digits,
+    words,
+)
+from busbw_analysis.report.plots.curves import swatch
+from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
+
+_SLOTS: Final = {
+    op: slot
+    for slot, op in enumerate(
+        ("matmul", "attention", "attention_unfused", "stream_triad", "stream_add", "stream_scale"),
+    )
+}
+_FACTORS: Final = {"FLOP/s": 1.0, **{f"{prefix}FLOP/s": 1000.0**power for power, prefix in enumerate("kMGTP", start=1)}}
+_HOW: Final = (
+    "A kernel that does I FLOP for each byte that it must read or write can reach min(π, β · I): π is what the "
+    "processor computes, β what its memory moves (Williams, Waterman, Patterson 2009). Left of the ridge, where the "
+    "two meet, memory decides, right of it arithmetic. I counts every operand and result once: a kernel whose caches "
+    "keep less than that stays below its roof, one whose data are in a cache already may be above the memory's."
+)
+_COUNTED: Final = (
+    "FLOP are counted as usual: 2 n³ for a matmul of n × n matrices, 4 h T² d for attention of h heads of d elements "
+    "over T tokens (its two products), 1 for each element of scale and add, 2 of triad. A copy computes nothing and "
+    "has no place here. The best matmul is the measured roof of its data type, so it is at 100 % by definition."
+)
+_NETWORK: Final = (
+    "A step takes at least as long as the longer of its arithmetic, FLOP / π, and its messages, bytes / W. So a layer "
+    "must do at least π / W FLOP for each byte that a rank sends to be bound by arithmetic here and not by the network."
+)
+
+_PAST_CACHES: Final = "memory_copy"
+_LOOPS: Final = (
+    "That is the library's copy, which may write past the caches; a plain loop first fetches what it overwrites, so "
+    "that two thirds (scale) or three quarters (add, triad) of this roof are then all that it can reach."
+)
+
+
+def rooflines(judgement: Judgement) -> Section | None:
+    """Roofs, balance and kernels of every host and GPU, and of the network; None where nothing was computed."""
+    if not judgement.rooflines:
+        return None
+    blocks: list[Block] = [Paragraph(_HOW), Paragraph(_COUNTED)]
+    several = len(judgement.rooflines) > 1
+    parts = [
+        Section(f"roofline-{number}", f"Roofline of {roofline.holder}", tuple(_blocks(roofline, number)))
+        for number, roofline in enumerate(judgement.rooflines)
+    ]
+    if several:
+        blocks[:0] = map(Paragraph, best_arithmetic(judgement))
+    else:
+        said, *shown = parts.pop().blocks
+        blocks = [said, *blocks, *shown]
+    if judgement.networks:
+        parts.append(Section("roofline-network", "Roofline of the network", tuple(_network(judgement.networks))))
+    elif len(judgement.dataset.runs[0].run.hosts) < 2:
+        blocks.append(Paragraph("A single rank sends nothing, so there is no roofline of the network.", tone="quiet"))
+    return Section("roofline", "Roofline", tuple(blocks), tuple(parts))
+
+
+def _blocks(roofline: Roofline, number: int) -> Iterator[Block]:
+    yield Paragraph(" ".join(_said(roofline)))
+    yield _figure(roofline, number)
+    yield _roofs(roofline)
+    yield _balances(roofline)
+
+
+def _said(roofline: Roofline) -> Iterator[str]:
+    """The roofline in words: the best of each data type, and where memory ends."""
+    who = "1 rank" if roofline.workers == 1 else f"{roofline.workers} ranks at once"
+    where = roofline.holder if roofline.device != "cpu" else f"{roofline.holder}, {who}"
+    outer = next((roof for roof in reversed(roofline.memory) if roof.measured), None)
+    if outer is not None:
+        yield f"Measured on {where}: memory moves {format_rate(outer.bytes_per_second)}."
+        if roofline.device == "cpu" and outer.what.startswith(_PAST_CACHES):
+            yield _LOOPS
+    for above in roofline.compute:
+        if not above.measured:
+            continue
+        found = next((one for one in reversed(roofline.balances) if one.measured and one.dtype == above.dtype), None)
+        ridge = (
+            ""
+            if found is None
+            else f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
+        )
+        yield f"{_reached(roofline, above)}{ridge}."
+    for reason in roofline.unknown:
+        yield f"Not known: {reason}."
+
+
+def _reached(roofline: Roofline, above: ComputeRoof) -> str:
+    """The best of a data type, by what, and beside its nominal peak where that is known."""
+    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks at once"
+    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
+    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
+    if peak is None:
+        return text
+    share = percent(above.flop_per_second / peak.flop_per_second)
+    whose = peak.what.partition(" (source")[0]
+    return f"{text}, {share} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
+
+
+def best_arithmetic(judgement: Judgement) -> list[str]:
+    """The fastest measured arithmetic in a sentence, for those who read only one; nothing where none was measured."""
+    found = [(above, one) for one in judgement.rooflines for above in one.compute if above.measured]
+    if not found:
+        return []
+    above, roofline = max(found, key=lambda pair: pair[0].flop_per_second)
+    return [f"{_reached(roofline, above)}."]
+
+
+def _figure(roofline: Roofline, number: int) -> Figure:
+    dtypes = list(dict.fromkeys(kernel.dtype for kernel in roofline.kernels))
+    pictures = tuple(
+        draw(
+            _picture(roofline, dtype),
+            f"roofline-{number}-{dtype}",
+            f"Roofline of {roofline.holder} in {dtype}",
+            _description(roofline, dtype),
+        )
+        for dtype in dtypes
+    )
+    ops = [op for op in _SLOTS if any(kernel.op == op for kernel in roofline.kernels)]
+    legend = [LegendEntry(swatch(_SLOTS[op], "points"), op) for op in ops]
+    legend.append(LegendEntry(swatch(None, "fit"), "measured roof"))
+    if not all(roof.measured for roof in roofline.memory) or not all(roof.measured for roof in roofline.compute):
+        legend.append(LegendEntry(swatch(None, "roof"), "nominal roof"))
+    caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
+    if sum(roof.measured for roof in roofline.memory) > 1:
+        caption += "; thin lines are caches that a sweep of a kernel in memory showed"
+    return Figure(caption, pictures, tuple(legend), _kernels(roofline))
+
+
+def _picture(roofline: Roofline, dtype: str) -> Picture:
+    last = {roof.measured: roof.name for roof in roofline.memory}
+    return Picture(
+        dtype,
+        tuple(
+            Slope(roof.bytes_per_second, roof.measured, inner=roof.name != last[roof.measured])
+            for roof in roofline.memory
+        ),
+        tuple(Ceiling(roof.flop_per_second, roof.measured) for roof in roofline.compute if roof.dtype == dtype),
+        tuple(
+            Dot(_SLOTS[kernel.op], kernel.intensity, kernel.flop_per_second)
+            for kernel in roofline.kernels
+            if kernel.dtype == dtype
+        ),
+    )
+
+
+def _description(roofline: Roofline, dtype: str) -> str:
+    shown = [kernel for kernel in roofline.kernels if kernel.dtype == dtype]
+    best = max(shown, key=lambda kernel: kernel.flop_per_second)
+    return (
+        f"{len(shown)} kernels in {dtype}, log–log. The fastest is {best.op} of {format_size(best.size_bytes)} with "
+        f"{format_flop(best.flop_per_second)} at {three_digits(best.intensity)} FLOP/byte."
+    )
+
+
+def _kernels(roofline: Roofline) -> Table:
+    unit = format_flop(max(kernel.flop_per_second for kernel in roofline.kernels)).rpartition(" ")[2]
+    columns: tuple[Column, ...] = (
+        Column("Kernel", numeric=False),
+        Column("Type", numeric=False),
+        Column("Size"),
+        Column("FLOP/byte"),
+        Column("Reached", unit),
+        Column("low", unit),
+        Column("high", unit),
+        Column("Attainable", unit),
+        Column("Share", "%"),
+        Column("Lower roof", numeric=False),
+        Column("Of nominal", "%"),
+    )
+    order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
+    kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
+    rows = tuple(_row(kernel, _FACTORS[unit], name_mode=len(modes) > 1) for kernel in kernels)
+    if all(kernel.nominal_share is None for kernel in kernels):
+        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
+    timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
+    note = (
+        "Reached: all ranks of a host together, or one GPU. Low and high: the ends of the interval or range of the "
+        "launches. Attainable: under the measured roofs, of the kernel's data type and of the memory behind all "
+        "caches; share is of that. Nominal: under the roofs of the datasheets, where both are known. Kernels that "
+        "stream are shown at their largest size."
+    )
+    return Table("Kernels below the roofline", columns, rows, row_headers=2, note=note + timed)
+
+
+def _row(kernel: Kernel, factor: float, *, name_mode: bool) -> tuple[Cell, ...]:
+    setting = " · ".join(text for text in (kernel.op, kernel.variant, kernel.mode if name_mode else None) if text)
+    share = kernel.share
+    rates = (kernel.flop_per_second, kernel.low, kernel.high, kernel.attainable)
+    return (
+        *words((setting, kernel.dtype, format_size(kernel.size_bytes), three_digits(kernel.intensity))),
+        *(Cell(MISSING if rate is None else three_digits(rate / factor)) for rate in rates),
+        Cell(MISSING) if share is None else Cell(percent(share), bar=min(share, 1.0)),
+        Cell(kernel.bound or MISSING),
+        Cell(MISSING if kernel.nominal_share is None else percent(kernel.nominal_share)),
+    )
+
+
+def _roofs(roofline: Roofline) -> Table:
+    rows = [(roof.name, format_rate(roof.bytes_per_second), roof.measured, roof.what) for roof in roofline.memory]
+    rows += [
+        (f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what)
+        for roof in roofline.compute
+    ]
+    columns = (
+        Column("Roof", numeric=False),
+        Column("Rate"),
+        Column("How it is known", numeric=False),
+        Column("By what", numeric=False),
+    )
+    return Table(
+        "Roofs",
+        columns,
+        tuple(
+            words((name, rate, "measured in this run" if measured else "nominal", what))
+            for name, rate, measured, what in rows
+        ),
+    )
+
+
+def _balances(roofline: Roofline) -> Table:
+    columns = (
+        Column("Memory", numeric=False),
+        Column("Arithmetic", numeric=False),
+        Column("How it is known", numeric=False),
+        Column("Balance", "FLOP/byte"),
+        Column("matmul above it from n ="),
+    )
+    rows = tuple(
+        words(
+            (
+                one.memory,
+                one.dtype,
+                "measured" if one.measured else "nominal",
+                three_digits(one.flop_per_byte),
+                f"{_side(one.flop_per_byte, one.dtype):.0f}",
+            )
+        )
+        for one in roofline.balances
+    )
+    note = (
+        "Balance is π / β, the ridge of the roofline. The last column is the side of square matrices whose product is "
+        "bound by arithmetic, were each read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of one "
+        "element)."
+    )
+    return Table("Balance of the machine", columns, rows, row_headers=2, note=note)
+
+
+def _side(balance: float, dtype: str) -> float:
+    """The n at which 2 n³ / (3 n² · bytes of an element) is ``balance``."""
+    return balance * WORK["matmul"].traffic / 2 * DTYPE_BYTES[dtype]
+
+
+def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:
+    columns = (
+        Column("Of", numeric=False),
+        Column("Type", numeric=False),
+        Column("π of a rank"),
+        Column("W of a rank"),
+        Column("At least", "FLOP/B"),
+        Column("W / π", "B/FLOP"),
+        Column("Tokens of a rank"),
+        Column("π and W are of", numeric=False),
+    )
+    rows = tuple(
+        words(
+            (
+                one.holder,
+                one.dtype,
+                format_flop(one.flop_per_second),
+                format_rate(one.bytes_per_second),
+                three_digits(one.flop_per_byte),
+                f"{1 / one.flop_per_byte:.3g}",
+                three_digits(one.tokens),
+                f"{one.compute}; {one.network}",
+            )
+        )
+        for one in networks
+    )
+    note = (
+        "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: so many a rank must have in "
+        "a step of data-parallel training for the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an "
+        "element for each parameter, to take no longer than its backward pass, 4 FLOP for each parameter and token "
+        "(Kaplan et al. 2020)."
+    )
+    return (Paragraph(_NETWORK), Table("FLOP for each byte on the wire", columns, rows, row_headers=2, note=note))

@@ -1,0 +1,370 @@
+"""The part of a report that needs no judgement: cases without a number, how it was timed, on what, and the words."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from busbw.runs.records import JSON, Case
+from busbw.runs.store import StoredRun
+from busbw.units import format_size, format_span, format_time
+from busbw_analysis.data.load import CaseRow, CaseState, Dataset
+from busbw_analysis.report.document import (
+    MISSING,
+    Cell,
+    Column,
+    Paragraph,
+    Section,
+    Table,
+    Terms,
+    Tone,
+    clock_time,
+    words,
+)
+from busbw_analysis.report.sections.placement import SHOWN_HERE, places
+
+GLOSSARY: Final = (
+    (
+        "Size S",
+        (
+            "The bytes that a call is said to move, as nccl-tests counts them: the buffer of one rank for "
+            "all_reduce, broadcast and reduce; the whole gathered or scattered buffer for all_gather, "
+            "reduce_scatter, gather and scatter; one rank's send buffer for all_to_all; one message for "
+            "send_recv and ping_pong. Sizes are binary: 1 KiB = 1024 B."
+        ),
+    ),
+    (
+        "Compiled loop",
+        (
+            "What made the calls of a sample one after the other without Python between them, as a program in C does. "
+            "A Python call takes longer than a short message. Where nothing is said, Python made the calls."
+        ),
+    ),
+    (
+        "Time",
+        (
+            "How long the slowest rank of the group took for one call: the collective is over when the last "
+            "rank is done. In each launch the median over its samples; over launches the median of these "
+            "medians. For ping_pong it is half of the round trip."
+        ),
+    ),
+    (
+        "algbw",
+        "S divided by the time: the rate that the program sees. Rates are decimal: 1 GB/s = 1,000,000,000 B/s.",
+    ),
+    (
+        "busbw",
+        (
+            "algbw times the bus factor of the operation, which for n ranks is 2(n−1)/n for all_reduce, "
+            "(n−1)/n for all_gather, reduce_scatter, all_to_all(_v), gather and scatter, and 1 for the rest: the "
+            "rate that each rank's link must carry if the wire is used as well as possible. It can be "
+            "compared between operations and with a link's speed. With one rank there is no wire and no "
+            "busbw. The highest busbw of a run is the largest of any size and any group of ranks, judged or not; a "
+            "total over groups is no rate of a link and does not count."
+        ),
+    ),
+    (
+        "Spread",
+        (
+            "How far single samples lie from their median: half of p95 − p5 over the median of all samples of a "
+            "launch (± 10 %: nine in ten are about so near); over launches the median of these. How far launches lie "
+            "from each other is the interval or range."
+        ),
+    ),
+    (
+        "Skew",
+        (
+            "Arrival skew: the time from the first rank's entry into a call to the last one's, by a clock that the "
+            "ranks share; without one it is not known. In an operation that synchronises, the others wait for the "
+            "rank that enters last, and the rank with the shortest time is usually that one."
+        ),
+    ),
+    (
+        "Launch",
+        (
+            "One start of all the processes. Launches differ from each other more than samples within one do, "
+            "so a launch counts as one observation; no time, interval or verdict is made of samples of different "
+            "launches thrown into one pot."
+        ),
+    ),
+    (
+        "Block",
+        (
+            "A stretch of samples of one case with one set of buffers. The blocks of a launch are shuffled, "
+            "so that a slow minute does not fall on one case alone."
+        ),
+    ),
+    (
+        "Sample",
+        "One or more calls between two readings of the clock.",
+    ),
+    (
+        "Interval",
+        (
+            "A distribution-free 95 % interval of the median over launches, its ends between the order statistics "
+            "that cover more and less. It takes at least 6 launches; "
+            "with fewer, the smallest and largest launch median are shown and called a range. A mean or a 99 % "
+            "quantile over launches has a bootstrap interval, for which whole launches are drawn again."
+        ),
+    ),
+    (
+        "Peak, roof",
+        (
+            "The rate that hardware allows. Each percentage names which: measured on this machine, or "
+            "nominal, and of what."
+        ),
+    ),
+    (
+        "Model",
+        "A formula for the time of the algorithm that the backend runs, with the constants named next to it.",
+    ),
+    (
+        "Fit",
+        (
+            "time = α0 + S/B∞ through the measured points, in pieces where the backend changes its way of "
+            "sending. α0 is the time that an empty call would cost, by the first piece; B∞ the rate of an endless "
+            "one, by the last piece; S½ = α · B∞, with the α of that last piece, the size at which half of that rate "
+            "is reached. Held out: every second size is predicted by a fit of the others that did not see it."
+        ),
+    ),
+    (
+        "Flags",
+        (
+            "bimodal: the samples fall into two humps, and the median may jump from one to the other, so that "
+            "comparisons go by the mean. slow mode: a few "
+            "very slow samples take more than a tenth of the time. skew>10%: the ranks arrive further apart than a "
+            "tenth of the time. drift: the first and the last third of a block differ. correlated: neighbouring "
+            "samples know of each other (autocorrelation time of 5 samples or more), so that they count as fewer. "
+            "outliers: more than 5 % of the samples are further from the quartiles of their launch than three times "
+            "the distance between these. oversubscribed: more ranks than "
+            "cores. disturbed: other programs, the hypervisor or lost cores took more than a number can stand. "
+            "unbalanced: beside a call of mode overlap, less than half or more than twice as much was computed as the "
+            "call takes alone. "
+            "clock error: the ranks' clocks agree too badly to say who came when. moved>1: the backend moves more "
+            "bytes than the best algorithm needs. cap: the limit of time or samples came before the interval was "
+            "narrow. not checked: the data were not compared."
+        ),
+    ),
+    (
+        "Verified",
+        (
+            "The data that arrived were compared with what must come out, exactly. Wrong data make a case "
+            "fail, whatever its speed."
+        ),
+    ),
+)
+
+_STOP_WORDS: Final = {
+    "converged": "the interval of the median was narrow enough",
+    "cap_time": "the time allowed for one case was used up",
+    "cap_samples": "the number of samples allowed was reached",
+}
+_STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "caution", "skipped": "quiet"}
+_LONGEST = 400
+
+
+def case_label(case: Case, *, with_op: bool = True, without: frozenset[str] = frozenset()) -> str:
+    """A case in words, without its size; ``without`` names the fields that need not be said."""
+    parts = {
+        "op": case.op if with_op else "",
+        "backend": case.backend,
+        "device": "" if case.device == "cpu" else case.device,
+        "dtype": f"{case.dtype or ''} {case.redop or ''}".strip(),
+        "ranks": f"{case.ranks} rank{'s' if case.ranks != 1 else ''}",
+        "group": "" if case.group == "all" else f"groups {case.group}",
+        "mode": case.mode,
+        "sync": "" if case.sync == "barrier" else f"sync {case.sync}",
+        "cache": "" if case.cache == "warm" else case.cache,
+        "held": "held" if case.held else "",
+        "in_place": "in place" if case.in_place else "",
+        "root": "" if case.root is None else f"root {case.root}",
+        "variant": case.variant or "",
+    }
+    return " · ".join(text for name, text in parts.items() if text and name not in without)
+
+
+def size_list(sizes: Iterable[int]) -> str:
+    """Sizes as people name them: up to four one by one, more as a range with their number."""
+    ordered = sorted(set(sizes))
+    if len(ordered) > 4:
+        return f"{format_size(ordered[0])} … {format_size(ordered[-1])} ({len(ordered)} sizes)"
+    return ", ".join(format_size(size) for size in ordered)
+
+
+def missing_cases(dataset: Dataset) -> Section:
+    """The cases that were asked for and gave no number that may be believed, with the reason; like ones together."""
+    grouped: dict[tuple[CaseState, str, str], list[CaseRow]] = {}
+    for row in dataset.cases:
+        if row.state != "measured":
+            key = (row.state, case_label(row.case, without=frozenset({"mode"})), "; ".join(row.reasons))
+            grouped.setdefault(key, []).append(row)
+    if not grouped:
+        text = (
+            f"None: all {len(dataset.cases)} cases of the plan were measured."
+            if dataset.cases
+            else "The plan had no case."
+        )
+        return Section("missing", "Cases without a result", (Paragraph(text),))
+    order: tuple[CaseState, ...] = ("failed", "not reached", "skipped")
+    rows = tuple(
+        (
+            Cell(label),
+            Cell(size_list(row.case.size_bytes for row in members)),
+            Cell(state, tone=_STATE_TONES[state]),
+            Cell(_shorten(reason)),
+        )
+        for (state, label, reason), members in sorted(grouped.items(), key=lambda item: order.index(item[0][0]))
+    )
+    columns = (
+        Column("Case", numeric=False),
+        Column("Sizes", numeric=False),
+        Column("State", numeric=False),
+        Column("Reason", numeric=False),
+    )
+    counts = Counter(row.state for row in dataset.cases)
+    caption = f"Of {len(dataset.cases)} cases: " + ", ".join(
+        f"{counts[state]} {state}" for state in order if counts[state]
+    )
+    return Section("missing", "Cases without a result", (Table(caption, columns, rows),))
+
+
+def timing(dataset: Dataset) -> Section:
+    """The protocol and its numbers, launch by launch."""
+    stops: Counter[str] = Counter()
+    checks: Counter[str] = Counter()
+    for _, block, groups in dataset.measured():
+        stops[block.stop_reason] += groups
+        checks[block.check.state] += groups
+    blocks_measured = stops.total()
+    calls = sorted({block.calls for _, block, _ in dataset.measured()})
+    protocol = (
+        "Before every sample the ranks come together, by a barrier unless the case says otherwise, outside of the "
+        "timed part; each then reads a monotonic clock before and after the call or, in mode pipelined, a row of "
+        "calls. The time of a call is that of the slowest rank. The cost of reading the clock is known and not "
+        "subtracted. No sample is thrown away."
+    )
+    facts: list[tuple[str, str]] = []
+    if blocks_measured:
+        facts.append(("Calls per sample", ", ".join(map(str, calls))))
+        facts += [
+            (f"Blocks that stopped because {_STOP_WORDS.get(reason, reason)}", f"{number} of {blocks_measured}")
+            for reason, number in stops.most_common()
+        ]
+        facts += [
+            (f"Blocks with data {state}", f"{number} of {blocks_measured}") for state, number in checks.most_common()
+        ]
+    columns = (Column("What", numeric=False), Column("Value", numeric=False))
+    blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
+    if facts:
+        blocks.append(Table("How the measuring ended", columns, tuple(words(fact) for fact in facts)))
+    for stored in dataset.runs:
+        settings = tuple(words((name, value)) for name, value in flatten(stored.run.plan, 4))
+        name = f" of run {stored.run.id}" if len(dataset.runs) > 1 else ""
+        blocks.append(Table(f"Plan{name}, as executed", columns, settings, folded=True))
+        if stored.run.adjusted:
+            rounded = tuple(words((line,)) for line in stored.run.adjusted)
+            blocks.append(
+                Table(f"Sizes{name} that were rounded", (Column("What", numeric=False),), rounded, folded=True)
+            )
+    return Section("timing", "How it was timed", tuple(blocks))
+
+
+def _launches(dataset: Dataset) -> Table:
+    several = len(dataset.runs) > 1
+    rows: list[tuple[Cell, ...]] = []
+    for number, stored in enumerate(dataset.runs):
+        measured: Counter[int] = Counter()
+        for run, block, groups in dataset.measured():
+            measured[block.launch] += groups if run == number else 0
+        for launch in stored.launches:
+            cost = format_time(max(launch.timer_ns)) if launch.timer_ns else MISSING
+            texts = (
+                str(launch.launch + 1),
+                clock_time(launch.started),
+                str(len(launch.hosts)),
+                str(launch.order_seed),
+                str(measured[launch.launch]),
+                cost,
+                "yes" if launch.shared_clock else "no",
+                f"{launch.load_average:.2f}",
+            )
+            rows.append(words((stored.run.id, *texts) if several else texts))
+    columns: tuple[Column, ...] = (
+        Column("Launch"),
+        Column("Started (UTC)", numeric=False),
+        Column("Ranks"),
+        Column("Seed of the order"),
+        Column("Blocks"),
+        Column("One clock reading"),
+        Column("Ranks share a clock", numeric=False),
+        Column("Load average before"),
+    )
+    if several:
+        columns = (Column("Run", numeric=False), *columns)
+    note = "The cost of a clock reading is that of the slowest rank." if rows else "No launch came to life."
+    return Table("Launches", columns, tuple(rows), row_headers=2 if several else 1, note=note)
+
+
+def environment(dataset: Dataset) -> Section:
+    """The facts of every host. What is the same on all of them is said once."""
+    blocks = places(dataset.runs)
+    names = list(dict.fromkeys(host for stored in dataset.runs for host in stored.run.environments))
+    values: dict[str, dict[str, list[str]]] = {}
+    for stored in dataset.runs:
+        for host, facts in stored.run.environments.items():
+            for fact, value in flatten({name: told for name, told in facts.items() if name not in SHOWN_HERE}):
+                hosts = values.setdefault(fact, {}).setdefault(value, [])
+                if host not in hosts:
+                    hosts.append(host)
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        words((fact, value, "all" if len(hosts) == len(names) else ", ".join(hosts)))
+        for fact, by_value in values.items()
+        for value, hosts in by_value.items()
+    )
+    columns: tuple[Column, ...] = (
+        Column("Fact", numeric=False),
+        Column("Value", numeric=False),
+        Column("Hosts", numeric=False),
+    )
+    if len(names) == 1:
+        rows, columns = tuple(row[:2] for row in rows), columns[:2]
+    caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
+    blocks.append(Table(caption, columns, rows, folded=True))
+    return Section("environment", "Machine and software", tuple(blocks))
+
+
+def glossary() -> Section:
+    """The words and units of the report."""
+    return Section("glossary", "Words and units", (Terms(GLOSSARY),))
+
+
+def ran_for(stored: StoredRun) -> str:
+    """The wall time of the blocks of a run, or a dash."""
+    elapsed = sum(row.elapsed_ns for row in stored.measurements)
+    return format_span(elapsed / 1e9) if elapsed else MISSING
+
+
+def flatten(value: JSON, depth: int = 6, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Nested facts as dotted names and texts; what lies deeper than ``depth`` is shown as it is written."""
+    if isinstance(value, Mapping) and depth and value:
+        for key, inner in value.items():
+            yield from flatten(inner, depth - 1, f"{prefix}.{key}" if prefix else str(key))
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value) and depth:
+        for number, item in enumerate(value):
+            yield from flatten(item, depth - 1, f"{prefix}[{number}]")
+    elif isinstance(value, list):
+        yield prefix, ", ".join(map(_plain, value)) or MISSING
+    else:
+        yield prefix, _plain(value)
+
+
+def _plain(value: JSON) -> str:
+    if value is None:
+        return MISSING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _shorten(text: str) -> str:
+    """An error of a page's length would bury the table; the whole of it is in the run folder."""
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… (cut; the whole text is in samples.jsonl)"

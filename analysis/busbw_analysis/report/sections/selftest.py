@@ -1,0 +1,137 @@
+"""The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from busbw.runs.records import LaunchStarted
+from busbw.units import format_size, format_time
+from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.selftest import SelfTest, State, taken_in_words
+from busbw_analysis.peaks.peaks import STORAGE
+from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
+from busbw_analysis.report.sections.run import case_label
+
+_TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
+_CHECK_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Check", "State", "Found", "Wanted"))
+_NONE: Final = (
+    "No self-test of this machine with this backend and so many ranks was found beside the run, so it is not known how "
+    "small a difference can be told here. busbw selftest finds out for the ranks of one host, in about a minute."
+)
+
+
+def trust(judgement: Judgement) -> Section:
+    """What the instrument costs, and what the self-test of this machine that stands for these runs says."""
+    blocks: list[Block] = []
+    tested = judgement.selftest
+    if tested is None:
+        blocks.append(Paragraph(_NONE))
+    else:
+        blocks.append(Paragraph(_said(judgement, tested), tone="bad" if tested.failures else "plain"))
+        rows = tuple(
+            (Cell(one.name), Cell(one.state, tone=_TONES[one.state]), Cell(one.found), Cell(one.limit))
+            for one in tested.checks
+        )
+        caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
+        blocks.append(Table(caption, _CHECK_COLUMNS, rows, folded=not tested.failures))
+    own = _own_cost(judgement)
+    if own:
+        blocks.append(Paragraph(own))
+    return Section("trust", "How far to trust the instrument", tuple(blocks))
+
+
+def _said(judgement: Judgement, tested: SelfTest) -> str:
+    cells = ", ".join(f"{width:.0%} for {name}" for name, width in tested.resolution.items())
+    fine = f" By case: {cells}." if cells else ""
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
+    return f"S{which[1:]}. {tested.answer()}{fine}"
+
+
+def _own_cost(judgement: Judgement) -> str:
+    """The harness's own share of a call, as it was measured by the launches of these runs."""
+    launches = [launch for stored in judgement.dataset.runs for launch in stored.launches if launch.empty_call_ns]
+    if not launches:
+        return ""
+    alone = max(max(launch.empty_call_ns) for launch in launches)
+    row = max(max(launch.empty_loop_ns) for launch in launches)
+    return (
+        f"A call that does nothing takes {format_time(alone)} alone in a sample and {format_time(row)} in a row of "
+        f"calls{_compiled_cost(judgement, launches)}, on the rank where it takes longest: so much of every number is "
+        "the instrument. It is not subtracted."
+    )
+
+
+def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> str:
+    """The same of the loop that made the calls without Python, where one did."""
+    cases = sum("compiled" in case.loops for case in judgement.cases)
+    known = [launch for launch in launches if launch.compiled_call_ns]
+    if not cases or not known:
+        return ""
+    alone = max(max(launch.compiled_call_ns) for launch in known)
+    row = max(max(launch.compiled_loop_ns) for launch in known)
+    which = "1 case" if cases == 1 else f"{cases} cases"
+    return (
+        f" that Python makes; in the compiled loop, which made those of {which}, {format_time(alone)} and "
+        f"{format_time(row)}"
+    )
+
+
+def overlaps(judgement: Judgement) -> Section | None:
+    """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
+    rows: list[tuple[Cell, ...]] = []
+    cases = [case for case in judgement.cases if case.case.mode == "overlap"]
+    for case in cases:
+        for group in case.groups:
+            found = group.overlap
+            if found is None:
+                continue
+            several = f" (ranks {group.label})" if len(case.groups) > 1 else ""
+            rows.append(
+                (
+                    Cell(case_label(case.case, without=frozenset({"mode", "ranks"})) + several),
+                    Cell(format_size(case.case.size_bytes) if case.case.size_bytes else MISSING),
+                    Cell(f"{found.share:.0%}", bar=found.share),
+                    Cell(_span(found.low, found.high, "{:.0%}")),
+                    *words(map(format_time, (found.pure_ns, found.post_ns, found.wait_ns, found.exposed_ns))),
+                    Cell(format_time(found.compute_alone_ns), tone="caution" if found.unbalanced else "plain"),
+                    Cell(f"{found.slowdown:.2f} ×"),
+                    Cell(_span(found.slowdown_low, found.slowdown_high, "{:.2f}")),
+                )
+            )
+    if not rows:
+        return None
+    ops = {case.case.op for case in cases if any(group.overlap is not None for group in case.groups)}
+    stored = ops <= STORAGE
+    what = "storage" if stored else "communication and storage" if ops & STORAGE else "communication"
+    how = (
+        "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
+        "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "
+        f"That the computation itself gets slower beside {what} is no part of it; the last columns say by "
+        "how much. Where computation and call, both alone, are not about as long as each other, the case is flagged "
+        "unbalanced: a longer computation hides more, a shorter one less."
+    )
+    columns = (
+        Column("Case", numeric=False),
+        Column("Size"),
+        Column("Overlap"),
+        Column("Over launches"),
+        Column("Alone"),
+        Column("Post"),
+        Column("Wait"),
+        Column("Post + wait"),
+        Column("Computation alone"),
+        Column("Slowed down"),
+        Column("Over launches"),
+    )
+    note = (
+        "Each column is the median over launches of what each of them has, for the slowest rank. Over launches: 95 % "
+        f"interval of the column before from {LAUNCHES_FOR_AN_INTERVAL} launches on, the range below, nothing for a "
+        "single one. The times have none: they show where it comes from. Slowed down: the computation beside the call "
+        "over the same one alone, block by block, since each block has an amount of its own."
+    )
+    table = Table(f"{what.capitalize()} beside computation", columns, tuple(rows), row_headers=2, note=note)
+    return Section("overlap", "Overlap", (Paragraph(how), table))
+
+
+def _span(low: float | None, high: float | None, shape: str) -> str:
+    return MISSING if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"

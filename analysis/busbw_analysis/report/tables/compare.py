@@ -1,0 +1,281 @@
+"""What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from busbw.runs.records import JSON, Case
+from busbw.units import format_size, significant
+from busbw_analysis.diagnosis.compare import (
+    BANDS,
+    NO_SIZE,
+    ComparedBand,
+    ComparedCase,
+    Comparison,
+    Gate,
+    Reason,
+    too_few,
+)
+from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Verdict
+from busbw_analysis.report.tables.layout import MISSING, aligned
+
+LAYOUT: Final = 1
+"""Version of the JSON layout: raised when a key changes its meaning or goes."""
+
+_COLUMNS: Final = (
+    ("case", ""),
+    ("launches", "A/B"),
+    ("statistic", ""),
+    ("A", "(µs)"),
+    ("B", "(µs)"),
+    ("B/A", ""),
+    ("low", ""),
+    ("high", ""),
+    ("p", ""),
+    ("p adj", ""),
+    ("verdict", ""),
+)
+_TIME_WIDTH: Final = 12
+_NAMED: Final = 3
+"""So many cases of a kind are named; JSON has all of them."""
+_OVER_SIZES: Final = "geometric mean"
+"""The statistic of a band of several sizes: over them, of what each size has."""
+_USUAL: Final = Case(op="", backend="", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
+"""What need not be said of a case: everything that is as here, its op, ranks and backend apart."""
+
+
+def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
+    """The comparison as plain values: times in ns per call, shares as fractions, ``ratio`` time of B over time of A."""
+    broken = {
+        side: [msgspec.to_builtins(one) for one in comparison.incomplete if one.side == side] for side in ("A", "B")
+    }
+    return {
+        "compare": LAYOUT,
+        "a": {"runs": list(comparison.first), "launches": comparison.launches[0], "incomplete": broken["A"]},
+        "b": {"runs": list(comparison.second), "launches": comparison.launches[1], "incomplete": broken["B"]},
+        "test": _test(comparison),
+        "correction": "Holm",
+        "confidence": CONFIDENCE,
+        "power": POWER,
+        "within": comparison.within,
+        "words": dict(comparison.words()),
+        "bands": [_band(band) for band in comparison.bands],
+        "left_out": msgspec.to_builtins(comparison.left_out),
+        "notices": list(comparison.notices),
+        "gate": _gate(gate or comparison.gate(())),
+    }
+
+
+def _gate(gate: Gate) -> JSON:
+    return {
+        "fail_on": list(gate.fail_on),
+        "exit_code": gate.code,
+        "reasons": [
+            {
+                "exit_code": one.code,
+                "finding": one.finding,
+                "bands": [_band_name(band) for band in one.bands],
+                "cases": [_case_name(left.case) for left in one.cases],
+                "launches_needed": one.needed,
+            }
+            for one in gate.reasons
+        ],
+    }
+
+
+def _test(comparison: Comparison) -> str:
+    return "signed-rank on pairs of launches" if comparison.paired else "rank-sum on launches"
+
+
+def _band(band: ComparedBand) -> JSON:
+    shared: dict[str, JSON] = msgspec.to_builtins(band.case)
+    del shared["size_bytes"]
+    return {
+        **shared,
+        "band": band.band,
+        "sizes": list(band.sizes),
+        "statistic": _statistic(band),
+        **_numbers(band.estimate, band.verdict),
+        "cases": [
+            {
+                "size_bytes": one.case.size_bytes,
+                "statistic": one.statistic,
+                "a_ns": one.first_ns,
+                "b_ns": one.second_ns,
+                **_numbers(one.estimate, one.verdict),
+            }
+            for one in band.cases
+        ],
+    }
+
+
+def _numbers(estimate: Estimate, verdict: Verdict) -> dict[str, JSON]:
+    return {
+        "verdict": verdict.word,
+        "ratio": estimate.ratio,
+        "low": estimate.low,
+        "high": estimate.high,
+        "p_value": estimate.p_value,
+        "adjusted_p": verdict.adjusted_p,
+        "launches": list(estimate.launches),
+        "scatter": estimate.scatter,
+        "launches_needed": None if verdict.needed is None else verdict.needed.launches,
+        "needed_to_detect": None if verdict.needed is None else verdict.needed.detects,
+        "fewest_launches": verdict.fewest,
+    }
+
+
+def _statistic(band: ComparedBand) -> str:
+    return band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES
+
+
+def text(comparison: Comparison) -> str:
+    """The same for people: a line a band, its cases indented below it, and what the columns mean."""
+    body = [line for band in comparison.bands for line in _lines(band, comparison.within)]
+    return aligned(_COLUMNS, body, list(_notes(comparison)))
+
+
+def _lines(band: ComparedBand, within: float) -> Iterator[list[str]]:
+    alone = band.cases[0] if len(band.cases) == 1 else None
+    times = (MISSING, MISSING) if alone is None else _times(alone)
+    yield [_band_name(band), *_cells(band.estimate, band.verdict, (_statistic(band), *times), within)]
+    if alone is None:
+        for one in band.cases:
+            cells = _cells(one.estimate, one.verdict, (one.statistic, *_times(one)), within)
+            yield [f"  {format_size(one.case.size_bytes)}", *cells]
+
+
+def _band_name(band: ComparedBand) -> str:
+    sizes = [format_size(size) for size in band.sizes]
+    shown = "" if band.band == NO_SIZE else f", {sizes[0] if len(sizes) == 1 else f'{sizes[0]} … {sizes[-1]}'}"
+    return f"{label(band.case)}: {band.band}{shown}"
+
+
+def _case_name(case: Case) -> str:
+    return f"{label(case)}{f' {format_size(case.size_bytes)}' if case.size_bytes else ''}"
+
+
+def label(case: Case) -> str:
+    """A case without its size: the op, and what is not the usual."""
+    parts = [case.op, case.dtype, case.redop, "in place" if case.in_place else None, case.variant]
+    parts += [None if case.group == "all" else f"groups {case.group}", None if case.device == "cpu" else case.device]
+    parts += [
+        str(getattr(case, name)) for name in ("mode", "sync", "cache") if getattr(case, name) != getattr(_USUAL, name)
+    ]
+    parts += [None if not case.held else "held", None if not case.root else f"root {case.root}"]
+    return " ".join(part for part in parts if part)
+
+
+def _times(one: ComparedCase) -> tuple[str, str]:
+    return significant(one.first_ns / 1e3, 1, _TIME_WIDTH), significant(one.second_ns / 1e3, 1, _TIME_WIDTH)
+
+
+def _cells(estimate: Estimate, verdict: Verdict, times: tuple[str, str, str], within: float) -> list[str]:
+    return [
+        "/".join(map(str, estimate.launches)),
+        *times,  # the statistic, then A and B
+        f"{estimate.ratio:.3f}",
+        *(MISSING if end is None else f"{end:.3f}" for end in (estimate.low, estimate.high)),
+        *(MISSING if p is None else _p(p) for p in (estimate.p_value, verdict.adjusted_p)),
+        words(verdict, estimate, within),
+    ]
+
+
+def _p(value: float) -> str:
+    return f"{value:.3f}" if value >= 0.001 else "<0.001"
+
+
+def words(verdict: Verdict, estimate: Estimate, within: float) -> str:
+    """The verdict for a narrow column."""
+    if verdict.word == "equal":
+        return f"equal within {within:.3g}".replace(f"{within:.3g}", f"{within * 100:.3g} %")
+    if verdict.word != "cannot tell":
+        return verdict.word
+    unit = "pairs" if estimate.paired else "launches a side"
+    if verdict.fewest is not None:
+        return f"cannot tell; {verdict.fewest} {unit} are the least"
+    if verdict.needed is None:
+        return f"cannot tell; more than 1000 {unit} would detect {within * 100:.3g} %"
+    if verdict.needed.detects is None:
+        return f"cannot tell; {verdict.needed.launches} {unit} would show it equal"
+    return f"cannot tell; {verdict.needed.launches} {unit} would detect {verdict.needed.detects * 100:.3g} %"
+
+
+def _notes(comparison: Comparison) -> Iterator[str]:
+    bands = "; ".join(
+        f"{name}: {'below ' + format_size(high) if high else 'from ' + format_size(low) + ' on'}"
+        for name, low, high in BANDS
+    )
+    within = f"{comparison.within * 100:.3g} %"
+    over = "neighbouring launches" if comparison.paired else "launches"
+    yield f"A: {_side(comparison.first, comparison.launches[0])}"
+    yield f"B: {_side(comparison.second, comparison.launches[1])}"
+    yield (
+        "A, B: median over launches of the statistic of a launch's samples: their median, or their mean where they "
+        "have two modes; of groups at once the slowest, of pairs the geometric mean"
+    )
+    yield f"B/A: ratio of times over {over} (Hodges-Lehmann), B is slower above 1; low, high: exact 95 % interval"
+    yield f"a band counts a launch with the geometric mean over its sizes; {bands}"
+    yield f"p: exact {_test(comparison)}; p adj: after Holm, bands among bands and sizes among sizes; 5 % decides"
+    yield f"equal: the interval lies within ± {within}, however small p is"
+    yield (
+        f"launches that would detect x %: of comparisons with so many at least {POWER:.0%} would call B slower were it "
+        f"slower by x %, by the scatter between these launches; a smaller difference needs more"
+    )
+    yield from too_few(comparison)
+
+
+def _side(runs: Sequence[str], launches: int) -> str:
+    return f"{', '.join(runs)} ({launches} launch{'es' if launches != 1 else ''})"
+
+
+def left_out_lines(comparison: Comparison) -> Iterator[str]:
+    """A sentence for every case that could not be compared; like ones together."""
+    by_reason: dict[str, list[str]] = {}
+    several = len({(one.case.backend, one.case.ranks) for one in comparison.left_out}) > 1
+    for one in comparison.left_out:
+        where = f" on {one.case.ranks} {one.case.backend} ranks" if several else ""
+        by_reason.setdefault(one.why, []).append(f"{_case_name(one.case)}{where}")
+    for why, names in by_reason.items():
+        yield f"not compared, {why}: {', '.join(names)}"
+
+
+def incomplete_lines(comparison: Comparison) -> Iterator[str]:
+    """A sentence or two for every run that has less than its plan: of which side, and what it lacks."""
+    for one in comparison.incomplete:
+        lacks = [
+            f"{len(cases)} {state} ({_some([_case_name(case) for case in cases])})"
+            for state, cases in (("failed", one.failed), ("not reached", one.not_reached), ("skipped", one.skipped))
+            if cases
+        ]
+        short = one.launches < one.planned and one.ended is None  # how a run ended says how many are complete
+        lacks += [f"{one.planned - one.launches} of {one.planned} launches not complete"] if short else []
+        ended = f"{one.ended} " if one.ended else ""
+        yield f"side {one.side} is incomplete. {ended}Run {one.run}: {'; '.join(lacks) or 'it lacks no case'}"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    return f"{', '.join(names[:_NAMED])}{more}"
+
+
+def gate_lines(comparison: Comparison, gate: Gate) -> Iterator[str]:
+    """A sentence for every reason why the gate does not pass."""
+    for one in gate.reasons:
+        yield _reason(comparison, one)
+
+
+def _reason(comparison: Comparison, reason: Reason) -> str:
+    names = ", ".join([*map(_band_name, reason.bands), *(_case_name(one.case) for one in reason.cases)])
+    if reason.finding == "too few launches":
+        have = ", ".join(dict.fromkeys("/".join(map(str, band.estimate.launches)) for band in reason.bands))
+        unit = "pairs" if comparison.paired else "launches a side"
+        more = "more turns" if comparison.paired else f"busbw run --launches {reason.needed}, or several runs by commas"
+        return (
+            f"{len(reason.bands)} of {len(comparison.bands)} bands cannot be judged, however slow B is: {have} "
+            f"launches (A/B) are too few, {reason.needed} {unit} are the least ({more}): {names}"
+        )
+    if reason.finding == "no result":
+        return f"{len(reason.cases)} cases that A has cannot be judged, B has no result to compare: {names}"
+    return f"{reason.finding}: {names}"

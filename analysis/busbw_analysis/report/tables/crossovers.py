@@ -1,0 +1,225 @@
+"""Where algorithms cross, in words: what ``busbw fit`` prints of it, and the rows of it for machines."""
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+from typing import Final
+
+from busbw.runs.records import JSON
+from busbw.units import about_size, format_size
+from busbw_analysis.diagnosis.algorithms import Pair, Race
+from busbw_analysis.diagnosis.crossovers import Crossing, Gain
+from busbw_analysis.diagnosis.crossovers_model import Expected
+from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.report.tables.layout import MISSING, Row, aligned
+
+NOT_TOLD: Final = "not told apart"
+_PAIRS: Final = 6
+"""So many pairs are all shown: those of four algorithms."""
+_NAMED: Final = 3
+
+_NOTES: Final = (
+    "faster: where intervals do not overlap; in brackets the range in which they cross; S*: where their formulas do",
+    "not seen: S* is among these sizes, and on one side of it the other one is faster; not told: no size says so",
+    "the other one: not the one that is faster by the formulas",
+)
+
+
+def shown(race: Race) -> tuple[Pair, ...]:
+    """The pairs that there is room for: of many those with one that is the fastest somewhere. All of them where no size
+    says which that is, for no size is common to all.
+    """
+    leaders = race.leaders
+    if len(race.pairs) <= _PAIRS or not leaders:
+        return race.pairs
+    return tuple(pair for pair in race.pairs if not set(leaders).isdisjoint(pair.names))
+
+
+def measured_words(pair: Pair) -> str:
+    """Which of two was the faster at which sizes."""
+    count = len(pair.sizes_bytes)
+    undecided = pair.undecided
+    if len(undecided) == count:
+        return f"{NOT_TOLD} at any of {count} sizes" if count > 1 else f"{NOT_TOLD} at the one size"
+    if pair.measured:
+        text = crossing_words(pair.measured)
+    else:
+        name = next(name for name in pair.faster if name is not None)
+        sure = [size for size in pair.sizes_bytes if size not in undecided]
+        if undecided and len(sure) <= _NAMED:
+            return f"{name} at {_sizes(sure)}; {NOT_TOLD} elsewhere"
+        text = f"{name} at {len(sure)} of {count} sizes" if undecided else f"{name} at all {count} sizes"
+    if not undecided:
+        return text
+    return f"{text}; {NOT_TOLD} at {_sizes(undecided) if len(undecided) <= _NAMED else f'{len(undecided)} of {count}'}"
+
+
+def _sizes(sizes_bytes: Iterable[int]) -> str:
+    return ", ".join(map(format_size, sizes_bytes))
+
+
+def crossing_words(found: Sequence[Crossing]) -> str:
+    """``tree up to 23 KiB (20 KiB … 27 KiB), then ring``."""
+    parts = [f"{one.below} up to {about_size(one.at_bytes)}{_range(one)}" for one in found]
+    return f"{', '.join(parts)}, then {found[-1].above}"
+
+
+def _range(crossing: Crossing) -> str:
+    if crossing.low_bytes is None or crossing.high_bytes is None:
+        return " (no interval)"
+    return f" ({about_size(crossing.low_bytes)} … {about_size(crossing.high_bytes)})"
+
+
+def formula_words(pair: Pair) -> str:
+    """S* of the same two, with the one that is faster above it; where it is not among these sizes, the nearest."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return MISSING
+    if not expected.crossings:
+        return f"none: {_at_sizes(expected, len(pair.sizes_bytes))}"
+    inside = [one for one in expected.crossings if _inside(pair, one)]
+    if inside:
+        return ", ".join(f"{about_size(one.at_bytes)}, then {one.above}" for one in inside[:_NAMED])
+    middle = math.sqrt(pair.sizes_bytes[0] * pair.sizes_bytes[-1])
+    nearest = min(expected.crossings, key=lambda one: abs(math.log(one.at_bytes / middle)))
+    return f"{about_size(nearest.at_bytes)} (not measured), then {nearest.above}"
+
+
+def _at_sizes(expected: Expected, count: int) -> str:
+    """Which one's formula costs less at how many of ``count`` sizes, where they do not cross."""
+    places = Counter(name for name in expected.faster.values() if name is not None)
+    if not places:
+        return "they cost the same"
+    return ", ".join(
+        f"{name} at all sizes" if found == count else f"{name} at {found} of {count} sizes"
+        for name, found in places.items()
+    )
+
+
+def agreement_words(pair: Pair) -> str:
+    """How the measured crossings stand to S*: their ratio, or in words where there is not one of each."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return MISSING
+    if pair.measured:
+        ratios = [pair.ratio(one) for one in pair.measured]
+        told = ["not predicted" if ratio is None else f"{ratio:#.2g}".rstrip(".") for ratio in ratios]
+        return ", ".join(told if any(ratios) else told[:1])
+    sure = {size: name for size, name in zip(pair.sizes_bytes, pair.faster, strict=True) if name is not None}
+    if not sure:
+        return "not told"
+    held = [name == by_formula for size, name in sure.items() if (by_formula := expected.faster.get(size)) is not None]
+    if any(_inside(pair, one) for one in expected.crossings):
+        return "not told" if all(held) else "not seen"
+    if held:
+        return "as predicted" if all(held) else "the other one"
+    return "not told" if sure.keys().isdisjoint(expected.faster) else "predicted alike"
+
+
+def _inside(pair: Pair, crossing: Crossing) -> bool:
+    return pair.sizes_bytes[0] < crossing.at_bytes < pair.sizes_bytes[-1]
+
+
+def gain_words(gain: Gain) -> str:
+    """``ring 2.1 ×``."""
+    return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else NOT_TOLD
+
+
+def intervals_words(race: Race) -> str:
+    """What the intervals of its times are, and what decides where there is none."""
+    kinds = dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points)
+    known = [kind for kind in kinds if kind != "none"]
+    lacking = "none at some sizes, where medians alone decide" if known else "none, so that medians alone decide"
+    return ", ".join([*known, *([lacking] if "none" in kinds else [])])
+
+
+def origin_words(pair: Pair) -> str:
+    """Where the parameters of S* are from, or why there is no S*."""
+    expected = pair.expected
+    return f"no S*: {expected.reason}" if isinstance(expected, NoModel) else f"S* by {expected.origin}"
+
+
+def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Each of the words that pairs (names, words) have, once, with whose they are where they differ."""
+    by_words: dict[str, list[str]] = {}
+    for names, words in told:
+        by_words.setdefault(words, []).append(names)
+    several = len(by_words) > 1
+    return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
+
+
+def crossing_rows(races: Sequence[Race]) -> list[Row]:
+    """One row for every two algorithms of a curve: bytes, and ratios of times."""
+    return [_row(race, pair) for race in races for pair in race.pairs]
+
+
+def _row(race: Race, pair: Pair) -> Row:
+    found: list[JSON] = [
+        {**asdict(one), "expected_bytes": pair.expected_bytes(one), "ratio": pair.ratio(one)} for one in pair.measured
+    ]
+    return {
+        "curve": race.key.label,
+        "op": race.key.op,
+        "ranks": list(race.key.ranks),
+        "algorithms": list(pair.names),
+        "sizes_bytes": list(pair.sizes_bytes),
+        "faster": list(pair.faster),
+        "crossings": found,
+        "smallest": asdict(pair.smallest),
+        "largest": asdict(pair.largest),
+        "expected": _expected(pair),
+        "intervals": intervals_words(race),
+        "shown": pair in shown(race),
+        "measured_words": measured_words(pair),
+        "formula_words": formula_words(pair),
+        "agreement": agreement_words(pair),
+        "gain_words": [gain_words(pair.smallest), gain_words(pair.largest)],
+        "origin": origin_words(pair),
+    }
+
+
+def _expected(pair: Pair) -> dict[str, JSON]:
+    """``faster`` as that of the pair: one for each of its sizes, null where both cost the same or no cost is known."""
+    expected = pair.expected
+    if isinstance(expected, NoModel):
+        return {"none": expected.reason}
+    return {**asdict(expected), "faster": [expected.faster.get(size) for size in pair.sizes_bytes]}
+
+
+def crossing_text(rows: Sequence[Row]) -> str:
+    """``rows`` of ``crossing_rows`` as a block of aligned columns for every curve; "" where there are none."""
+    blocks = (list(members) for _, members in groupby(rows, key=lambda row: row["curve"]))
+    return "\n\n".join("\n".join(_block(members)) for members in blocks)
+
+
+def _block(rows: Sequence[Row]) -> Iterator[str]:
+    kept = [row for row in rows if row["shown"]]
+    ends = [format_size(pick(size for row in kept for size in row["sizes_bytes"])) for pick in (min, max)]
+    columns = (
+        ("algorithms", ""),
+        ("faster", ""),
+        ("S*", ""),
+        ("measured/S*", ""),
+        *((f"at {end}", "") for end in dict.fromkeys(ends)),
+    )
+    body = [
+        [
+            ", ".join(row["algorithms"]),
+            row["measured_words"],
+            row["formula_words"],
+            row["agreement"],
+            *row["gain_words"][: len(columns) - 4],
+        ]
+        for row in kept
+    ]
+    more = len(rows) - len(kept)
+    notes = [
+        f"intervals: {kept[0]['intervals']}",
+        *origins((", ".join(row["algorithms"]), row["origin"]) for row in kept),
+        *_NOTES,
+    ]
+    notes += [f"{more} more pairs: --json"] if more else []
+    yield f"algorithms against each other · {rows[0]['curve']}"
+    yield aligned(columns, body, notes)

@@ -1,0 +1,57 @@
+"""Writes a page as one HTML file that needs nothing else: no script, no request, no font but the reader's own."""
+
+import re
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from busbw_analysis.report.document import Cell, Figure, Page, Paragraph, Table, Terms
+
+_NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
+_FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"
+
+
+def render(page: Page) -> str:
+    """The page as HTML. All its text is escaped by the templates; only our own drawings go in as markup."""
+    environment = Environment(
+        loader=PackageLoader("busbw_analysis.report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.tests.update(
+        {
+            "paragraph": lambda block: isinstance(block, Paragraph),
+            "terms": lambda block: isinstance(block, Terms),
+            "figure": lambda block: isinstance(block, Figure),
+        }
+    )
+    environment.filters.update({"drawing": Markup, "aligned": aligned})
+    return environment.get_template("report.html.j2").render(page=page)
+
+
+def aligned(table: Table) -> list[list[tuple[Cell, str]]]:
+    """The rows of a table with the text to show, padded so that the decimal points of a column stand in line."""
+    columns = list(zip(*([cell.text for cell in row] for row in table.rows), strict=True))
+    shown = [
+        _pad(texts) if column.numeric and column.unit else list(texts)
+        for column, texts in zip(table.columns, columns, strict=False)
+    ]
+    return [[(cell, shown[place][number]) for place, cell in enumerate(row)] for number, row in enumerate(table.rows)]
+
+
+def _pad(texts: tuple[str, ...]) -> list[str]:
+    decimals = [len(match[1]) if match and match[1] else 0 for match in map(_NUMBER.fullmatch, texts)]
+    longest = max(decimals, default=0)
+    padded: list[str] = []
+    for text, places in zip(texts, decimals, strict=True):
+        if not longest or _NUMBER.fullmatch(text) is None:
+            padded.append(text)
+        elif places:
+            padded.append(text + _FIGURE_SPACE * (longest - places))
+        else:
+            padded.append(text + _POINT_SPACE + _FIGURE_SPACE * (longest - 1))
+    return padded

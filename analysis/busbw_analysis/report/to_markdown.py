@@ -1,0 +1,69 @@
+"""Writes a page as Markdown: everything the HTML says, in tables; the drawings are left to their tables."""
+
+import re
+from collections.abc import Iterator
+
+from busbw_analysis.report.document import Block, Figure, Page, Paragraph, Section, Table, Terms
+
+_SPECIAL = re.compile(r"([\\`*_{}\[\]<>|#~$])")
+_SEVERITY = {"bad": "Problem", "caution": "Caution", "note": "Note"}
+
+
+def render(page: Page) -> str:
+    """The page as Markdown (GitHub's dialect). Text from outside stays text: no markup, no HTML, no broken table."""
+    return "\n".join(_lines(page)).rstrip() + "\n"
+
+
+def escape(text: str) -> str:
+    """``text`` as Markdown that shows exactly it, on one line."""
+    flat = " ".join(text.split())
+    escaped = _SPECIAL.sub(r"\\\1", flat).replace("&", "&amp;").replace("://", ":&#8203;//")
+    # At the start of a line these would begin a list, a quotation or a heading.
+    return re.sub(r"^([-+=]|\d+[.)])(?=\s|$)", r"\\\1", escaped)
+
+
+def _lines(page: Page) -> Iterator[str]:
+    yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "", f"**{escape(page.answer)}**", "")
+    if page.facts:
+        yield from (f"- {escape(name)}: {escape(value)}" for name, value in page.facts)
+        yield ""
+    yield from ("## Warnings", "")
+    if page.notices:
+        yield from (f"- **{_SEVERITY[notice.severity]}:** {escape(notice.text)}" for notice in page.notices)
+    else:
+        yield "None."
+    yield ""
+    for section in page.sections:
+        yield from _section(section, 2)
+
+
+def _section(section: Section, level: int) -> Iterator[str]:
+    yield from (f"{'#' * level} {escape(section.heading)}", "")
+    for block in section.blocks:
+        yield from _block(block)
+    for part in section.parts:
+        yield from _section(part, level + 1)
+
+
+def _block(block: Block) -> Iterator[str]:
+    if isinstance(block, Paragraph):
+        yield from (escape(block.text), "")
+    elif isinstance(block, Terms):
+        yield from (f"- **{escape(term)}**: {escape(meaning)}" for term, meaning in block.entries)
+        yield ""
+    elif isinstance(block, Figure):
+        yield from (escape(block.caption), "")
+        yield from _table(block.table)
+    else:
+        yield from _table(block)
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield from (f"*{escape(table.caption)}*", "")
+    yield "| " + " | ".join(escape(column.heading) for column in table.columns) + " |"
+    yield "|" + "|".join("---:" if column.numeric else ":---" for column in table.columns) + "|"
+    for row in table.rows:
+        yield "| " + " | ".join(escape(cell.text) for cell in row) + " |"
+    yield ""
+    if table.note:
+        yield from (escape(table.note), "")
