@@ -75,7 +75,7 @@ sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw
 	$(venv)/bin/python -m busbw.slurm.templates slurm
 
 drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
-	$(venv)/bin/python -m busbw_analysis.draw_command docs/drawings
+	$(venv)/bin/python -m busbw_analysis.cli.draw docs/drawings
 
 format: $(installed) ## rewrite the sources in the project's style
 	$(venv)/bin/ruff check --fix

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import commands
+from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.diagnosis.judge import Judgement, Verdict, judge
 from busbw_analysis.models.gloo import NoModel
@@ -231,7 +231,7 @@ def stored(tmp_path: Path) -> tuple[Path, StoredRun]:
 
 
 def test_show_prints_a_line_per_case_and_group(stored: tuple[Path, StoredRun]) -> None:
-    result = CliRunner().invoke(commands.show, ["latest", "--results-dir", str(stored[0])])
+    result = CliRunner().invoke(main.show, ["latest", "--results-dir", str(stored[0])])
     assert result.exit_code == 0
     lines = [line for line in result.stdout.splitlines() if not line.startswith("#")]
     assert [line.split()[0] for line in lines] == ["all_reduce*"] * 5 + ["all_gather"] * 3 + ["barrier"] + [
@@ -243,7 +243,7 @@ def test_show_prints_a_line_per_case_and_group(stored: tuple[Path, StoredRun]) -
 
 
 def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, StoredRun]) -> None:
-    result = CliRunner().invoke(commands.show, ["latest", "--json", "--results-dir", str(stored[0])])
+    result = CliRunner().invoke(main.show, ["latest", "--json", "--results-dir", str(stored[0])])
     document = json.loads(result.stdout)
     barrier = next(row for row in document["cases"] if row["op"] == "barrier")
     assert (barrier["busbw"], barrier["roof_share"]) == (None, None)
@@ -261,12 +261,12 @@ def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path
     names = []
     for seed, fate in enumerate(fates):
         names.append(str(write_synthetic(tmp_path, synthetic_run([wrong, died], launches=2, seed=seed, fate=fate))))
-    document = json.loads(CliRunner().invoke(commands.show, [*names, "--json"]).stdout)
+    document = json.loads(CliRunner().invoke(main.show, [*names, "--json"]).stdout)
     assert [row["check"] for row in document["cases"]] == ["wrong (3 elements differ)", "failed (rank 1 died)"]
     for row in document["cases"]:
         assert row["state"] == "failed"
         assert {row[name] for name in ("time_ns", "low_ns", "high_ns", "fastest_ns", "algbw", "busbw")} == {None}
-    text = CliRunner().invoke(commands.show, names).stdout
+    text = CliRunner().invoke(main.show, names).stdout
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert [word in line for word, line in zip(("WRONG", "FAILED"), lines, strict=True)] == [True, True]
     judgement = judge(load([Path(name) for name in names]))
@@ -276,8 +276,8 @@ def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path
 
 def test_fit_prints_fits_and_refusals(stored: tuple[Path, StoredRun]) -> None:
     arguments = ["latest", "--results-dir", str(stored[0])]
-    text = CliRunner().invoke(commands.fit, arguments).stdout
+    text = CliRunner().invoke(main.fit, arguments).stdout
     assert "no fit: the op has no size" in text
-    rows = json.loads(CliRunner().invoke(commands.fit, [*arguments, "--json"]).stdout)["fits"]
+    rows = json.loads(CliRunner().invoke(main.fit, [*arguments, "--json"]).stdout)["fits"]
     assert rows[0]["alpha_seconds"] == pytest.approx(20e-6, rel=0.05)
     assert [row["refused"] is None for row in rows].count(True) == 1

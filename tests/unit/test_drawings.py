@@ -12,8 +12,8 @@ from click.testing import CliRunner
 from busbw.cli.main import main as busbw
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Schedule, cost, execute
-from busbw_analysis.draw_command import documented, main
-from busbw_analysis.draw_command import draw as command
+from busbw_analysis.cli.draw import documented, main
+from busbw_analysis.cli.draw import draw as command
 from busbw_analysis.models.gloo import CostModel
 from busbw_analysis.models.select import model_for
 from busbw_analysis.report.plots.schedule_list import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce

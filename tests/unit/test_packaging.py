@@ -88,7 +88,8 @@ def test_the_wheel_carries_what_is_no_python(archives: tuple[set[str], set[str]]
     assert {"busbw/py.typed", "busbw_analysis/py.typed", "busbw/runs/suites/quick.toml"} <= in_wheel
     suites = {f"busbw/runs/suites/{path.name}" for path in (PACKAGES["busbw"] / "runs/suites").glob("*.toml")}
     templates = {
-        f"busbw_analysis/templates/{path.name}" for path in (PACKAGES["busbw_analysis"] / "templates").iterdir()
+        f"busbw_analysis/report/templates/{path.name}"
+        for path in (PACKAGES["busbw_analysis"] / "report/templates").iterdir()
     }
     assert suites
     assert templates

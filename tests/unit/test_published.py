@@ -9,8 +9,8 @@ from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
+from busbw_analysis.cli.published import published as command
 from busbw_analysis.fitting.reference_curves import IN_SAMPLE, Published, curve_named, parse, published_curves
-from busbw_analysis.published_command import published as command
 
 CURVES = published_curves()
 NAMES = [curve.name for curve in CURVES]

@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from busbw.runs.records import JSON
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis import commands
+from busbw_analysis.cli import main
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.report.compose import compose
@@ -135,7 +135,7 @@ def results(tmp_path: Path) -> Path:
 
 
 def test_show_has_rows_of_pairs_within_a_host_and_between_hosts(results: Path) -> None:
-    shown = CliRunner().invoke(commands.show, ["latest", "--results-dir", str(results)])
+    shown = CliRunner().invoke(main.show, ["latest", "--results-dir", str(results)])
     assert shown.exit_code == 0, shown.output
     lines = [line for line in shown.stdout.splitlines() if " pairs " in line]
     assert [line.partition("together · ")[2].partition(",")[0] for line in lines] == [

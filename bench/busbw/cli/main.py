@@ -19,14 +19,14 @@ from busbw.errors import BusbwError, Interrupted, UsageError
 from busbw.escape import echo, plain_text
 
 _LAZY = {
-    "show": "busbw_analysis.commands",
-    "fit": "busbw_analysis.commands",
-    "predict": "busbw_analysis.predict_command",
-    "report": "busbw_analysis.commands",
-    "compare": "busbw_analysis.commands",
-    "simulate": "busbw_analysis.simulate_command",
-    "draw": "busbw_analysis.draw_command",
-    "published": "busbw_analysis.published_command",
+    "show": "busbw_analysis.cli.main",
+    "fit": "busbw_analysis.cli.main",
+    "predict": "busbw_analysis.cli.predict",
+    "report": "busbw_analysis.cli.main",
+    "compare": "busbw_analysis.cli.main",
+    "simulate": "busbw_analysis.cli.simulate",
+    "draw": "busbw_analysis.cli.draw",
+    "published": "busbw_analysis.cli.published",
     "submit": "busbw.cli.slurm",
     "status": "busbw.cli.slurm",
     "launches": "busbw.cli.slurm",

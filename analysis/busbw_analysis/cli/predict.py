@@ -9,7 +9,7 @@ from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.units import parse_sizes
-from busbw_analysis.commands import as_json_option, results_dir_option
+from busbw_analysis.cli.main import as_json_option, results_dir_option
 from busbw_analysis.data.load import read
 from busbw_analysis.predict.prediction import predict as prediction_for
 from busbw_analysis.predict.query import question

@@ -1,0 +1,1 @@
+"""Commands of the analysis: parse, call one function, print."""
