@@ -25,8 +25,8 @@ from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.fitting.design import amounts
-from busbw_analysis.models import laws as theory_laws
 from busbw_analysis.models.terms import candidates
+from busbw_analysis.predict import laws
 from busbw_analysis.predict.forecast import MeasuredCurve, by_curve, by_law, curve_of
 from busbw_analysis.predict.laws import Law
 from busbw_analysis.predict.prediction import Prediction, laws_for, predict, scaling
@@ -412,7 +412,7 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
 
 def test_what_rounding_to_whole_elements_leaves_off_is_no_other_size() -> None:
     """2 MiB on six ranks are measured as 2,097,144 B."""
-    tested = theory_laws.Tested.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
+    tested = laws.Tested.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
     assert tested.beyond(8, 8, 2 << 20) == ()
     assert tested.beyond(8, 8, 4 << 20) == ("sizes beyond 2097144 B",)
 

@@ -1,4 +1,4 @@
-"""The command line: parse, call one function, print. Whole rooms of commands are loaded by name."""
+"""The command line: parse, call one function, print. The commands of other modules are loaded by name."""
 
 import importlib
 import json

@@ -1,4 +1,4 @@
-"""What an operation is: a small record of pure functions. No torch here, so that every room may read the table."""
+"""What an operation is: a small record of pure functions. No torch here, so that every package may read the table."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
