@@ -13,6 +13,7 @@ from scipy.optimize import nnls
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
+from busbw.ops import ARITHMETIC
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
 from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
@@ -23,7 +24,6 @@ from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
 from busbw_analysis.fitting.curve import Fit, Refused, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts
-from busbw_analysis.peaks.peaks import COMPUTE
 from busbw_analysis.predict.forecast import curve_of
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.sections.fits import fits
@@ -167,7 +167,7 @@ def test_a_barrier_is_refused_and_does_not_raise() -> None:
     assert "no size" in refused.reason
 
 
-@pytest.mark.parametrize("op", sorted(COMPUTE))
+@pytest.mark.parametrize("op", sorted(ARITHMETIC))
 def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
     dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
     refused = fit_series(series_of(dataset, summarise(dataset))[0])

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from busbw.ops import OPS
+from busbw.ops import OPS, SYNCHRONISING
 from busbw.runs.records import JSON, Measurement, Row
 from busbw.testing.synthetic import Fate, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.shape import drifts, find_modes, outliers
-from busbw_analysis.data.summary import SYNCHRONISING, CaseSummary, summarise
+from busbw_analysis.data.summary import CaseSummary, summarise
 
 
 def summary_of(

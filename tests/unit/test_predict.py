@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
-from busbw.ops import OPS
-from busbw.ops.factors import bus_factor
+from busbw.ops import OPS, bus_factor
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic

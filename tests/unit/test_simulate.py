@@ -15,10 +15,8 @@ from hypothesis import strategies as st
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import Schedule, Transfer, cost, same
-from busbw.ops.factors import bus_factor
 from busbw_analysis.models.network_specs import change_links, read_network
 from busbw_analysis.models.networks import (
     NOWHERE,
@@ -593,8 +591,3 @@ class TestCommand:
         (case,) = json.loads(busbw(*arguments, *network, "--json").stdout)["cases"]
         assert case["links"][0]["bytes_per_second"] == [1e9, 50e9]
         assert case["links"][0]["busiest_bytes_per_second"] == 1e9
-
-    def test_the_factors_of_busbw_are_those_of_the_operations(self) -> None:
-        for op in ALGORITHMS:
-            for ranks in (2, 3, 8, 64):
-                assert bus_factor(op, ranks) == pytest.approx(OPS[op].factor(ranks))

@@ -17,8 +17,6 @@ from busbw.errors import DamagedRun, StoreError
 from busbw.launch import worker
 from busbw.launch.base import finish_well
 from busbw.launch.observers import Silent
-from busbw.ops import OPS
-from busbw.ops.factors import bus_factor
 from busbw.runs import store
 from busbw.runs.compress import pack, unpack
 from busbw.runs.outline import outline, outline_of
@@ -176,12 +174,6 @@ def test_all_times_tenfold_contradict_the_quantiles_even_where_the_samples_were_
     put(golden, rows, with_end=False)
     with pytest.raises(DamagedRun, match="quantiles_ns of rank 0 contradict"):
         store.read(golden)
-
-
-def test_the_factor_of_every_operation_is_the_one_that_readers_know() -> None:
-    for op in OPS.values():
-        for ranks in (1, 2, 3, 8, 1000):
-            assert bus_factor(op.name, ranks) == pytest.approx(op.factor(ranks)), op.name
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,8 @@ from busbw.backends.pytorch.calls import CALLS
 from busbw.ops import OPS
 from busbw.runs import cases as planned
 from busbw.runs import plan
-from busbw_analysis.data.pair_columns import PAIRED
-from busbw_analysis.data.summary import LOCAL, SYNCHRONISING
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import model_for
-from busbw_analysis.peaks.peaks import STORAGE, TO_THE_HOST, TRAFFIC
 
 
 def test_torch_has_a_call_for_every_op_and_for_nothing_else() -> None:
@@ -31,16 +28,6 @@ def test_every_op_has_one_default_model_or_a_reason(op: str) -> None:
 
 def test_models_are_of_ops_that_exist() -> None:
     assert {model.op for model in MODELS} | set(UNMODELLED) <= set(OPS)
-
-
-def test_both_halves_agree_on_the_ops_that_nobody_can_leave_early() -> None:
-    """The analysis may not import the table of ops, so it names them again."""
-    assert {name for name, op in OPS.items() if op.synchronising} == SYNCHRONISING
-    assert {name for name, op in OPS.items() if op.local} == LOCAL
-    assert {name for name, op in OPS.items() if op.members == "pairs"} == PAIRED
-    assert {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None} == TRAFFIC
-    assert {name for name, op in OPS.items() if op.stores} == STORAGE
-    assert {name for name, op in OPS.items() if op.host_memory} == TO_THE_HOST
 
 
 @pytest.mark.parametrize("name", plan.suites())

@@ -13,13 +13,14 @@ import numpy as np
 import pandas as pd
 
 from busbw.errors import AnalysisError, UnlikeRuns
+from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.placement import Seat, binding, seats_of, variables_of
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
-from busbw_analysis.data.pair_columns import PAIRED, PairBlock, packed
+from busbw_analysis.data.pair_columns import PairBlock, packed
 
 CaseState = Literal["measured", "failed", "skipped", "not reached"]
 

@@ -6,20 +6,17 @@ A record per pair takes several kB and some 100 µs; columns take what the numbe
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
-from typing import Final
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from busbw.errors import DamagedRun
+from busbw.ops import PAIRED
 from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
 
 Integers = npt.NDArray[np.signedinteger]
 Truths = npt.NDArray[np.bool_]
-
-PAIRED: Final = frozenset({"pair_matrix", "peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"})
-"""Ops of every ordered pair of ranks in turn: what they give is a matrix, and no curve."""
 
 _AT_A_TIME = 4096
 """Pairs that are there as records at one time."""

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from busbw.ops import PAIRED
 from busbw_analysis.data.load import Dataset, rank_list
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
 

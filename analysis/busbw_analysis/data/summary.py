@@ -14,13 +14,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from busbw.ops import LOCAL, PAIRED
 from busbw.runs.records import Case, LoopKind, Measurement
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
 from busbw_analysis.data.load import Block, CaseRow, CaseState, Dataset, rank_list
 from busbw_analysis.data.overlap import Overlap, overlap_of
-from busbw_analysis.data.pair_columns import PAIRED, PairBlock
+from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.pair_numbers import (
     CLOCK_ERROR_SHARE,
     SLOW_LEAST_NS,
@@ -48,21 +49,6 @@ Flag = Literal[
     "cap",
     "not checked",
 ]
-
-SYNCHRONISING = frozenset({"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "all_to_all_v", "barrier"})
-"""Ops that no rank can leave before the last one has come: in them the shortest time is usually the late rank's."""
-
-LOCAL = frozenset(
-    {
-        *("memory_copy", "stream_copy", "stream_scale", "stream_add", "stream_triad"),
-        *("memory_read", "memory_write", "memory_touch"),
-        *("host_to_device", "device_to_host", "host_and_device"),
-        *("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged"),
-        *("storage_write", "storage_read"),
-        *("matmul", "attention", "attention_unfused"),
-    }
-)
-"""Ops in which no other rank takes part: who comes late delays nobody."""
 
 LAUNCHES_FOR_AN_INTERVAL = 6
 """Below it the order-statistic interval of a median does not exist at 95 % (5 values cover 93.75 %)."""

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 
 from busbw.errors import UnlikeRuns, UsageError
+from busbw.ops import PAIRED
 from busbw.runs.progress import progress_of
 from busbw.runs.records import Case, EndStatus
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import CaseState, Dataset, differences
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
 from busbw_analysis.diagnosis.hypothesis_tests import (

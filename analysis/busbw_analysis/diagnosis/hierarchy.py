@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from busbw.ops import TO_THE_HOST
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
@@ -19,7 +20,7 @@ from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.peer_roofs import DIRECT, PairShares
 from busbw_analysis.diagnosis.storage import Stored
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import TO_THE_HOST, NoRoof, Roof
+from busbw_analysis.peaks.peaks import NoRoof, Roof
 
 Kind = Literal[
     "cache",

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import get_args
 
+from busbw.ops import PAIRED
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.diagnosis.algorithms import Race, races_of

@@ -9,12 +9,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from busbw.ops import MEMORY_TRAFFIC
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, IntervalKind
 from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import TRAFFIC, NoRoof, Roof, at_once
+from busbw_analysis.peaks.peaks import NoRoof, Roof, at_once
 
 FIRST_TOUCH = "memory_touch"
 """Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
@@ -125,12 +126,12 @@ def memory_curves(
     dataset: Dataset, curves: Iterable[Curve], summaries: Sequence[CaseSummary]
 ) -> tuple[MemoryCurve, ...]:
     """The curves of kernels in memory, in the order of the plan."""
-    return tuple(_curve(dataset, curve, summaries) for curve in curves if curve.series.key.op in TRAFFIC)
+    return tuple(_curve(dataset, curve, summaries) for curve in curves if curve.series.key.op in MEMORY_TRAFFIC)
 
 
 def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> MemoryCurve:
     key = curve.series.key
-    factor = TRAFFIC[key.op]
+    factor = MEMORY_TRAFFIC[key.op]
     # A GPU has its memory to itself; the ranks of a host share its.
     working = at_once(dataset, curve.series)
     together = max(working.values()) if key.device == "cpu" else 1

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import t
 
+from busbw.ops import PAIRED
 from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import rank_list
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, pair_times, ranks_in
 from busbw_analysis.diagnosis.distances import Steps, indistinct, kinds, steps_between
 

@@ -8,9 +8,10 @@ without counters; what caches do not keep makes a kernel slower than its roof, w
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of
@@ -19,38 +20,10 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
 from busbw_analysis.peaks.paths import gpu_memory, gpu_model
-from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES, TRAFFIC
-
-TOKEN_ELEMENTS = 1024
-"""Elements of a token in the queries of attention: 8 heads of 128."""
+from busbw_analysis.peaks.peaks import LEAST_COPY_BYTES
 
 _STREAMS = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy")
 """What a memory roof is made of."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """The arithmetic of one call with S of so many elements, FLOP, and what it must read and write at least for every
-    byte of S.
-    """
-
-    flop: Callable[[int], int]
-    traffic: float
-
-
-def _attention(count: int) -> int:
-    return 4 * count * (count // TOKEN_ELEMENTS)
-
-
-WORK: dict[str, Work] = {
-    "stream_scale": Work(lambda count: count, TRAFFIC["stream_scale"]),
-    "stream_add": Work(lambda count: count, TRAFFIC["stream_add"]),
-    "stream_triad": Work(lambda count: 2 * count, TRAFFIC["stream_triad"]),
-    "matmul": Work(lambda count: 2 * math.isqrt(count) ** 3, 3.0),
-    "attention": Work(_attention, 4.0),
-    "attention_unfused": Work(_attention, 4.0),
-}
-"""Operations with a place below a roofline. A copy has none: it computes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,17 +144,17 @@ def _roofline(
         _done(summary, group, workers)
         for summary in summaries
         if summary.case.device == device
-        and summary.case.op in {*WORK, *TRAFFIC}
+        and summary.case.op in {*FLOP, *MEMORY_TRAFFIC}
         and summary.case.mode != "overlap"
         and summary.state == "measured"
         and (group := summary.only) is not None
         and (device != "cpu" or _all_at_work(dataset, group, hosts, workers))
     ]
-    if not any(one.summary.case.op in WORK for one in done):
+    if not any(one.summary.case.op in FLOP for one in done):
         return None
     nominal_memory, nominal_compute, unknown = _nominal(dataset, rows, device, hosts, _dtypes(done))
     compute = (*_compute_roofs(done), *nominal_compute)
-    if not compute and all(one.summary.case.op in TRAFFIC for one in done):
+    if not compute and all(one.summary.case.op in MEMORY_TRAFFIC for one in done):
         return None  # memory alone is no roofline: nothing is known of arithmetic, and nothing was asked of it
     mine = [curve for curve in curves if curve.key.device == device]
     memory = (*_memory_roofs(done, mine, workers), *nominal_memory)
@@ -228,7 +201,7 @@ def _done(summary: CaseSummary, group: GroupSummary, workers: int) -> _Done:
 
 
 def _dtypes(done: Iterable[_Done]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(one.summary.case.dtype or "" for one in done if one.summary.case.op in WORK))
+    return tuple(dict.fromkeys(one.summary.case.dtype or "" for one in done if one.summary.case.op in FLOP))
 
 
 # --- the roofs ---------------------------------------------------------------------------------------------------
@@ -249,16 +222,17 @@ def _memory_roofs(done: Sequence[_Done], curves: Iterable[MemoryCurve], workers:
         return
     outer, case = _traffic_rate(best), best.summary.case
     yield from (cache for cache in _caches(curves, workers) if cache.bytes_per_second > outer)
+    arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
     what = (
         f"{case.op}{f' ({case.variant})' if case.variant else ''} of {case.dtype}, "
-        f"{format_size(round(TRAFFIC[case.op] * case.size_bytes * workers))} of arrays in all, bytes read and written"
+        f"{format_size(arrays)} of arrays in all, bytes read and written"
     )
     yield MemoryRoof("memory", outer, measured=True, what=what)
 
 
 def _traffic_rate(one: _Done) -> float:
     case = one.summary.case
-    return TRAFFIC[case.op] * case.size_bytes * one.calls_per_second
+    return MEMORY_TRAFFIC[case.op] * case.size_bytes * one.calls_per_second
 
 
 def _largest(done: Iterable[_Done]) -> list[_Done]:
@@ -295,7 +269,7 @@ def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:
 
 
 def _flop_rate(one: _Done) -> float:
-    return WORK[one.summary.case.op].flop(one.summary.case.count) * one.calls_per_second
+    return FLOP[one.summary.case.op](one.summary.case.count) * one.calls_per_second
 
 
 def _nominal(
@@ -338,14 +312,16 @@ def _placed(done: Sequence[_Done]) -> list[_Done]:
     """What gets a point: kernels that stream at their largest size, the others at every size."""
     largest = _largest(done)
     return [
-        one for one in done if one.summary.case.op in WORK and (one.summary.case.op not in TRAFFIC or one in largest)
+        one
+        for one in done
+        if one.summary.case.op in FLOP and (one.summary.case.op not in MEMORY_TRAFFIC or one in largest)
     ]
 
 
 def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeRoof]) -> Kernel:
     case = one.summary.case
     dtype = case.dtype or ""
-    flop = WORK[case.op].flop(case.count)
+    flop = FLOP[case.op](case.count)
     intensity = intensity_of(case.op, case.count, dtype)
     attainable, bound = _attainable(case, intensity, memory, compute, measured=True)
     nominal, _ = _attainable(case, intensity, memory, compute, measured=False)
@@ -368,7 +344,7 @@ def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeR
 
 def intensity_of(op: str, count: int, dtype: str) -> float:
     """FLOP for every byte that must move at least."""
-    return WORK[op].flop(count) / (WORK[op].traffic * count * DTYPE_BYTES[dtype])
+    return FLOP[op](count) / (LEAST_TRAFFIC[op] * count * DTYPE_BYTES[dtype])
 
 
 def _attainable(
@@ -379,7 +355,7 @@ def _attainable(
     """
     outer = next(reversed([roof for roof in memory if roof.measured == measured]), None)
     above = next((roof for roof in compute if roof.measured == measured and roof.dtype == case.dtype), None)
-    if outer is None or (above is None and case.op not in TRAFFIC):
+    if outer is None or (above is None and case.op not in MEMORY_TRAFFIC):
         return None, None
     slope = outer.bytes_per_second * intensity
     if above is None or slope < above.flop_per_second:

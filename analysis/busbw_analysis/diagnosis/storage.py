@@ -9,11 +9,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from busbw.ops import STORING
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import STORAGE, NoRoof, Roof
+from busbw_analysis.peaks.peaks import NoRoof, Roof
 
 _VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
 
@@ -92,7 +93,7 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
             _beside(list(checks.get(summary.index, {}).values()), _places(summary, group)),
         )
         for summary in summaries
-        if summary.case.op in STORAGE and summary.state == "measured"
+        if summary.case.op in STORING and summary.state == "measured"
         for group in summary.groups
     )
 

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.stats import binom
 
+from busbw.ops import SYNCHRONISING
 from busbw.units import format_time
 from busbw_analysis.data.intervals import cluster_bootstrap
 from busbw_analysis.data.load import Block, Dataset, rank_list
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, SYNCHRONISING, CaseSummary
+from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary
 from busbw_analysis.diagnosis.arrivals import Blame, Floats, Part, Seen, blamed, mean, most_suspicious, part_of, seen_in
 
 LEAST_EXCESS = 0.1

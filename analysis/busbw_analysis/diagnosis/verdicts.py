@@ -4,14 +4,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from busbw.ops import LOCAL, STORING
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.series import Point, Series
-from busbw_analysis.data.summary import LOCAL, Interval
+from busbw_analysis.data.summary import Interval
 from busbw_analysis.fitting.curve import Fit, Refused
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.gloo import NoModel, Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import STORAGE, NoRoof, Roof
+from busbw_analysis.peaks.peaks import NoRoof, Roof
 
 Word = Literal[
     "near the roof",
@@ -83,7 +84,7 @@ def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
     """One verdict per band of sizes that was measured. What stays in memory or on storage is shown with its roof and
     not judged: its sizes are levels of the hierarchy, and no messages.
     """
-    if curve.series.key.op in LOCAL | STORAGE:
+    if curve.series.key.op in LOCAL | STORING:
         return
     low = -1
     for band, high in BANDS:

@@ -15,13 +15,12 @@ import numpy as np
 from scipy.optimize import nnls
 
 from busbw.errors import AnalysisError
+from busbw.ops import ARITHMETIC, LOCAL, STORING
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Series
-from busbw_analysis.data.summary import LOCAL
 from busbw_analysis.fitting.checks import refuse_alone, refuse_curve
 from busbw_analysis.fitting.score import Validation, validation
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
-from busbw_analysis.peaks.peaks import COMPUTE, STORAGE
 
 LEAST_IN_A_PIECE: Final = 4
 """Sizes that a piece of the curve needs; the whole needs ``acceptance.LEAST_SIZES``."""
@@ -118,11 +117,11 @@ class Refused:
 
 def fit_series(series: Series) -> Fit | Refused:
     """The fit of one measured curve, or the reason why there is none."""
-    if series.key.op in COMPUTE:
+    if series.key.op in ARITHMETIC:
         return Refused("its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it")
     points = series.points
     try:
-        if series.key.op not in LOCAL | STORAGE:
+        if series.key.op not in LOCAL | STORING:
             refuse_alone(series.key.op, len(series.key.ranks))
         return fit_points(
             [point.size_bytes for point in points],

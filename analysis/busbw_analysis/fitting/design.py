@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import nnls
 
+from busbw.ops import MESSAGES
 from busbw_analysis.models.choices import Calls, Unknown
-from busbw_analysis.models.gloo import MESSAGES
 from busbw_analysis.models.terms import Levels, Term, candidates
 
 Floats = npt.NDArray[np.float64]

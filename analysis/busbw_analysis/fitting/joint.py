@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from busbw.errors import AnalysisError
+from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
 from busbw_analysis.fitting.checks import LEAST_SIZES
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
@@ -427,16 +428,13 @@ def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: F
             amounts(term, *shape, size)
             for term in terms.values()
             for size in sizes
-            if term.possible(*shape, size) and term.op not in _OF_TWO_RANKS
+            if term.possible(*shape, size) and term.op not in OF_TWO_RANKS
         ]
         if again:
             found.append((words, again))
     times = times_of(observations)
     # Where nothing but a barrier was timed there is no size to measure anything else at.
     return tuple(_remedy(words, np.asarray(extra), coefficients, times) for words, extra in found if extra)
-
-
-_OF_TWO_RANKS: Final = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
 
 
 def _remedy(words: str, rows: Floats, coefficients: Floats, times: Floats) -> Remedy:

@@ -328,7 +328,3 @@ UNMODELLED: dict[str, str] = {
     **dict.fromkeys(("matmul", "attention", "attention_unfused"), "it computes; no message is sent"),
 }
 """Ops without a row, and why."""
-
-
-MESSAGES: Final = frozenset({"send_recv", "ping_pong", "pair_uni", "pair_bidir", "pair_matrix"})
-"""Ops that are messages between two ranks, which cost the same by whatever library they are sent."""

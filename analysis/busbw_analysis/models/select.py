@@ -5,9 +5,10 @@ runs by default, or the one that was run by hand; and the textbook's beside it.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from busbw.ops import MESSAGES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.models.choices import Call, Library, Unknown, choose
-from busbw_analysis.models.gloo import MESSAGES, MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
 from busbw_analysis.models.textbook import BY_HAND, rows_of, textbook
 
 

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.errors import AnalysisError
+from busbw.ops import MESSAGES
 from busbw_analysis.models.choices import Calls, Choice, Library, Unknown
 from busbw_analysis.models.counts import none
-from busbw_analysis.models.gloo import MESSAGES, MODELS, CostModel
+from busbw_analysis.models.gloo import MODELS, CostModel
 from busbw_analysis.models.library_rows import OF_LIBRARIES
 from busbw_analysis.models.select import model_for
 from busbw_analysis.models.textbook import Textbook, rows_of

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING, TO_THE_HOST
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
@@ -24,29 +25,6 @@ _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
 """A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
-
-TRAFFIC = {
-    _COPY: 2.0,
-    "stream_copy": 2.0,
-    "stream_scale": 2.0,
-    "stream_add": 3.0,
-    "stream_triad": 3.0,
-    "memory_read": 1.0,
-    "memory_write": 1.0,
-    "memory_touch": 1.0,
-}
-"""Ops in memory → bytes that it reads and writes for every byte of S."""
-
-TO_THE_HOST = frozenset({"host_to_device", "device_to_host", "host_and_device"})
-"""Copies between a GPU and its host."""
-
-STORAGE = frozenset({"storage_write", "storage_read", "checkpoint_save"})
-"""Ops whose bytes end in files."""
-
-
-COMPUTE = frozenset({"matmul", "attention", "attention_unfused"})
-"""Ops that are bound by arithmetic as well as by memory: ``roofline`` tells by which."""
-
 
 RoofLevel = Literal["DRAM", "HBM", "PCIe", "NVLink-C2C", "links of GPUs", "network", "storage", "memory copy of a host"]
 
@@ -140,11 +118,11 @@ def roof_of(
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
     """
-    if series.key.op in COMPUTE:
+    if series.key.op in ARITHMETIC:
         return NoRoof("what it can reach depends on its intensity: see the roofline")
     point = series.points[-1]
     on_host = series.key.device == _HOST_MEMORY
-    if series.key.op in TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORAGE:
+    if series.key.op in MEMORY_TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORING:
         return _roof_of_a_copy(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
         return NoRoof(
@@ -160,7 +138,7 @@ def roof_of(
 
 
 def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
-    if series.key.op in STORAGE:
+    if series.key.op in STORING:
         return _drive_roof(dataset, series, rows)
     if series.key.op in TO_THE_HOST:
         return _host_link_roof(dataset, series, rows)
@@ -234,11 +212,11 @@ def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof
 
 def _under_memory(peak: Peak, level: RoofLevel, holder: str, words: str, op: str, ranks: int) -> Roof:
     """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
-    moved = TRAFFIC[op] * ranks
+    moved = MEMORY_TRAFFIC[op] * ranks
     algbw = peak.nominal / moved
-    by = "reads and writes" if TRAFFIC[op] > 1 else "moves"
+    by = "reads and writes" if MEMORY_TRAFFIC[op] > 1 else "moves"
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
-    denominator = f"{words}; {op} {by} {TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
+    denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
     practical = None if peak.practical is None else peak.practical / moved
     return Roof(algbw, None, level, holder, denominator, measured=False, practical=practical)
 

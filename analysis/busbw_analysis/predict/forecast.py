@@ -15,7 +15,7 @@ from statistics import median
 import numpy as np
 
 from busbw.errors import AnalysisError
-from busbw.ops.factors import bus_factor
+from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Point, Series

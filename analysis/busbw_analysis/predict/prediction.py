@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.ops import MESSAGES
 from busbw_analysis.data.series import Point
 from busbw_analysis.fitting.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.fitting.refusals import usable
@@ -14,7 +15,7 @@ from busbw_analysis.models.terms import candidates
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
 from busbw_analysis.predict.laws import Law, Value, answering, from_joint, from_messages
 from busbw_analysis.predict.query import Question, reaches, sized
-from busbw_analysis.predict.selection import LIBRARY, SINGLE_MESSAGES, Evidence
+from busbw_analysis.predict.selection import LIBRARY, Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,7 +264,7 @@ class _Joinable:
         """
         for regime, members in self.apart.items():
             known = [one for one in members if one.op not in UNMODELLED]
-            few = [one for one in known if self.own(one) or (one.op in SINGLE_MESSAGES and one.op != self.op)]
+            few = [one for one in known if self.own(one) or (one.op in MESSAGES and one.op != self.op)]
             for chosen in (few, known):
                 kept, left_out = usable(chosen)
                 if len({one.ranks for one in kept if self.own(one)}) < 2:

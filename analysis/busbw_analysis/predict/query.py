@@ -4,9 +4,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from busbw.errors import AnalysisError, UsageError
+from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size
 from busbw_analysis.predict.forecast import NEW_REGIME, size_words
-from busbw_analysis.predict.selection import PAIRS, Evidence, shape_of
+from busbw_analysis.predict.selection import Evidence, shape_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ def question(
     if ranks < 2:
         message = f"--ranks {ranks}: one rank sends nothing; want at least 2"
         raise UsageError(message)
-    if op in PAIRS and ranks != 2:
+    if op in OF_TWO_RANKS and ranks != 2:
         message = f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2"
         raise UsageError(message)
     unsized = not any(point.size_bytes for one in evidence.of_op for point in one.points)

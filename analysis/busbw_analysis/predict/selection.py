@@ -23,12 +23,6 @@ from busbw_analysis.peaks.peaks import HostCopy, host_copies
 LIBRARY = "library"
 """The name of what the backend runs by itself."""
 
-PAIRS = frozenset({"ping_pong", "pair_uni", "pair_bidir"})
-"""Ops between two ranks, however many there are."""
-
-SINGLE_MESSAGES = PAIRS | {"send_recv"}
-"""Ops of single messages, whose cost is known on every backend."""
-
 _OF_A_SHAPE = frozenset({"ranks", "hosts", "placement of ranks on hosts", "binding of ranks to cores", "loop"})
 """What may differ between runs of different numbers of ranks."""
 

@@ -48,9 +48,9 @@ from typing import Final
 import msgspec
 import numpy as np
 
+from busbw.ops import PAIRED
 from busbw.runs.records import JSON
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve

@@ -13,6 +13,36 @@ OPS: dict[str, Op] = {
     op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *STORAGE, *DEVICE_COPIES, *COMPUTE)
 }
 
+SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
+"""No rank can leave them before the last one has come: the shortest time is usually that of the late rank."""
+LOCAL = frozenset(name for name, op in OPS.items() if op.local)
+"""No other rank takes part: who comes late delays nobody."""
+PAIRED = frozenset(name for name, op in OPS.items() if op.members == "pairs")
+"""Every ordered pair of ranks is measured in turn."""
+OF_TWO_RANKS = frozenset(name for name, op in OPS.items() if op.members == "ends")
+"""Between the two ends of a group, however many ranks it has."""
+MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
+"""Ops of single messages, whose cost is known on every backend."""
+STORING = frozenset(name for name, op in OPS.items() if op.stores)
+"""Their bytes end in files."""
+TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
+"""Copies between a GPU and its host."""
+MEMORY_TRAFFIC = {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None}
+"""Ops in memory → bytes that it reads and writes for every byte of S."""
+ARITHMETIC = frozenset(name for name, op in OPS.items() if op.least_traffic is not None)
+"""Bound by arithmetic as well as by memory: a roofline tells by which."""
+
+FLOP = {name: op.flop for name, op in OPS.items() if op.flop is not None}
+"""Ops with a place below a roofline → FLOP of a call whose S has so many elements. A copy computes nothing."""
+LEAST_TRAFFIC = {name: OPS[name].least_traffic or OPS[name].memory_traffic or 0.0 for name in FLOP}
+"""Of these ops: bytes that must be read and written at least for every byte of S."""
+
+
+def bus_factor(name: str, ranks: int) -> float | None:
+    """What algbw times is busbw, as nccl-tests has it; None where there is no wire, and for an op that is unknown."""
+    op = OPS.get(name)
+    return None if op is None else op.factor(ranks)
+
 
 def op_named(name: str) -> Op:
     """The row of one operation. Raises UsageError that lists the known ones."""

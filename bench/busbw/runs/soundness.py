@@ -7,8 +7,7 @@ run meets a number that contradicts another one. The first flaw is told, in word
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from busbw.ops import limits
-from busbw.ops.factors import bus_factor
+from busbw.ops import bus_factor, limits
 from busbw.runs.facts import flaw_of_facts
 from busbw.runs.records import (
     JSON,

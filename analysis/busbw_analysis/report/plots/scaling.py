@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops.factors import bus_factor
+from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_time
 from busbw_analysis.predict.laws import Value
 from busbw_analysis.predict.prediction import Line, Scaling, scaling

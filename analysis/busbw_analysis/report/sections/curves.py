@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from itertools import groupby
 from typing import Final
 
+from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
@@ -14,7 +15,7 @@ from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.models.textbook import BY_HAND
-from busbw_analysis.peaks.peaks import COMPUTE, STORAGE, TRAFFIC, Roof
+from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report.document import (
     MISSING,
     Block,
@@ -61,7 +62,7 @@ class _Rate:
 def operations(judgement: Judgement) -> Section:
     """One part per operation, in the order of the plan."""
     by_op: dict[str, list[Curve]] = {}
-    elsewhere = TRAFFIC.keys() | STORAGE  # these have sections of their own
+    elsewhere = MEMORY_TRAFFIC.keys() | STORING  # these have sections of their own
     for curve in judgement.curves:
         if curve.series.key.op not in elsewhere:
             by_op.setdefault(curve.series.key.op, []).append(curve)
@@ -159,7 +160,7 @@ def _finding(curve: Curve, label: str) -> str:
     rate = _rate_of(curve)
     name = f"{label}: a" if label else "A"
     start = f"{name} call of {format_size(first.size_bytes)} takes {format_time(first.time_ns)}"
-    if curve.series.key.op in COMPUTE:
+    if curve.series.key.op in ARITHMETIC:
         last = curve.series.points[-1]
         end = "" if last is first else f", one of {format_size(last.size_bytes)} {format_time(last.time_ns)}"
         return f"{start}{end}."
@@ -220,7 +221,7 @@ def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
     roofs: dict[float, list[int]] = {}
     for slot, curve in enumerate(curves):
         rate = _rate_of(curve)
-        if curve.series.key.op in COMPUTE or (wired and curve.series.bus_factor is None):
+        if curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None):
             continue
         points = tuple(
             plots.Point(

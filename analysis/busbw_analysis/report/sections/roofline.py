@@ -3,11 +3,12 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from busbw.ops import LEAST_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import WORK, ComputeRoof, Kernel, Roofline
+from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, Roofline
 from busbw_analysis.report.document import (
     MISSING,
     Block,
@@ -271,7 +272,7 @@ def _balances(roofline: Roofline) -> Table:
 
 def _side(balance: float, dtype: str) -> float:
     """The n at which 2 n³ / (3 n² · bytes of an element) is ``balance``."""
-    return balance * WORK["matmul"].traffic / 2 * DTYPE_BYTES[dtype]
+    return balance * LEAST_TRAFFIC["matmul"] / 2 * DTYPE_BYTES[dtype]
 
 
 def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from busbw.ops import STORING
 from busbw.runs.records import LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.selftest import SelfTest, State, taken_in_words
-from busbw_analysis.peaks.peaks import STORAGE
 from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
 from busbw_analysis.report.sections.run import case_label
 
@@ -101,8 +101,8 @@ def overlaps(judgement: Judgement) -> Section | None:
     if not rows:
         return None
     ops = {case.case.op for case in cases if any(group.overlap is not None for group in case.groups)}
-    stored = ops <= STORAGE
-    what = "storage" if stored else "communication and storage" if ops & STORAGE else "communication"
+    stored = ops <= STORING
+    what = "storage" if stored else "communication and storage" if ops & STORING else "communication"
     how = (
         "Each call was posted, as much was computed as the call takes alone, and then it was waited for; in turns with "
         "the call alone. Overlap is max(0, 1 − (post + wait) / alone), as OSU defines it for non-blocking collectives. "

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
+from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.units import about_size, format_rate, format_size, format_time, significant
-from busbw_analysis.data.pair_columns import PAIRED
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.gloo import NoModel
-from busbw_analysis.peaks.peaks import TRAFFIC, Roof
+from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned, validation_row
 
 _RATE_WIDTH = 8
@@ -101,7 +101,7 @@ def _case_rows(
             yield {**common, "row": name, **_numbers(summary.groups[place], None)}
         yield from ({**common, **_pairs(kind, summary)} for kind in (split.classes if split else ()))
         return
-    factor = TRAFFIC.get(case.op)
+    factor = MEMORY_TRAFFIC.get(case.op)
     roofs: list[float | None] = []
     for group in summary.groups:
         curve = curves.get((summary.index, group.ranks))

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
 
-from busbw.ops.factors import bus_factor
+from busbw.ops import bus_factor
 from busbw.runs.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.models.network_specs import kind_of
