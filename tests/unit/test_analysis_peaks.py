@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from busbw.ops import OPS
+from busbw.ops import OPS, bounds
 from busbw.runs.records import JSON, Case
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
@@ -12,7 +12,7 @@ from busbw_analysis.data.series import series_of
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import LEAST_CROSSING, NoRoof, Roof, host_copies, roof_of
+from busbw_analysis.peaks.peaks import NoRoof, Roof, host_copies, roof_of
 from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
@@ -125,7 +125,7 @@ def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, p
     nic = {"name": "eth0", "kind": "physical", "up": True, "driver": driver, "speed_bytes_per_second": rate}
     found = over_network("gloo", nics=[nic])
     assert isinstance(found, Roof)
-    assert found.algbw * LEAST_CROSSING["all_reduce"](["a", "a", "b", "b"], 0) == pytest.approx(rate)
+    assert found.algbw * bounds.reduced(["a", "a", "b", "b"], 0) == pytest.approx(rate)
     assert found.practical == (None if practical is None else pytest.approx(practical))
     assert ("in practice (source: https://github.com/mendel5/iperf3-results)" in found.denominator) == bool(practical)
 
@@ -342,7 +342,8 @@ def test_mpi_that_may_have_been_kept_off_rdma_has_no_roof(variables: dict[str, s
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:
     without_wire = {op.name for op in OPS.values() if op.bus_factor is None}
-    assert set(LEAST_CROSSING) | without_wire | {"pair_matrix"} | set(UNMODELLED) == set(OPS)
+    crossing = {name for name, op in OPS.items() if op.least_crossing is not None}
+    assert crossing | without_wire | {"pair_matrix"} | set(UNMODELLED) == set(OPS)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +368,9 @@ def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:
     ],
 )
 def test_least_crossing_by_hand(op: str, placement: str, least: float) -> None:
-    assert LEAST_CROSSING[op](placement, 0) == pytest.approx(least)
+    crossing = OPS[op].least_crossing
+    assert crossing is not None
+    assert crossing(placement, 0) == pytest.approx(least)
 
 
 def test_groups_at_the_same_time_share_the_host() -> None:

@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.ops import OPS, bounds
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.models.bounds import LOWER_BOUNDS, Explanation, explain, fastest, lower_bound
+from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
@@ -44,6 +45,9 @@ def series(key: SeriesKey = KEY, times_ns: tuple[float, ...] = (1e6, 1e6, 4e6, 5
     return Series(key, 1.5, 1.0, points)
 
 
+BOUND = [name for name, op in OPS.items() if op.lower_bound is not None]
+
+
 def explained(key: SeriesKey = KEY, *others: Series, parameters: Parameters = LINK) -> Explanation:
     found = explain(series(key), (series(key), *others), parameters)
     assert isinstance(found, Explanation)
@@ -56,7 +60,7 @@ def hosts_of(row: Textbook, ranks: int) -> list[int]:
 
 @pytest.mark.parametrize("row", [*TEXTBOOK, *LIMITS], ids=lambda row: f"{row.op}-{row.algorithm}")
 def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
-    bound = lower_bound(row.op)
+    bound = OPS[row.op].lower_bound
     assert bound is not None
     counted = 0
     for ranks in range(2, 65):
@@ -76,7 +80,7 @@ def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
 @pytest.mark.parametrize("row", SWITCHED, ids=lambda row: f"{row.op}-{row.algorithm}")
 def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: Textbook) -> None:
     """Nothing else may: so it is known of which rows and of which terms."""
-    bound = lower_bound(row.op)
+    bound = OPS[row.op].lower_bound
     assert bound is not None
     below: set[str] = set()
     for ranks in range(2, 65):
@@ -97,10 +101,10 @@ def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: Textbook) -> 
     assert below == expected[row.op]
 
 
-@pytest.mark.parametrize("op", [bound.op for bound in LOWER_BOUNDS])
+@pytest.mark.parametrize("op", BOUND)
 def test_every_term_of_a_bound_is_reached_by_some_algorithm(op: str) -> None:
     """A bound that nobody comes near says nothing: each is tight in every term, if not in all at once."""
-    bound = lower_bound(op)
+    bound = OPS[op].lower_bound
     assert bound is not None
     for ranks in (4, 16, 64):
         rows = [row for row in TEXTBOOK if row.op == op and row.possible(ranks, 1)]
@@ -118,7 +122,7 @@ def test_every_term_of_a_bound_is_reached_by_some_algorithm(op: str) -> None:
     [(1, 1, 0), (2, 1, 1), (3, 1, 2), (8, 1, 3), (9, 1, 4), (64, 1, 6), (9, 2, 2), (10, 2, 3), (64, 3, 3), (64, 63, 1)],
 )
 def test_rounds_are_counted_by_what_can_be_known(ranks: int, ports: int, rounds: int) -> None:
-    assert LOWER_BOUNDS[0].rounds(ranks, ports) == rounds
+    assert bounds.OF_ALL_REDUCE.rounds(ranks, ports) == rounds
 
 
 @given(
@@ -133,30 +137,34 @@ def test_no_model_of_a_backend_predicts_less_than_its_bound(
 ) -> None:
     parameters = Parameters(alpha, beta, rate, "the test")
     for model in MODELS:
-        bound = lower_bound(model.op)
+        bound = OPS[model.op].lower_bound
         if bound is None or not model.possible(ranks):
             continue
         few = model.messages(ranks, 0) < bound.rounds(ranks)
-        least = bound.seconds(ranks, size, parameters, ports=ranks - 1 if few else 1)
+        least = least_seconds(bound, ranks, size, parameters, ports=ranks - 1 if few else 1)
         assert model.seconds(ranks, size, parameters) >= least * (1 - 1e-12)
 
 
 def test_every_modelled_collective_has_a_bound_and_no_other_op_has() -> None:
     messages = {"send_recv", "ping_pong", "pair_uni", "pair_bidir", "pair_matrix"}
-    assert {bound.op for bound in LOWER_BOUNDS} == {model.op for model in MODELS} - messages
-    assert not {bound.op for bound in LOWER_BOUNDS} & set(UNMODELLED)
+    assert set(BOUND) == {model.op for model in MODELS} - messages
+    assert not set(BOUND) & set(UNMODELLED)
 
 
 def test_a_bound_in_numbers_and_in_words() -> None:
-    bound = lower_bound("all_reduce")
+    bound = OPS["all_reduce"].lower_bound
     assert bound is not None
     mib = 1 << 20
-    assert bound.seconds(4, mib, LINK) == pytest.approx(2 * ALPHA + 1.5 * mib * BETA)
-    assert bound.seconds(4, mib, LINK, gamma=2e-9) == pytest.approx(2 * ALPHA + 1.5 * mib * BETA + 0.75 * mib * 2e-9)
-    assert bound.seconds(4, mib, replace(LINK, host_bytes_per_second=1e9)) == pytest.approx(2 * ALPHA + 6 * mib * 1e-9)
+    assert least_seconds(bound, 4, mib, LINK) == pytest.approx(2 * ALPHA + 1.5 * mib * BETA)
+    assert least_seconds(bound, 4, mib, LINK, gamma=2e-9) == pytest.approx(
+        2 * ALPHA + 1.5 * mib * BETA + 0.75 * mib * 2e-9
+    )
+    assert least_seconds(bound, 4, mib, replace(LINK, host_bytes_per_second=1e9)) == pytest.approx(
+        2 * ALPHA + 6 * mib * 1e-9
+    )
     assert bound.formula(ports=1, sharing=False, sums=False) == "⌈lg n⌉ α + 2(n−1)/n S β"
     assert bound.formula(ports=3, sharing=True, sums=True) == ("α + max(2(n−1)/n S β, 2(n−1) S / R) + (n−1)/n S γ")
-    broadcast, barrier = lower_bound("broadcast"), lower_bound("barrier")
+    broadcast, barrier = OPS["broadcast"].lower_bound, OPS["barrier"].lower_bound
     assert broadcast is not None
     assert barrier is not None
     assert broadcast.formula(ports=1, sharing=False, sums=True) == "⌈lg n⌉ α + S β"

@@ -1,16 +1,16 @@
 """Where the time of a curve goes: the part of messages, of bytes, of sums, what no part explains, and the least that
 any algorithm could need.
 
-A bound has the form of every other cost here, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ, and no
-term can be smaller in any algorithm (Chan et al. 2007), whatever the others are. They hold for ranks that do all by
-themselves: a switch that adds up and hands out (NVLS, SHARP) takes rounds, bytes and sums from them.
+A bound has the form of every other cost here, T ≥ rounds · α + max(sent · S β, moved · S / R) + added · S γ.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from busbw.ops import OPS
+from busbw.ops.bounds import LowerBound
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.models.choices import Library, Unknown
@@ -20,102 +20,22 @@ from busbw_analysis.models.select import alternatives, model_of
 _SUM: Final = "stream_add"
 """The local op that γ is taken from: c = a + b over arrays of S bytes, of which every byte is summed once."""
 
-Share = Callable[[int], float]
-"""n ranks → units of S."""
 
-
-@dataclass(frozen=True, slots=True)
-class LowerBound:
-    """What no algorithm for ``op`` can do without, for n ranks: bytes that some rank has to send or receive (times β),
-    that some rank has to add up (times γ) and that all ranks together have to send, all in units of S. The words are
-    those of the formula.
-    """
-
-    op: str
-    sent: Share
-    added: Share
-    moved: Share
-    sent_words: str = ""
-    added_words: str = ""
-    moved_words: str = ""
-
-    def rounds(self, ranks: int, ports: int = 1) -> int:
-        """⌈log_(p+1) n⌉ rounds where a rank sends and receives ``ports`` messages at once (Bruck et al. 1997): in each,
-        at most p + 1 times as many ranks can know of one, and one of as many. ⌈lg n⌉ for one message at a time.
-        """
-        reached, rounds = 1, 0
-        while reached < ranks:
-            reached, rounds = reached * (ports + 1), rounds + 1
-        return rounds
-
-    def seconds(
-        self, ranks: int, size_bytes: float, parameters: Parameters, *, ports: int = 1, gamma: float | None = None
-    ) -> float:
-        """The least time of one call; ``gamma`` in seconds for each byte that is added up, left out where unknown."""
-        moving = self.sent(ranks) * size_bytes * parameters.beta_seconds_per_byte
-        if parameters.host_bytes_per_second is not None:
-            moving = max(moving, self.moved(ranks) * size_bytes / parameters.host_bytes_per_second)
-        waiting = self.rounds(ranks, ports) * parameters.alpha_seconds
-        return waiting + moving + self.added(ranks) * size_bytes * (gamma or 0.0)
-
-    def formula(self, *, ports: int, sharing: bool, sums: bool) -> str:
-        """The bound as it is printed: with R when ranks share a host (``sharing``), with γ where it is known."""
-        terms = ["⌈lg n⌉ α" if ports == 1 else "α"]
-        if self.sent_words:
-            both = f"max({self.sent_words} S β, {self.moved_words} S / R)"
-            terms.append(both if sharing else f"{self.sent_words} S β")
-        if self.added_words and sums:
-            terms.append(f"{self.added_words} S γ")
-        return " + ".join(terms).replace("1 S", "S")
-
-
-def _nothing(_ranks: int) -> float:
-    return 0.0
-
-
-def _whole(_ranks: int) -> float:
-    return 1.0
-
-
-def _share(ranks: int) -> float:
-    return (ranks - 1) / ranks
-
-
-def _twice_the_share(ranks: int) -> float:
-    return 2 * (ranks - 1) / ranks
-
-
-def _others(ranks: int) -> float:
-    return ranks - 1
-
-
-def _twice_the_others(ranks: int) -> float:
-    return 2 * (ranks - 1)
-
-
-_NEARLY_ALL, _OF_OTHERS = "(n−1)/n", "(n−1)"
-
-LOWER_BOUNDS: Final[tuple[LowerBound, ...]] = (
-    # Every byte of S: its n inputs meet over at least n − 1 messages, and the result needs as many to be everywhere.
-    LowerBound(
-        "all_reduce", _twice_the_share, _share, _twice_the_others, f"2{_NEARLY_ALL}", _NEARLY_ALL, f"2{_OF_OTHERS}"
-    ),
-    LowerBound("reduce_scatter", _share, _share, _others, _NEARLY_ALL, _NEARLY_ALL, _OF_OTHERS),
-    LowerBound("reduce", _whole, _share, _others, "1", _NEARLY_ALL, _OF_OTHERS),
-    LowerBound("broadcast", _whole, _nothing, _others, "1", "", _OF_OTHERS),
-    LowerBound("all_gather", _share, _nothing, _others, _NEARLY_ALL, "", _OF_OTHERS),
-    LowerBound("all_to_all", _share, _nothing, _others, _NEARLY_ALL, "", _OF_OTHERS),
-    # S is all blocks together here, and the root's own block stays where it is.
-    LowerBound("gather", _share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL),
-    LowerBound("scatter", _share, _nothing, _share, _NEARLY_ALL, "", _NEARLY_ALL),
-    LowerBound("barrier", _nothing, _nothing, _nothing),
-)
-"""Terms of α, β and γ: Chan et al. 2007. What all ranks send together: as much as the outputs need of other ranks."""
-
-
-def lower_bound(op: str) -> LowerBound | None:
-    """The row of ``op``; None for what is no collective: a single message is its own bound."""
-    return next((row for row in LOWER_BOUNDS if row.op == op), None)
+def least_seconds(
+    bound: LowerBound,
+    ranks: int,
+    size_bytes: float,
+    parameters: Parameters,
+    *,
+    ports: int = 1,
+    gamma: float | None = None,
+) -> float:
+    """The least time of one call; ``gamma`` in seconds for each byte that is added up, left out where unknown."""
+    moving = bound.sent(ranks) * size_bytes * parameters.beta_seconds_per_byte
+    if parameters.host_bytes_per_second is not None:
+        moving = max(moving, bound.moved(ranks) * size_bytes / parameters.host_bytes_per_second)
+    waiting = bound.rounds(ranks, ports) * parameters.alpha_seconds
+    return waiting + moving + bound.added(ranks) * size_bytes * (gamma or 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +127,7 @@ def explain(
         return NoModel("one rank sends nothing")
     if isinstance(parameters, NoModel):
         return parameters
-    bound = lower_bound(key.op)
+    bound = OPS[key.op].lower_bound
     adds = any(model.added_bytes(ranks, 1 << 20) for model in models)
     gamma, sums = gamma_of(key, everything) if adds else (None, "")
     sizes = [point.size_bytes for point in series.points]
@@ -216,7 +136,7 @@ def explain(
     for point, model in zip(series.points, models, strict=True):
         size = point.size_bytes
         messages = model.messages(ranks, size) * parameters.alpha_seconds
-        least = None if bound is None else bound.seconds(ranks, size, parameters, ports=ports, gamma=gamma)
+        least = None if bound is None else least_seconds(bound, ranks, size, parameters, ports=ports, gamma=gamma)
         spent.append(
             Spent(
                 size_bytes=size,

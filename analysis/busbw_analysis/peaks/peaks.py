@@ -7,11 +7,11 @@ system states and the catalogue. Where none is known there is no roof: a percent
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING, TO_THE_HOST
+from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, OPS, STORING, TO_THE_HOST
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
@@ -241,7 +241,7 @@ def _level(link: Peak) -> RoofLevel:
 def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
     key = series.key
-    crossing = LEAST_CROSSING.get(key.op)
+    crossing = OPS[key.op].least_crossing
     if crossing is None:
         return NoRoof(f"how much {key.op} sends between GPUs depends on a traffic matrix that the run does not keep")
     links = gpu_links(dataset, key.ranks, rows)
@@ -301,7 +301,7 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
 
 def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
     key = series.key
-    crossing = LEAST_CROSSING.get(key.op)
+    crossing = OPS[key.op].least_crossing
     if crossing is None:
         return NoRoof(f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep")
     hosts = dataset.hosts_of(key.ranks)
@@ -321,65 +321,3 @@ def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | N
         f"{multiple:.3g} × S through the busiest one"
     )
     return _under_links(series, peak, multiple, "network", f"{name} of {slowest}", denominator)
-
-
-Crossing = Callable[[Sequence[str], int], float]
-
-
-def _most(placement: Sequence[str]) -> int:
-    return max(Counter(placement).values())
-
-
-def _through_root(placement: Sequence[str], root: int) -> float:
-    """Blocks of all ranks that are not on the root's host, S / n each."""
-    return sum(host != placement[root] for host in placement) / len(placement)
-
-
-def _reduced(placement: Sequence[str], _root: int) -> float:
-    hosts = len(set(placement))
-    return 2 * (hosts - 1) / hosts
-
-
-def _blocks_of_others(placement: Sequence[str], _root: int) -> float:
-    """Blocks that the host with the fewest ranks does not own: it has to receive each (all_gather), or to send a sum of
-    its own for each (reduce_scatter). What goes the other way, the blocks of one host, is never more.
-    """
-    fewest = min(Counter(placement).values())
-    return (len(placement) - fewest) / len(placement)
-
-
-def _exchanged(placement: Sequence[str], _root: int) -> float:
-    count = len(placement)
-    return max(on_host * (count - on_host) for on_host in Counter(placement).values()) / count
-
-
-def _ring(placement: Sequence[str], _root: int) -> float:
-    """How many of the ranks on the busiest host send to a rank elsewhere."""
-    leaving = Counter(
-        host for host, following in zip(placement, [*placement[1:], placement[0]], strict=True) if host != following
-    )
-    return float(max(leaving.values()))
-
-
-def _once(_placement: Sequence[str], _root: int) -> float:
-    return 1.0
-
-
-LEAST_CROSSING: dict[str, Crossing] = {
-    "all_reduce": _reduced,
-    "all_gather": _blocks_of_others,
-    "reduce_scatter": _blocks_of_others,
-    "all_to_all": _exchanged,
-    "broadcast": _once,
-    "reduce": _once,
-    "gather": _through_root,
-    "scatter": _through_root,
-    "send_recv": _ring,
-    "ping_pong": _once,
-    "pair_uni": _once,
-    "pair_bidir": _once,
-}
-"""The least that any algorithm must carry in one direction through the interface of the busiest host, in units of S,
-given the host of every rank and the root. From counting cuts between a host and the rest: a host has to receive all
-blocks of the others (all_gather), may add up its own ranks first (all_reduce, reduce_scatter), and so on.
-"""

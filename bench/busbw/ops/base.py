@@ -4,6 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
+from busbw.ops.bounds import Crossing, LowerBound
+
 Placement = Literal["in", "out"]
 Matrix = tuple[tuple[int, ...], ...]
 
@@ -116,6 +118,8 @@ class Op:
     flop: Callable[[int], int] | None = None
     least_traffic: float | None = None
     shape: Shape | None = None
+    lower_bound: LowerBound | None = None
+    least_crossing: Crossing | None = None
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""

@@ -4,6 +4,7 @@ S, bus factors and wire bytes: nccl-tests ``src/*.cu`` (``GetBw``) and ``doc/PER
 bandwidth lower bounds of Chan et al. 2007, summed over the ranks of the group.
 """
 
+from busbw.ops import bounds
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
 
 
@@ -99,6 +100,8 @@ COLLECTIVES = (
         placements=("in",),
         reduces=True,
         synchronising=True,
+        lower_bound=bounds.OF_ALL_REDUCE,
+        least_crossing=bounds.reduced,
     ),
     Op(
         name="all_gather",
@@ -110,6 +113,8 @@ COLLECTIVES = (
         multiple=_blocks,
         placements=("out", "in"),
         synchronising=True,
+        lower_bound=bounds.OF_BLOCKS,
+        least_crossing=bounds.blocks_of_others,
     ),
     Op(
         name="reduce_scatter",
@@ -122,6 +127,8 @@ COLLECTIVES = (
         placements=("out", "in"),
         reduces=True,
         synchronising=True,
+        lower_bound=bounds.OF_REDUCE_SCATTER,
+        least_crossing=bounds.blocks_of_others,
     ),
     Op(
         name="all_to_all",
@@ -132,6 +139,8 @@ COLLECTIVES = (
         wire_bytes=lambda ranks, size: (ranks - 1) * size,
         multiple=_blocks,
         synchronising=True,
+        lower_bound=bounds.OF_BLOCKS,
+        least_crossing=bounds.exchanged,
     ),
     Op(
         name="all_to_all_v",
@@ -153,6 +162,8 @@ COLLECTIVES = (
         wire_bytes=lambda ranks, size: (ranks - 1) * size,
         placements=("in",),
         rooted=True,
+        lower_bound=bounds.OF_BROADCAST,
+        least_crossing=bounds.once,
     ),
     Op(
         name="reduce",
@@ -164,6 +175,8 @@ COLLECTIVES = (
         placements=("in",),
         reduces=True,
         rooted=True,
+        lower_bound=bounds.OF_REDUCE,
+        least_crossing=bounds.once,
     ),
     Op(
         name="gather",
@@ -175,6 +188,8 @@ COLLECTIVES = (
         multiple=_blocks,
         placements=("out", "in"),
         rooted=True,
+        lower_bound=bounds.OF_A_ROOT,
+        least_crossing=bounds.through_root,
     ),
     Op(
         name="scatter",
@@ -186,6 +201,8 @@ COLLECTIVES = (
         multiple=_blocks,
         placements=("out", "in"),
         rooted=True,
+        lower_bound=bounds.OF_A_ROOT,
+        least_crossing=bounds.through_root,
     ),
     Op(
         name="barrier",
@@ -196,5 +213,6 @@ COLLECTIVES = (
         wire_bytes=lambda _ranks, _size: 0.0,
         sized=False,
         synchronising=True,
+        lower_bound=bounds.OF_A_BARRIER,
     ),
 )

@@ -1,5 +1,6 @@
 """Point to point: one row per operation. The pair ops run between the two ends of a group, the matrix between all."""
 
+from busbw.ops import bounds
 from busbw.ops.base import Layout, Op, Share, Span
 
 
@@ -28,6 +29,7 @@ POINT_TO_POINT = (
         layout=_ring,
         bus_factor=_one,
         wire_bytes=lambda ranks, size: ranks * size if ranks > 1 else 0,
+        least_crossing=bounds.ring,
     ),
     Op(
         name="ping_pong",
@@ -38,6 +40,7 @@ POINT_TO_POINT = (
         wire_bytes=lambda _ranks, size: size,
         members="ends",
         trips=2,
+        least_crossing=bounds.once,
     ),
     Op(
         name="pair_uni",
@@ -47,6 +50,7 @@ POINT_TO_POINT = (
         bus_factor=_one,
         wire_bytes=lambda _ranks, size: size,
         members="ends",
+        least_crossing=bounds.once,
     ),
     Op(
         name="pair_bidir",
@@ -56,6 +60,7 @@ POINT_TO_POINT = (
         bus_factor=_one,
         wire_bytes=lambda _ranks, size: 2 * size,
         members="ends",
+        least_crossing=bounds.once,
     ),
     Op(
         name="pair_matrix",
