@@ -1,6 +1,6 @@
 """How long the analysis takes where there is much to read, and how much memory: each command in a process of its own.
 
-Takes some minutes and 3 GB of disk. ``make bench-scale``, or with names of runs to take those alone:
+Takes some minutes and 6 GB of disk. ``make bench-scale``, or with names of runs to take those alone:
 ``python tests/bench/scale.py pairs-256``.
 """
 
@@ -27,7 +27,7 @@ _RANKS_OF_A_HOST = 8
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run to judge: how it is made in a folder, and for each command seconds and MB that it may take (0: no goal)."""
+    """A run to judge: how it is made in a folder, and what each command may take: CPU seconds, MB (0: no goal)."""
 
     make: Callable[[Path], None]
     commands: tuple[tuple[str, float, float], ...]
@@ -131,15 +131,15 @@ _ALL = (("show", 20, 1000), ("fit", 20, 1000), ("report", 20, 1000), ("compare",
 RUNS = {
     "pairs-256": Run(lambda folder: _pairs(folder, 256, (4 << 10, 1 << 20), 3, 40), _ALL),
     "pairs-1024": Run(
-        lambda folder: _pairs(folder, 1024, (1 << 20,), 1, 10),
+        lambda folder: _pairs(folder, 1024, (1 << 20,), 3, 10),
         (("show", 120, 0), ("fit", 120, 0), ("report", 120, 0), ("compare", 120, 0)),
     ),
     "ranks-10000": Run(
         lambda folder: _collectives(folder, 10_000, [8 << 2 * step for step in range(10)], 3, 20),
         (("show", 23, 0), ("report", 23, 0)),
     ),
-    "samples-1e6": Run(lambda folder: _collectives(folder, 4, [1 << 10, 1 << 20], 5, 100_000), (("report", 4, 0),)),
-    "runs-2000": Run(lambda folder: _many(folder, 2000), (("list runs", 3, 0),)),
+    "samples-1e6": Run(lambda folder: _collectives(folder, 4, [1 << 10, 1 << 20], 5, 100_000), (("report", 3.9, 0),)),
+    "runs-2000": Run(lambda folder: _many(folder, 2000), (("list runs", 1, 0),)),
 }
 
 
@@ -167,9 +167,10 @@ def main(names: Sequence[str]) -> None:
                 given = [sys.executable, "-m", "busbw", *command.split(), *of, *output, "--results-dir", str(results)]
                 wall, cpu, memory, code = _measured(given)
                 goal = f"{seconds:g} s" + (f", {most:g} MB" if most else "")
-                met = "" if wall <= seconds and (not most or memory <= most) else "  MISSED"
-                failed = "" if code == 0 else f"  exit code {code}"
-                print(f"{name:12} {command:10} {wall:8.1f} {cpu:8.1f} {memory:7.0f}  {goal}{met}{failed}", flush=True)
+                # CPU time: what else the machine is doing should not decide.
+                met = "met" if code == 0 and cpu <= seconds and (not most or memory <= most) else "MISSED"
+                failed = "" if code == 0 else f", exit code {code}"
+                print(f"{name:12} {command:10} {wall:8.1f} {cpu:8.1f} {memory:7.0f}  {goal}: {met}{failed}", flush=True)
 
 
 if __name__ == "__main__":

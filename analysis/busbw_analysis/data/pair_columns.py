@@ -14,8 +14,9 @@ import numpy.typing as npt
 from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
 from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
+from busbw.runs.store import Groups
+from busbw_analysis.data.pair_parts import Integers, PairPart, parts_of, small
 
-Integers = npt.NDArray[np.signedinteger]
 Truths = npt.NDArray[np.bool_]
 
 _AT_A_TIME = 4096
@@ -97,25 +98,27 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
     if row.case.op not in PAIRED or row.case.mode == "overlap":
         return msgspec.structs.replace(row, groups=tuple(groups))
     kept = {name: getattr(row, name) for name in Measurement.__struct_fields__ if name != "groups"}
-    return PairBlock(**kept, groups=(), columns=_columns(groups))
+    parts = parts_of(row.case, groups.raw) if isinstance(groups, Groups) else None
+    return PairBlock(
+        **kept, groups=(), columns=_columns(list(map(_part, _in_parts(groups))) if parts is None else parts)
+    )
 
 
-def _columns(groups: Iterable[GroupSamples]) -> PairColumns:
-    parts = list(map(_part, _in_parts(groups)))
+def _columns(parts: Sequence[PairPart]) -> PairColumns:
     if not parts:
         message = "a block of pairs has no pair; measure it again"
         raise DamagedRun(message)
-    lengths = _together([part["length"] for part in parts])
+    lengths = _together([part.length for part in parts])
     columns = {
-        name: _together([part.pop(name) for part in parts])
+        name: _together([getattr(part, name) for part in parts])
         for name in ("ranks", "slowest", "fastest", "late", "last", "skew", "span", "quantiles")
     }
     for name in ("last", "skew", "span"):
         # One clock or none serves all pairs of a block; where one of them has no number, none is used.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
-    factors = np.concatenate([part["factors"] for part in parts]).T
-    switched, missed, flagged = np.concatenate([part["disturbed"] for part in parts]).sum(axis=0).tolist()
+    factors = np.concatenate([part.factors for part in parts]).T
+    switched, missed, flagged = np.concatenate([part.disturbed for part in parts]).sum(axis=0).tolist()
     return PairColumns(
         **columns,
         starts=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
@@ -134,43 +137,36 @@ def _in_parts(groups: Iterable[GroupSamples]) -> Iterator[list[GroupSamples]]:
         yield part
 
 
-def _part(groups: Sequence[GroupSamples]) -> dict[str, npt.NDArray[np.generic]]:
+def _part(groups: Sequence[GroupSamples]) -> PairPart:
     if any(len(group.ranks) != 2 for group in groups):
         message = "a block of pairs has a group that is not of two ranks; measure it again"
         raise DamagedRun(message)
     own = [{one.rank: one.quantiles_ns for one in group.per_rank} for group in groups]
-    return {
-        "ranks": _small(np.asarray([group.ranks for group in groups])),
-        "length": np.asarray([len(group.slowest_ns) for group in groups]),
-        "slowest": _flat(group.slowest_ns for group in groups),
-        "fastest": _flat(group.fastest_ns for group in groups),
-        "late": _flat(group.late_rank for group in groups),
-        "last": _flat(group.last_rank or () for group in groups),
-        "skew": _flat(group.arrival_skew_ns or () for group in groups),
-        "span": _flat(group.exit_span_ns or () for group in groups),
-        "factors": np.asarray(
+    return PairPart(
+        ranks=small(np.asarray([group.ranks for group in groups])),
+        length=np.asarray([len(group.slowest_ns) for group in groups]),
+        slowest=_flat(group.slowest_ns for group in groups),
+        fastest=_flat(group.fastest_ns for group in groups),
+        late=_flat(group.late_rank for group in groups),
+        last=_flat(group.last_rank or () for group in groups),
+        skew=_flat(group.arrival_skew_ns or () for group in groups),
+        span=_flat(group.exit_span_ns or () for group in groups),
+        factors=np.asarray(
             [(np.nan if one.bus_factor is None else one.bus_factor, one.wire_bytes, one.moved_factor) for one in groups]
         ),
-        "quantiles": _small(
+        quantiles=small(
             np.asarray(
                 [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
             )
         ),
-        "disturbed": np.asarray(
+        disturbed=np.asarray(
             [(len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})) for one in groups]
         ),
-    }
+    )
 
 
 def _flat(vectors: Iterable[Sequence[int]]) -> Integers:
-    return _small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
-
-
-def _small(numbers: npt.NDArray[np.int64]) -> Integers:
-    """In 32 bits where they fit: most times are below 2 s."""
-    limit = np.iinfo(np.int32)
-    fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
-    return numbers.astype(np.int32) if fits else numbers
+    return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
 
 
 def _together(parts: Sequence[npt.NDArray[np.generic]]) -> Integers:

@@ -25,7 +25,7 @@ from busbw.runs.records import (
 )
 
 _MOST = 2**31 - 1
-_LONGEST_NS = 10**18
+LONGEST_NS = 10**18
 """31 years; sums of some samples still fit into 64 bits."""
 _MOST_BYTES = 2**60
 _MOST_LAUNCHES = 100_000
@@ -127,14 +127,14 @@ def _of_launch(row: LaunchStarted, ranks: int) -> Iterator[str]:
 def _clocks(clocks: Sequence[RankClock], ranks: int) -> Iterator[str]:
     for clock in clocks:
         yield from _out_of(0, ranks - 1, **{"rank of a clock": clock.rank})
-        yield from _out_of(0, _LONGEST_NS, error_ns=clock.error_ns, rtt_ns=clock.rtt_ns)
+        yield from _out_of(0, LONGEST_NS, error_ns=clock.error_ns, rtt_ns=clock.rtt_ns)
 
 
 def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _out_of(1, _MOST, calls=row.calls, buffer_sets=row.buffer_sets)
     yield from _out_of(0, _MOST, warmup_calls=row.warmup_calls)
-    yield from _out_of(0, _LONGEST_NS, first_call_ns=row.first_call_ns, elapsed_ns=row.elapsed_ns)
-    yield from _out_of(0, _LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
+    yield from _out_of(0, LONGEST_NS, first_call_ns=row.first_call_ns, elapsed_ns=row.elapsed_ns)
+    yield from _out_of(0, LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
     yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
     yield from _clocks(row.clocks or (), row.case.ranks)
 
@@ -162,36 +162,41 @@ def _of_group(group: GroupSamples, case: Case) -> Iterator[str]:
         return
     if not samples:
         yield "a group has no samples"
-    yield from _of_factors(group, case)
+    yield from of_factors(group.bus_factor, group.wire_bytes, group.moved_factor, case.op, len(ranks))
     for name in ("slowest_ns", "fastest_ns", "beside_ns", "arrival_skew_ns", "exit_skew_ns"):
         yield from _vector(name, getattr(group, name) or ())
-    yield from _vector("exit_span_ns", group.exit_span_ns or (), -_LONGEST_NS)
+    yield from _vector("exit_span_ns", group.exit_span_ns or (), -LONGEST_NS)
     if any(map(int.__gt__, group.fastest_ns, group.slowest_ns)):
         yield "fastest_ns is above slowest_ns of the same sample"
     for name in ("late_rank", "last_rank"):
         if not ranks.issuperset(getattr(group, name) or ()):
             yield f"{name} names a rank that is not in the group"
     for name in ("disturbed", "missed"):
-        numbers = getattr(group, name)
-        if list(numbers) != sorted(set(numbers)) or not set(numbers) <= set(range(samples)):
+        if not numbers_samples(getattr(group, name), samples):
             yield f"{name} does not number samples of the group"
     if group.overlap is not None:
         yield from _of_overlap(group.overlap)
     yield from _of_ranks(group)
 
 
-def _of_factors(group: GroupSamples, case: Case) -> Iterator[str]:
-    wanted, found = bus_factor(case.op, len(group.ranks)), group.bus_factor
+def numbers_samples(numbers: Sequence[int], samples: int) -> bool:
+    """Whether ``numbers`` are those of some of so many ``samples``, ascending."""
+    return list(numbers) == sorted(set(numbers)) and set(numbers) <= set(range(samples))
+
+
+def of_factors(found: float | None, wire_bytes: float, moved_factor: float, op: str, ranks: int) -> Iterator[str]:
+    """What is wrong with the three numbers of ``op`` on a group of so many ``ranks``."""
+    wanted = bus_factor(op, ranks)
     if (found is None) != (wanted is None) or not math.isclose(found or 0, wanted or 0, rel_tol=1e-9):
-        yield f"bus_factor is {found}; {case.op} over {len(group.ranks)} ranks has {wanted}"
-    if not 0 <= group.wire_bytes <= float(_MOST_BYTES) or not 0 < group.moved_factor <= float(_MOST):
-        yield f"wire_bytes is {group.wire_bytes:g} and moved_factor {group.moved_factor:g}; want ≥ 0 and > 0"
+        yield f"bus_factor is {found}; {op} over {ranks} ranks has {wanted}"
+    if not 0 <= wire_bytes <= float(_MOST_BYTES) or not 0 < moved_factor <= float(_MOST):
+        yield f"wire_bytes is {wire_bytes:g} and moved_factor {moved_factor:g}; want ≥ 0 and > 0"
 
 
 def _of_overlap(overlap: OverlapSamples) -> Iterator[str]:
     for name in ("pure_ns", "post_ns", "compute_ns", "wait_ns", "exposed_ns", "host_post_ns"):
         yield from _vector(name, getattr(overlap, name) or ())
-    yield from _out_of(0, _LONGEST_NS, compute_alone_ns=overlap.compute_alone_ns)
+    yield from _out_of(0, LONGEST_NS, compute_alone_ns=overlap.compute_alone_ns)
 
 
 def _of_ranks(group: GroupSamples) -> Iterator[str]:
@@ -240,7 +245,7 @@ def _quantiles(values: Sequence[int]) -> list[float]:
 
 
 def _vector(name: str, values: Sequence[int], least: int = 0) -> Iterator[str]:
-    if values and not least <= min(values) <= max(values) <= _LONGEST_NS:
+    if values and not least <= min(values) <= max(values) <= LONGEST_NS:
         yield f"{name} has a number out of range: from {min(values)} to {max(values)}; allowed are {least} to 10^18 ns"
 
 

@@ -12,7 +12,7 @@ import os
 import re
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,8 +43,8 @@ PACKED_FILE = "samples.jsonl.gz"
 """The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
 
 Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
-Keep = Callable[[Measurement, Iterable[GroupSamples]], Measurement]
-"""Takes a block without its groups, and these one by one as they are decoded; gives what is kept of the block."""
+Keep = Callable[[Measurement, "Groups"], Measurement]
+"""Takes a block without its groups, and these as they are decoded; gives what is kept of the block."""
 
 _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would be 6 GB."""
@@ -343,7 +343,7 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | N
             try:
                 flaw = sound.flaw(row, number) or _flaw_of_end(row, number - 1, checksum.hexdigest)
                 if flaw is None and isinstance(row, Measurement):
-                    row = _kept(row, soundness.sound_groups(groups, row.case), keep)
+                    row = _kept(row, groups, keep)
             except soundness.Unsound as error:
                 flaw = str(error)
             except NOT_A_RECORD as error:
@@ -510,19 +510,35 @@ _WIDE_DECODER: msgspec.json.Decoder[_Wide | Skipped | Failed | LaunchStarted | E
 _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 
 
-def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Iterator[GroupSamples]]:
+class Groups:
+    """The groups of a block, each held against itself before it is given; Unsound is raised with the first flaw.
+
+    ``raw``: the same as JSON, where the row is a long one (else empty); who takes these has to look by itself.
+    """
+
+    def __init__(self, case: Case | None, groups: Iterable[GroupSamples], raw: Sequence[msgspec.Raw] = ()) -> None:
+        self.raw = raw
+        self._case = case
+        self._groups = groups
+
+    def __iter__(self) -> Iterator[GroupSamples]:
+        return iter(()) if self._case is None else soundness.sound_groups(self._groups, self._case)
+
+
+def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups]:
     """A row, and the groups of a block; ``one_by_one``: those of a long row are decoded as they are taken."""
     if schema == SCHEMA and one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
-            return Measurement(**fields, groups=()), map(_GROUP_DECODER.decode, wide.groups)
-        return wide, iter(())
+            groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
+            return Measurement(**fields, groups=()), groups
+        return wide, Groups(None, ())
     row = _decoded(line, schema)
-    return row, iter(row.groups) if isinstance(row, Measurement) else iter(())
+    return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else Groups(None, ())
 
 
-def _kept(row: Measurement, groups: Iterator[GroupSamples], keep: Keep | None) -> Measurement:
+def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
     """What is kept of a block, with all of its groups taken."""
     if keep is not None:
         return keep(row, groups)

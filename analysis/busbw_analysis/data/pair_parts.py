@@ -1,0 +1,216 @@
+"""The pairs of a long row, taken from its text as columns and held against themselves all at once.
+
+A record per pair takes some 100 µs to make and to look at, and a row of 1,024 ranks has a million of them.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from busbw.runs.records import QUANTILES, Case, TimedBy
+from busbw.runs.soundness import LONGEST_NS, numbers_samples, of_factors
+from busbw.runs.store import NOT_A_RECORD
+
+Integers = npt.NDArray[np.signedinteger]
+
+_AT_A_TIME = 4096
+"""Pairs that are decoded together."""
+_EXACT_NS = 2**52
+"""52 days; up to there numpy compares whole numbers with fractions as Python does."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairPart:
+    """Many groups of two ranks as columns, by the names of ``GroupSamples``; the samples of pair after pair in one.
+
+    ``ranks`` (pairs × 2), ``length`` (samples of each pair), ``slowest`` … ``span`` (all samples; ns and ranks; empty
+    where not recorded), ``factors`` (pairs × bus factor, wire bytes and moved factor; NaN: none), ``quantiles`` (pairs
+    × 2 × quantiles, ns), ``disturbed`` (pairs × how many samples were disturbed, missed, and either).
+    """
+
+    ranks: Integers
+    length: Integers
+    slowest: Integers
+    fastest: Integers
+    late: Integers
+    last: Integers
+    skew: Integers
+    span: Integers
+    factors: npt.NDArray[np.float64]
+    quantiles: Integers
+    disturbed: Integers
+
+
+def parts_of(case: Case, raw: Sequence[msgspec.Raw]) -> list[PairPart] | None:
+    """All groups of a long row as columns; None: they have to be taken one by one, as there are none, they are not as
+    most pairs are, or one of them has a flaw: which, ``soundness`` tells.
+    """
+    parts: list[PairPart] = []
+    for first in range(0, len(raw), _AT_A_TIME):
+        try:
+            part = _pair_part(raw[first : first + _AT_A_TIME])
+        except (*NOT_A_RECORD, ValueError, OverflowError):
+            return None
+        if not _is_sound(part, case):
+            return None
+        parts.append(part)
+    if not parts:
+        return None
+    names = np.concatenate([part.ranks @ np.asarray([case.ranks, 1]) for part in parts])
+    return parts if len(np.unique(names)) == len(names) else None
+
+
+class _RankText(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
+    """What a rank of a pair saw; more than this is kept of small blocks only."""
+
+    rank: int
+    quantiles_ns: msgspec.Raw
+    samples_ns: None
+    entries_ns: None = None
+
+
+class _PairText(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """``GroupSamples`` of two ranks, whose long vectors are not decoded."""
+
+    ranks: tuple[int, int]
+    bus_factor: float | None
+    wire_bytes: float
+    moved_factor: float = 1.0
+    slowest_ns: msgspec.Raw
+    fastest_ns: msgspec.Raw
+    late_rank: msgspec.Raw
+    last_rank: msgspec.Raw = msgspec.Raw(b"null")
+    arrival_skew_ns: msgspec.Raw
+    exit_span_ns: msgspec.Raw
+    exit_skew_ns: msgspec.Raw = msgspec.Raw(b"null")
+    disturbed: tuple[int, ...] = ()
+    missed: tuple[int, ...] = ()
+    timed_by: TimedBy = "host"
+    beside_ns: msgspec.Raw = msgspec.Raw(b"null")
+    overlap: None = None
+    per_rank: tuple[_RankText, _RankText]
+
+
+_PAIR_DECODER = msgspec.json.Decoder(_PairText)
+
+
+def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
+    """Pairs as columns. Raises ValueError and what decoding raises where they are not as most are."""
+    pairs = list(map(_PAIR_DECODER.decode, raw))
+    length = _numbers([pair.slowest_ns for pair in pairs])[1]
+
+    def column(name: str) -> Integers:
+        texts = list(map(attrgetter(name), pairs))
+        if name not in {"slowest_ns", "fastest_ns", "late_rank"} and b"".join(texts) == b"null" * len(texts):
+            return np.empty(0, dtype=np.int32)
+        values, lengths = _numbers(texts)
+        if not np.array_equal(lengths, length):
+            message = f"{name} has another length than slowest_ns"
+            raise ValueError(message)
+        return values
+
+    of_ranks = [(pair.ranks, pair.per_rank[0], pair.per_rank[1]) for pair in pairs]
+    quantiles, counts = _numbers([one.quantiles_ns for _, *both in of_ranks for one in both])
+    if (
+        any(ranks != (one.rank, other.rank) for ranks, one, other in of_ranks)
+        or (counts != len(QUANTILES)).any()
+        or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "beside_ns"))
+        or not all(
+            numbers_samples(numbers, samples)
+            for pair, samples in zip(pairs, length.tolist(), strict=True)
+            for numbers in (pair.disturbed, pair.missed)
+            if numbers
+        )
+    ):
+        message = "something that is not in the columns has a flaw"
+        raise ValueError(message)
+    factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
+    disturbed = [(len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})) for one in pairs]
+    return PairPart(
+        ranks=np.asarray([pair.ranks for pair in pairs], dtype=np.int64),
+        length=length,
+        slowest=column("slowest_ns"),
+        fastest=column("fastest_ns"),
+        late=column("late_rank"),
+        last=column("last_rank"),
+        skew=column("arrival_skew_ns"),
+        span=column("exit_span_ns"),
+        factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN
+        quantiles=quantiles.reshape(len(pairs), 2, len(QUANTILES)),
+        disturbed=np.asarray(disturbed),
+    )
+
+
+def _numbers(texts: Sequence[msgspec.Raw]) -> tuple[Integers, Integers]:
+    """The whole numbers of JSON arrays, all in one, and how many are in each; raises ValueError for anything else.
+
+    numpy takes them from the text in half the time that it takes to make Python's integers and go on from there.
+    """
+    text = b"".join(texts)
+    if text.translate(None, b"0123456789,-") != b"[]" * len(texts) or b"[]" in text:
+        message = "not all are arrays of whole numbers"
+        raise ValueError(message)
+    values = small(np.fromstring(text.replace(b"][", b",")[1:-1], dtype=np.int64, sep=","))
+    letters = np.frombuffer(text, dtype=np.uint8)
+    ends, commas = (np.flatnonzero(letters == ord(letter)) for letter in "],")
+    return values, np.diff(np.searchsorted(commas, ends), prepend=0) + 1
+
+
+def _is_sound(part: PairPart, case: Case) -> bool:
+    """Whether every pair of ``part`` is as ``sound_groups`` wants it, all at once; which flaw it is, that one tells.
+
+    Not looked at is what ``part`` has only in short: the numbers of the disturbed samples, and whose quantiles they
+    are.
+    """
+    low, high = part.ranks.min(axis=1), part.ranks.max(axis=1)
+    if not (low.min() >= 0 and high.max() < case.ranks and (low < high).all() and part.length.min() > 0):
+        return False
+    for bus, wire_bytes, moved in set(map(tuple, part.factors.tolist())):
+        if any(of_factors(None if math.isnan(bus) else bus, wire_bytes, moved, case.op, 2)):
+            return False
+    if not _within_reach(part.skew) or not _within_reach(part.span, -LONGEST_NS):
+        return False
+    if part.fastest.min() <= 0 or (part.fastest > part.slowest).any() or part.slowest.max() > _EXACT_NS:
+        return False
+    own = np.repeat(part.ranks, part.length, axis=0)
+    if any(len(named) and not (named[:, np.newaxis] == own).any(axis=1).all() for named in (part.late, part.last)):
+        return False
+    return bool((part.quantiles[..., 1:] >= part.quantiles[..., :-1]).all()) and _quantiles_agree(part)
+
+
+def small(numbers: npt.NDArray[np.int64]) -> Integers:
+    """In 32 bits where they fit: most times are below 2 s."""
+    limit = np.iinfo(np.int32)
+    fits = not numbers.size or (numbers.min() >= limit.min and numbers.max() <= limit.max)
+    return numbers.astype(np.int32) if fits else numbers
+
+
+def _within_reach(values: Integers, least: int = 0) -> bool:
+    """Whether all ``values`` (ns) are from ``least`` to the longest time there is."""
+    return not len(values) or bool(least <= values.min() and values.max() <= LONGEST_NS)
+
+
+def _quantiles_agree(part: PairPart) -> bool:
+    """Whether the quantiles of both ranks of every pair lie between those of its fastest and its slowest times."""
+    starts = np.cumsum(part.length) - part.length
+    for length in np.unique(part.length).tolist():
+        alike = np.flatnonzero(part.length == length)
+        at = starts[alike, np.newaxis] + np.arange(length)
+        lowest, highest = (_all_quantiles(column[at])[:, np.newaxis] for column in (part.fastest, part.slowest))
+        found = part.quantiles[alike]
+        if not ((lowest - 1 <= found) & (found <= highest + 1)).all():  # they are rounded
+            return False
+    return True
+
+
+def _all_quantiles(values: Integers) -> npt.NDArray[np.float64]:
+    """``_quantiles`` of every row (rows × samples)."""
+    ordered = np.sort(values, axis=1)
+    places = np.asarray(QUANTILES) * (values.shape[1] - 1)
+    low, high = (ordered[:, ends.astype(np.int64)] for ends in (np.floor(places), np.ceil(places)))
+    return np.asarray(low + places % 1 * (high - low))
