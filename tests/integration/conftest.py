@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from exhaustive import EXHAUSTIVE
+from forked import MARK, Forker
 
 from busbw.launch import mpiexec
 from busbw.runs import store
@@ -26,7 +28,6 @@ from busbw.runs.records import Measurement, Row
 _Value = TypeVar("_Value")
 
 _HERE = Path(__file__).parent
-_MARK = "BUSBW_TEST_MARK"
 _PATIENCE_SECONDS = 120.0
 """How long anything may take on a machine that is busy with something else; nothing here should need a tenth of it."""
 
@@ -114,11 +115,21 @@ def until(
     pytest.fail(otherwise)
 
 
+def _clean_environment() -> dict[str, str]:
+    """The environment of the tests without anything that says where a rank is."""
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
+    }
+
+
 @dataclass(slots=True)
 class Commands:
     """The real ``busbw`` in processes of its own, writing below ``results``; ``mark`` is in the environment of all."""
 
     folder: Path
+    forker: Callable[[], Forker]
     mark: str = field(default_factory=lambda: uuid.uuid4().hex)
     started: list[Started] = field(default_factory=list)
 
@@ -140,31 +151,34 @@ class Commands:
         program: Sequence[str] | None = None,
         results: Path | None = None,
     ) -> Started:
-        """``busbw`` (or a program that stands in for it) with these arguments, in the background."""
+        """``busbw`` (or a program that stands in for it) with these arguments, in the background.
+
+        A program of this interpreter is forked from a process that has busbw in memory; every other one is started from
+        nothing, and so is ``console_script``.
+        """
         results = results or self.results
         command = [*(program or (sys.executable, "-m", "busbw")), *map(str, arguments)]
-        process = subprocess.Popen(
-            command,
-            env={**self.environment(), "BUSBW_RESULTS_DIR": str(results), **(environment or {})},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-            cwd=self.folder,
-        )
+        given = {**self.environment(), "BUSBW_RESULTS_DIR": str(results), **(environment or {})}
+        if command[0] == sys.executable and not EXHAUSTIVE:
+            process = self.forker().start(command, given, self.folder)
+        else:
+            process = subprocess.Popen(
+                command,
+                env=given,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+                start_new_session=True,
+                cwd=self.folder,
+            )
         started = Started(results, process)
         self.started.append(started)
         return started
 
     def environment(self) -> dict[str, str]:
         """The environment of the tests without anything that says where a rank is, and with the mark."""
-        kept = {
-            name: value
-            for name, value in os.environ.items()
-            if not name.startswith(_FOREIGN) and name not in _FOREIGN_NAMES
-        }
-        return {**kept, _MARK: self.mark}
+        return {**_clean_environment(), MARK: self.mark}
 
     def plan(self, sweeps: str) -> Path:
         """A plan file with the pace of these tests and these sweeps (TOML)."""
@@ -190,6 +204,10 @@ class Commands:
         """One of the programs beside these tests that stand in for ``busbw``."""
         return (sys.executable, str(_HERE / "programs" / name))
 
+    def console_script(self) -> tuple[str, ...]:
+        """The command as pip has installed it, in an interpreter of its own."""
+        return (str(Path(sys.executable).with_name("busbw")),)
+
     def torchrun(self, ranks: int, program: Sequence[str] = ("-m", "busbw")) -> tuple[str, ...]:
         """``torchrun … -m busbw``, or another program below it, on the loopback interface."""
         here = ("--standalone", "--local-addr", "127.0.0.1", "--nproc-per-node", str(ranks))
@@ -206,7 +224,7 @@ class Commands:
 
     def alive(self) -> list[int]:
         """The processes that carry the mark and have not ended."""
-        needle = f"{_MARK}={self.mark}".encode()
+        needle = f"{MARK}={self.mark}".encode()
         found = []
         for entry in Path("/proc").iterdir():
             if entry.name.isdigit() and int(entry.name) != os.getpid():
@@ -231,10 +249,25 @@ class Commands:
             started.process.communicate()
 
 
+@pytest.fixture(scope="session")
+def forker() -> Iterator[Callable[[], Forker]]:
+    """The process that commands are forked from, once one is."""
+    made: list[Forker] = []
+
+    def only() -> Forker:
+        if not made:
+            made.append(Forker(_clean_environment()))
+        return made[0]
+
+    yield only
+    for one in made:
+        one.close()
+
+
 @pytest.fixture
-def commands(tmp_path: Path) -> Iterator[Commands]:
+def commands(tmp_path: Path, forker: Callable[[], Forker]) -> Iterator[Commands]:
     """The real command; when the test ends, no process of it may be left."""
-    given = Commands(tmp_path)
+    given = Commands(tmp_path, forker)
     yield given
     left = given.alive()
     given.clear()
@@ -242,9 +275,9 @@ def commands(tmp_path: Path) -> Iterator[Commands]:
 
 
 @pytest.fixture(scope="module")
-def shared_commands(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Commands]:
+def shared_commands(tmp_path_factory: pytest.TempPathFactory, forker: Callable[[], Forker]) -> Iterator[Commands]:
     """The real command for what several tests of a module look at."""
-    given = Commands(tmp_path_factory.mktemp("shared"))
+    given = Commands(tmp_path_factory.mktemp("shared"), forker)
     yield given
     left = given.alive()
     given.clear()

@@ -46,7 +46,7 @@ def test_what_is_unknown_is_refused_with_what_is_known(
 
 
 def test_a_refusal_reaches_the_shell(commands: Commands) -> None:
-    finished = commands.run("run", "--op", "allreduce")
+    finished = commands.run("run", "--op", "allreduce", program=commands.console_script())
     assert finished.code == 2, finished.told
     assert finished.out == ""
     assert finished.err.startswith("busbw: --op: op 'allreduce' is unknown; known: all_reduce, ")
