@@ -467,6 +467,7 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
         put(key, signed(b"", key, "10.0.0.9"))
         with pytest.raises(LaunchError, match="that no rank of this launch has signed"):
             first._where_the_others_are()
+        first._store.wait(["asked/1"])  # who has been heard of is not answered later
         first.tell(Order(status=1))
     else:
         first._store = cast("dist.Store", SimpleNamespace(**forged, **others))
