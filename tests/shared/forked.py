@@ -102,6 +102,7 @@ class _Forked(subprocess.Popen[str]):
         finally:
             for number in ours:
                 os.close(number)
+            self._closed_child_pipe_fds = True
 
 
 # --- in the process that forks -----------------------------------------------------------------------------------
