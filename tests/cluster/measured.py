@@ -88,7 +88,8 @@ def bed_of(given: tuple[object, ...]) -> Bed | None:
 
 def measured(test: Callable[P, None]) -> Callable[P, None]:
     """``test``, which measures all that it looks at itself: begun anew when it fails and more than ``MOST_STOLEN`` of
-    the processors' time was stolen meanwhile, or its bed is out of true, and skipped after ``TRIES`` such failures.
+    the processors' time was stolen meanwhile, or its bed is out of true, and skipped after ``TRIES`` such failures. No
+    other test runs beside it.
     """
 
     @functools.wraps(test)
@@ -108,4 +109,4 @@ def measured(test: Callable[P, None]) -> Callable[P, None]:
                 raise failed
         pytest.skip(f"disturbed {TRIES} times, at last because {why}; then: {failed}")
 
-    return undisturbed
+    return pytest.mark.alone(undisturbed)

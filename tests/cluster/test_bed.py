@@ -18,6 +18,8 @@ from bed import whole as bed_whole
 from bed.network import Path as Way
 from measured import measured
 
+pytestmark = pytest.mark.alone  # other beds come and go with namespaces of their own, and most of it is measured
+
 _PING = Path(__file__).parent / "programs" / "echo.py"
 
 
