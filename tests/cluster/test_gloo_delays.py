@@ -32,12 +32,12 @@ name = "delays"
 
 [timing]
 blocks = 1
-min_samples = 8
+min_samples = 6
 least_samples = 5
 min_seconds = 0.0
 max_seconds = 0.5
 launch_warmup_seconds = 0.2
-warmup_calls = 2
+warmup_calls = 1
 
 [[sweep]]
 ops = [{ops}]
