@@ -50,6 +50,12 @@ def test_the_readme_shows_the_quick_suite_as_large_as_it_is() -> None:
     assert (cases, launches) == (len(expand(quick, ranks, 1, "cpu").cases), quick.launches)
 
 
+def test_the_documents_agree_on_how_long_the_tests_take() -> None:
+    contributing = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    told = [re.findall(r"^make test .*: (about .*)$", text, re.MULTILINE) for text in (README, contributing)]
+    assert told[0] == told[1] != []
+
+
 def fewest_of(suite: str, *, paired: bool) -> int:
     """The launches a side (pairs) that a comparison of two runs of a suite takes at least."""
     cases = [case for case in expand(read_suite(suite), 4, 1, "cpu").cases if case.mode != "overlap"]
