@@ -21,10 +21,10 @@ from exhaustive import thinned, trials
 from measured import measured
 
 from busbw.cli.main import main
-from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.data.load import load
-from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 from busbw.runs import store
+from busbw_analysis.data.load import load
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR
 
 pytestmark = pytest.mark.timeout(400)
 

@@ -112,18 +112,23 @@ def serve(asked: socket.socket) -> None:
     """Fork what is asked for until nobody can ask any more."""
     import click  # noqa: PLC0415 - who only asks needs none of it
 
-    from busbw import cli  # noqa: PLC0415 - as above
+    from busbw.cli.main import main  # noqa: PLC0415 - as above
 
-    for name in ("torch.distributed.run", "busbw.backends.torch_dist", "busbw.launch.local", "busbw.launch.joined"):
+    for name in (
+        "torch.distributed.run",
+        "busbw.backends.pytorch.backend",
+        "busbw.launch.local",
+        "busbw.launch.attach",
+    ):
         importlib.import_module(name)
-    commands = click.Context(cli.main)
+    commands = click.Context(main)
     while True:
         told, streams, _, _ = socket.recv_fds(asked, _MOST_BYTES, 3)
         if not told:
             return
         order = json.loads(told)
         for word in order["argv"]:
-            cli.main.get_command(commands, word)  # those of the analysis are loaded when one is wanted
+            main.get_command(commands, word)  # those of the analysis are loaded when one is wanted
         gc.freeze()
         said, says = os.pipe()
         waits, goes = os.pipe()
