@@ -13,6 +13,7 @@ beside := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
 venv := .venv
 installed := $(venv)/.installed
+developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
@@ -21,7 +22,7 @@ pytest := $(venv)/bin/python -m pytest --durations 15
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-venv: $(installed) ## make .venv and install busbw into it, editable, with the pinned versions of constraints.txt
+venv: $(installed) ## make .venv and install busbw and what it runs with, editable, with the pinned versions of constraints.txt
 
 # The build backend is installed first and isolation is off: the pins then hold for it too, and nothing is fetched twice.
 $(installed): pyproject.toml constraints.txt
@@ -29,6 +30,11 @@ $(installed): pyproject.toml constraints.txt
 	@test -x $(venv)/bin/python || $(PYTHON) -m venv $(venv)
 	@echo "Installing into $(venv); the first time this downloads torch."
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling
+	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[mpi]'
+	@touch $@
+
+$(developed): $(installed)
+	@echo "Installing the tools that tests and lint need into $(venv)."
 	@$(venv)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-build-isolation --editable '.[dev]'
 	@touch $@
 
@@ -42,32 +48,32 @@ demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write
 
 test: unit-test integration-test ## unit and integration tests
 
-unit-test: $(installed) ## tests without real ranks
+unit-test: $(developed) ## tests without real ranks
 	$(beside) $(pytest) tests/unit -m "not alone" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
 
-integration-test: $(installed) ## tests with real ranks, and those of a GPU where there is one
+integration-test: $(developed) ## tests with real ranks, and those of a GPU where there is one
 	$(pytest) tests/integration -m "not alone" --numprocesses 3 --dist worksteal --junitxml $(times)/integration.xml
 	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone or gpu" --junitxml $(times)/integration-alone.xml
 
 test-all: export BUSBW_EXHAUSTIVE = 1
 test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half
 
-faults: $(installed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more
+faults: $(developed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more
 	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
 
-fuzz: $(installed) ## hostile run folders and plans, MINUTES=10 for each campaign
+fuzz: $(developed) ## hostile run folders and plans, MINUTES=10 for each campaign
 	$(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh
 
 # Each part may be without any of the tests that SELECT names (pytest's exit status 5).
-cluster-test: $(installed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
+cluster-test: $(developed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
 	$(pytest) tests/cluster -m "not alone" --numprocesses 2 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
 	$(pytest) tests/cluster -m alone --junitxml $(times)/cluster-alone.xml $(SELECT) || test $$? -eq 5
 
-lint: $(installed) ## style, types and import layers
+lint: $(developed) ## style, types and import layers
 	$(venv)/bin/ruff check
 	$(venv)/bin/ruff format --check
 	$(venv)/bin/mypy
@@ -79,7 +85,7 @@ sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw
 drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
 	$(venv)/bin/python -m busbw_analysis.cli.draw docs/drawings
 
-format: $(installed) ## rewrite the sources in the project's style
+format: $(developed) ## rewrite the sources in the project's style
 	$(venv)/bin/ruff check --fix
 	$(venv)/bin/ruff format
 
