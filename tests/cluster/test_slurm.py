@@ -261,6 +261,7 @@ class TestShippedFiles:
             found[int(nodes)] = run.run.hosts
         assert sorted(found) == [1, 2, 4]
 
+    @pytest.mark.timeout(600)
     def test_a_night_is_held_against_the_first_one(self, site: Site) -> None:
         nights = site.folder / "nights"
         options = ("--nodelist=n1,n2", "--ntasks-per-node=1")

@@ -247,7 +247,7 @@ class Bed:
         *,
         environment: Mapping[str, str] | None = None,
         folder: Path | None = None,
-        seconds: float = 120.0,
+        seconds: float = 240.0,
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host until it has ended. Kills it after ``seconds``, with subprocess.TimeoutExpired."""
         with self.running_on(host, argv, environment=environment, folder=folder) as process:
@@ -287,7 +287,7 @@ class Bed:
         pairs = (word.partition("=") for word in told.split())
         return Job(number, {name: value for name, _, value in pairs})
 
-    def ended_job(self, number: int, seconds: float = 120.0) -> Job:
+    def ended_job(self, number: int, seconds: float = 240.0) -> Job:
         """The job, once nothing more will happen to it. Raises BedError when that takes more than ``seconds``."""
         deadline = time.monotonic() + seconds
         while not (job := self.job(number)).ended:
