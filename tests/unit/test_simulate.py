@@ -439,7 +439,7 @@ class TestWhatAFormulaCannotSay:
 
 def shown_in_the_documentation() -> list[tuple[str, list[str]]]:
     """The commands of the section, each with the lines that stand below it."""
-    section = (ROOT / "docs" / "models.md").read_text().partition("\n## Simulated\n")[2].partition("\n## ")[0]
+    section = (ROOT / "docs" / "models.md").read_text().partition("\n## Simulation\n")[2].partition("\n## ")[0]
     found: list[tuple[str, list[str]]] = []
     for line in section.splitlines():
         if line.startswith("    busbw simulate "):
