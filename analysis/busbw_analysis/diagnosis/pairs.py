@@ -1,7 +1,7 @@
 """Every pair of ranks against the others: which host, which direction of a rank, or which single pair is slow.
 
-The rule and its reasons are in docs/method.md, "Late and slow ranks"; ``tests/bench/slow_pairs.py`` measures how often
-it is right.
+The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/slow_pairs.py`` measures how
+often it is right.
 """
 
 import math

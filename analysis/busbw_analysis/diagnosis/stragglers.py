@@ -1,7 +1,7 @@
 """Who comes late, how often, by how much and at what cost; a rank is named only when chance cannot explain it.
 
-The rule and its reasons are in docs/method.md, "Late and slow ranks"; ``tests/bench/late_ranks.py`` measures on real
-ranks how often it is right.
+The rule and its reasons are in docs/method.md, "Stragglers and slow links"; ``tests/bench/late_ranks.py`` measures on
+real ranks how often it is right.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
