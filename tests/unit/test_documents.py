@@ -117,6 +117,19 @@ def test_links_inside_the_project_lead_somewhere(path: Path) -> None:
     assert "@@" not in text, "a figure is still to be put in"
 
 
+def anchors(text: str) -> set[str]:
+    """The anchors of the headings of a page, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", text, flags=re.DOTALL), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("path", sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "results/README.md"]))
+def test_links_to_a_heading_find_it(path: Path) -> None:
+    links = re.findall(r"\]\(([^)\s:#]*)#([^)\s]+)\)", path.read_text(encoding="utf-8"))
+    pages = {target: (path.parent / target if target else path).read_text(encoding="utf-8") for target, _ in links}
+    assert [(target, anchor) for target, anchor in links if anchor not in anchors(pages[target])] == []
+
+
 def test_the_peaks_in_the_documentation_are_some_and_name_every_key() -> None:
     _, text = re.findall(r"```toml\n(.*?)```", FORMATS, re.DOTALL)
     peaks = parse(text, "docs/formats.md")
