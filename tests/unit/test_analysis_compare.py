@@ -248,7 +248,7 @@ def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_ove
     cases = [case("all_reduce", 64)]
     one = run_of(1, cases, launches=4, starts=(0, 1, 2, 3))
     two = run_of(2, cases, launches=4, starts=(4, 5, 6, 7))
-    with pytest.raises(UsageError, match=r"began in the order AAAABBBB.* --launches 1, .*README"):
+    with pytest.raises(UsageError, match=r"began in the order AAAABBBB.* --launches 1, .*docs/usage.md"):
         compared(one, two, paired=True)
     assert "before those of the other" in compared(one, two).notices[0]
 

@@ -35,6 +35,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+USAGE = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 STORED: list[type[Record]] = [
     *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
@@ -66,13 +67,13 @@ def fewest_of(suite: str, *, paired: bool) -> int:
 def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> None:
     """A gate of fewer could not fail."""
     (turns,) = re.findall(
-        r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", README, re.MULTILINE
+        r"^for turn in ([\d ]+); do one A; one B; one B; one A; done +# (\d+) launches a side", USAGE, re.MULTILINE
     )
     nightly = (ROOT / "slurm/nightly.sbatch").read_text(encoding="utf-8")
     (has, quick, full) = re.findall(r"LAUNCHES:-(\d+)} +# with fewer than (\d+) a side \((\d+) of full\)", nightly)[0]
     assert [fewest_of(suite, paired=False) for suite in ("quick", "full")] == [int(quick), int(full)]
     assert int(has) >= max(fewest_of(suite, paired=False) for suite in suites())
-    assert f"at least {quick} a side, {full} of the suite `full`, {fewest_of('quick', paired=True)} pairs" in README
+    assert f"at least {quick} a side, {full} of the suite `full`, {fewest_of('quick', paired=True)} pairs" in USAGE
     assert 2 * len(turns[0].split()) == int(turns[1]) >= fewest_of("quick", paired=True)
 
 

@@ -300,8 +300,8 @@ def _pairs(first: Dataset, second: Dataset) -> Pairs:
         message = (
             f"--paired needs launches that were taken in turns (A B B A …), each pair one of A and one of B; these "
             f"began in the order {order}. Compare them without --paired, or take them in turns: runs of busbw run "
-            "--launches 1, first one of A, then two of B, one of A and so on (README.md has a loop for it, at Compare "
-            "two runs), and give those of each side with commas between"
+            "--launches 1, first one of A, then two of B, one of A and so on (docs/usage.md has a loop for it, at "
+            "Compare two runs), and give those of each side with commas between"
         )
         raise UsageError(message)
     return pairs
