@@ -10,7 +10,7 @@ from busbw.slurm.templates import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")
-OURS = GUIDE.partition("### What busbw says")[2].partition("### What Slurm")[0]
+OURS = GUIDE.partition("### Messages of busbw")[2].partition("### Messages of Slurm")[0]
 FRAGMENTS = [
     fragment
     for line in OURS.splitlines()
