@@ -36,6 +36,7 @@ from busbw_analysis.diagnosis.hypothesis_tests import fewest_launches
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 USAGE = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
+ADDING = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
 STORED: list[type[Record]] = [
     *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
@@ -142,3 +143,20 @@ def test_the_peaks_in_the_documentation_are_some_and_name_every_key() -> None:
     ]
     words = {*Gpu.__struct_fields__, *Rate.__struct_fields__, *DTYPES, *typing.get_args(Kind)}
     assert [word for word in sorted(words) if not re.search(rf"\b{word}\b", text)] == []
+
+
+def test_every_place_where_something_is_added_exists() -> None:
+    places = set(re.findall(r"`([\w/]+/[\w/]*(?:\.py|\.md)?)`", ADDING))
+    roots = (ROOT, ROOT / "bench/busbw", ROOT / "analysis/busbw_analysis")
+    assert len(places) > 50
+    assert sorted(place for place in places if not any((root / place).exists() for root in roots)) == []
+
+
+def test_every_table_and_class_that_the_guide_to_adding_names_exists() -> None:
+    """Defined somewhere, or a field there: a name that was changed is missed in the guide."""
+    names = set(re.findall(r"`(?:[A-Z]\w+\.)?([A-Za-z_]+)`", re.sub(r"```.*?```", "", ADDING, flags=re.DOTALL)))
+    sources = "\n".join(
+        path.read_text(encoding="utf-8") for package in ("bench", "analysis") for path in (ROOT / package).rglob("*.py")
+    )
+    assert len(names) > 60
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", sources)) == []
