@@ -2,19 +2,22 @@
 
 A message says what was wrong, what was given and what is allowed. Only ``cli`` turns one into an exit code.
 
-    BusbwError                 everything below; exit code 1
-    ├── UsageError             an option, plan or name that cannot be right; exit code 2
-    ├── StoreError             a run folder that cannot be written or read
-    │   ├── DamagedRun         a line that is not what the writer wrote
-    │   └── NewerSchema        written by a busbw that knows more than this one
-    ├── LaunchError            the ranks did not come to life, or the world is not the one that was promised
-    ├── BackendError           the backend refused or broke an operation on this rank
-    ├── RankFailure            a rank died, hung or dropped out while the others were measuring
-    ├── ClockError             a clock that went backwards or cannot be trusted
-    └── AnalysisError          the data cannot carry the judgement that was asked for
-        └── UnlikeRuns         runs that may not be pooled; names the key and both values
+Every class has a ``code``, a short stable word that scripts and tests go by; the words of a message may change. Where
+one class covers conditions that somebody has to tell apart, ``code=`` says at the raise which of them it is.
 
-    Interrupted                no failure, and no BusbwError: Ctrl-C or its like during a run
+    BusbwError    failed            everything below; exit code 1
+    ├── UsageError    usage             an option, plan or name that cannot be right; exit code 2
+    ├── StoreError    store             a run folder that cannot be written or read
+    │   ├── DamagedRun    damaged-run       a line that is not what the writer wrote
+    │   └── NewerSchema   newer-schema      written by a busbw that knows more than this one
+    ├── LaunchError   launch            the ranks did not come to life, or the world is not the one that was promised
+    ├── BackendError  backend           the backend refused or broke an operation on this rank
+    ├── RankFailure   rank-failure      a rank died, hung or dropped out while the others were measuring
+    ├── ClockError    clock             a clock that went backwards or cannot be trusted
+    └── AnalysisError analysis          the data cannot carry the judgement that was asked for
+        └── UnlikeRuns    unlike-runs       runs that may not be pooled; names the key and both values
+
+    Interrupted   interrupted       no failure, and no BusbwError: Ctrl-C or its like during a run
 """
 
 from pathlib import Path
@@ -25,11 +28,19 @@ class BusbwError(Exception):
     on with (None: there is none).
     """
 
+    code: str = "failed"
     folder: Path | None = None
+
+    def __init__(self, *words: object, code: str | None = None) -> None:
+        super().__init__(*words)
+        if code is not None:
+            self.code = code
 
 
 class Interrupted(KeyboardInterrupt):
     """The user had enough in the middle of a run; ``folder`` is where it is kept."""
+
+    code = "interrupted"
 
     def __init__(self, folder: Path) -> None:
         super().__init__("interrupted; what was finished is kept")
@@ -42,25 +53,37 @@ class UsageError(BusbwError, ValueError):
     A ValueError too, so that a record may raise it in its constructor and msgspec adds where in a file it happened.
     """
 
+    code = "usage"
+
 
 class StoreError(BusbwError):
     """A run folder cannot be created, appended to or read."""
+
+    code = "store"
 
 
 class DamagedRun(StoreError):
     """A line of a run is not what the writer wrote, and it is not the last one."""
 
+    code = "damaged-run"
+
 
 class NewerSchema(StoreError):
     """The run was written in a newer format than this busbw understands."""
+
+    code = "newer-schema"
 
 
 class LaunchError(BusbwError):
     """The ranks did not come to life, or the world that formed is not the one that was promised."""
 
+    code = "launch"
+
 
 class BackendError(BusbwError):
     """The backend refused an operation, or broke in the middle of it, on this rank."""
+
+    code = "backend"
 
 
 class RankFailure(BusbwError):
@@ -69,6 +92,8 @@ class RankFailure(BusbwError):
     ``lost`` are the ranks that are held to blame (empty: nobody stands out), ``said`` is what the backend said.
     ``late``: their processes are there, and did not answer in time.
     """
+
+    code = "rank-failure"
 
     def __init__(self, message: str, lost: tuple[int, ...] = (), said: str = "", *, late: bool = False) -> None:
         super().__init__(message)
@@ -80,10 +105,16 @@ class RankFailure(BusbwError):
 class ClockError(BusbwError):
     """The clock went backwards, stood still or is not monotonic."""
 
+    code = "clock"
+
 
 class AnalysisError(BusbwError):
     """The data cannot carry the judgement that was asked for."""
 
+    code = "analysis"
+
 
 class UnlikeRuns(AnalysisError):
     """Runs that may not be pooled: the message names the key and both values."""
+
+    code = "unlike-runs"

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.plateaus import Plateaus, find_plateaus
 
 Floats = npt.NDArray[np.float64]
 
@@ -78,9 +79,9 @@ def curve(truth: Truth, noise: float, seed: int, tails: float = TAIL_SHARE) -> t
     return working_sets, (rates * np.exp(generator.normal(0, noise, len(rates)) - late)).tolist()
 
 
-def right(truth: Truth, found: Plateaus | NoPlateaus) -> bool:
+def right(truth: Truth, found: Plateaus | Unavailable) -> bool:
     """Whether the plateaus are those that there are."""
-    if isinstance(found, NoPlateaus) or len(found.plateaus) != len(truth.rates):
+    if isinstance(found, Unavailable) or len(found.plateaus) != len(truth.rates):
         return False
     pairs = zip(found.plateaus, truth.rates, strict=True)
     return all(abs(plateau.rate / rate - 1) <= LEVEL_WITHIN for plateau, rate in pairs)
@@ -102,7 +103,7 @@ def outcomes(trials: int = TRIALS) -> Iterator[Outcome]:
     for truth in TRUTHS:
         for noise in NOISES:
             found = [find_plateaus(*curve(truth, noise, seed)) for seed in range(trials)]
-            numbers = [0 if isinstance(one, NoPlateaus) else len(one.plateaus) for one in found]
+            numbers = [0 if isinstance(one, Unavailable) else len(one.plateaus) for one in found]
             yield Outcome(
                 words=f"{truth.name}, noise {noise:.0%}",
                 flat=len(truth.rates) == 1,

@@ -20,9 +20,10 @@ from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_syn
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point, series_of
 from busbw_analysis.data.summary import summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.checks import refuse_curve
-from busbw_analysis.fitting.curve import Fit, Refused, fit_points, fit_series
+from busbw_analysis.fitting.curve import Fit, fit_points, fit_series
 from busbw_analysis.fitting.segments import best_cuts
 from busbw_analysis.predict.forecast import curve_of
 from busbw_analysis.report.document import Table
@@ -37,7 +38,7 @@ def times_of(pieces: tuple[Piece, ...], sizes: list[int], noise: float = 0.0, se
     return [world.seconds("all_reduce", size, (0, 1)) * 1e9 * math.exp(generator.normal(0, noise)) for size in sizes]
 
 
-def fit_of_run(world: World, launches: int, seed: int = 0) -> Fit | Refused:
+def fit_of_run(world: World, launches: int, seed: int = 0) -> Fit | Unavailable:
     run = synthetic_run([case("all_reduce", size) for size in SIZES], world, launches=launches, samples=9, seed=seed)
     dataset = pool((run,))
     return fit_series(series_of(dataset, summarise(dataset))[0])
@@ -163,7 +164,7 @@ def test_data_that_carry_no_fit_are_refused_in_words(sizes: list[int], times: li
 def test_a_barrier_is_refused_and_does_not_raise() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], launches=2),))
     refused = fit_series(series_of(dataset, summarise(dataset))[0])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Unavailable)
     assert "no size" in refused.reason
 
 
@@ -171,7 +172,7 @@ def test_a_barrier_is_refused_and_does_not_raise() -> None:
 def test_arithmetic_has_no_line_over_bytes(op: str) -> None:
     dataset = pool((synthetic_run([case(op, 1 << step) for step in range(10, 22)], launches=6),))
     refused = fit_series(series_of(dataset, summarise(dataset))[0])
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Unavailable)
     assert "arithmetic" in refused.reason
 
 
@@ -415,7 +416,7 @@ def test_a_jump_down_is_no_negative_slope(last: int) -> None:
 # --- one rank ---------------------------------------------------------------------------------------------------
 
 
-def fit_on_one_rank(op: str) -> Fit | Refused:
+def fit_on_one_rank(op: str) -> Fit | Unavailable:
     dataset = pool((synthetic_run([case(op, 1 << step, 1) for step in range(10, 20)], launches=6),))
     (series,) = series_of(dataset, summarise(dataset))
     return fit_series(series)
@@ -424,7 +425,7 @@ def fit_on_one_rank(op: str) -> Fit | Refused:
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
 def test_what_is_between_ranks_is_not_fitted_on_one(op: str) -> None:
     refused = fit_on_one_rank(op)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, Unavailable)
     assert refused.reason.startswith(f"{op} on 1 rank sends nothing")
     assert refused.reason.endswith("measure on 2 or more ranks")
 

@@ -11,8 +11,8 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, Verdict, judge
-from busbw_analysis.models.gloo import NoModel
 
 MIB = 1 << 20
 SIZES = [64, 4096, 256 << 10, 4 * MIB, 16 * MIB]
@@ -179,27 +179,27 @@ def test_groups_that_run_at_once_share_the_rate_of_the_host() -> None:
     judgement = judged([*cases, ring, *pingpong], world)
     models = {curve.series.key.group: curve.model for curve in judgement.curves if curve.series.key.op == "all_gather"}
     alone, split = models["all"], models["div:2"]
-    assert not isinstance(alone, NoModel)
-    assert not isinstance(split, NoModel)
+    assert not isinstance(alone, Unavailable)
+    assert not isinstance(split, Unavailable)
     # (n−1) S bytes at 8 GB/s on four ranks; two pairs at once move 2 (n−1) S.
     assert alone[0].time_ns == pytest.approx(3 * 16 * MIB / 8, rel=0.01)
     assert split[0].time_ns == pytest.approx(2 * 16 * MIB / 8, rel=0.01)
     assert "groups that run at the same time" in split[0].parameters
     unknown = judged([cases[1], *pingpong], world).curves[0].model
-    assert isinstance(unknown, NoModel)
+    assert isinstance(unknown, Unavailable)
     assert "other groups run at the same time" in unknown.reason
 
 
 def test_alpha_and_beta_are_not_held_against_their_own_curve() -> None:
     judgement = judged([case("ping_pong", size) for size in SIZES])
     model = judgement.curves[0].model
-    assert isinstance(model, NoModel)
+    assert isinstance(model, Unavailable)
     assert "circle" in model.reason
 
 
 def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:
     model = judged([case("all_reduce", size) for size in SIZES]).curves[0].model
-    assert isinstance(model, NoModel)
+    assert isinstance(model, Unavailable)
     assert "add ping_pong" in model.reason
 
 

@@ -12,11 +12,12 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, threads_of, who
-from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateaus
-from busbw_analysis.peaks.peaks import NoRoof, Roof
+from busbw_analysis.diagnosis.plateaus import Plateaus
+from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.report.plots.hierarchy import Row, words_begin
@@ -146,7 +147,7 @@ def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
 def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
     judgement = judged(kernels("stream_copy"))
     curve = curve_of(judgement, "stream_copy")
-    assert isinstance(curve.roof, NoRoof)
+    assert isinstance(curve.roof, Unavailable)
     assert curve.points[-1].share is None
     text = every_text(memory_section(judgement))
     assert (
@@ -286,7 +287,7 @@ def test_the_copy_of_the_library_is_laid_beside_the_plain_loop() -> None:
 def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
     judgement = judged(kernels("memory_touch", "memory_write", threads=[1]))
     touch = curve_of(judgement, "memory_touch")
-    assert touch.plateaus == NoPlateaus("fresh pages are in no cache")
+    assert touch.plateaus == Unavailable("fresh-pages", "fresh pages are in no cache")
     text = every_text(memory_section(judgement))
     # 4 KiB take 2048 ns instead of 410: 1638 ns more.
     assert "1 | 128 MiB | 67.1 ms | 13.4 ms | 5.00 | 1\u202f640" in text
@@ -295,7 +296,7 @@ def test_a_first_touch_stands_beside_a_warm_write_and_has_no_plateau() -> None:
 def test_rotated_buffers_have_no_plateaus() -> None:
     cases = [replace_case(one, cache="rotating") for one in kernels("stream_copy", threads=[1])]
     found = curve_of(judged(cases), "stream_copy").plateaus
-    assert isinstance(found, NoPlateaus)
+    assert isinstance(found, Unavailable)
     assert "rotating" in found.reason
 
 

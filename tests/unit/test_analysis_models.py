@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from busbw.ops import OPS
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters, gloo_segments
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters, gloo_segments
 from busbw_analysis.models.parameters import parameters_from
 from busbw_analysis.models.select import alternatives, model_for, predict
 
@@ -151,15 +152,15 @@ def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) ->
         variant=f"by hand: {algorithm}",
     )
     found = predict(key, 14 / 8, [MIB], LINK)
-    assert not isinstance(found, NoModel)
+    assert not isinstance(found, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]
     assert found[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
-    assert isinstance(predict(replace(key, variant="by hand: magic"), 14 / 8, [MIB], LINK), NoModel)
-    assert isinstance(predict(replace(key, variant=None), 14 / 8, [MIB], LINK), NoModel)
+    assert isinstance(predict(replace(key, variant="by hand: magic"), 14 / 8, [MIB], LINK), Unavailable)
+    assert isinstance(predict(replace(key, variant=None), 14 / 8, [MIB], LINK), Unavailable)
 
 
 def test_an_unknown_backend_has_no_model() -> None:
-    assert isinstance(model_for("all_reduce", "nccl"), NoModel)
+    assert isinstance(model_for("all_reduce", "nccl"), Unavailable)
 
 
 def test_alpha_and_beta_from_messages() -> None:
@@ -180,5 +181,5 @@ def test_alpha_and_beta_from_messages() -> None:
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:
     found = parameters_from(points, 1, None, "ping_pong")
-    assert isinstance(found, NoModel)
+    assert isinstance(found, Unavailable)
     assert words in found.reason

@@ -7,9 +7,9 @@ from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.peer_roofs import PairShares
-from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.report.compose import compose
 from busbw_analysis.report.tables.show import show_rows
 
@@ -97,7 +97,7 @@ def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:
 
 def test_where_nothing_is_known_of_a_gpu_there_is_no_percentage() -> None:
     (shares,) = judged("peer_copy", 1e9, [gpu(0), gpu(1)], known=False).pair_shares
-    assert isinstance(shares, NoRoof)
+    assert isinstance(shares, Unavailable)
     assert shares.reason.startswith("0 → 1: the run does not say which GPU rank 0 drove")
 
 

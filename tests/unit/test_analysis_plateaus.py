@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from exhaustive import thinned, trials
 
-from busbw_analysis.diagnosis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, NoPlateaus, Plateaus, find_plateaus
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.plateaus import LEAST_SIZES, TIMES_THE_CACHES, Plateaus, find_plateaus
 
 KIB, MIB = 1 << 10, 1 << 20
 
@@ -142,7 +143,7 @@ def test_a_rate_that_rises_is_a_plateau_as_well() -> None:
 @pytest.mark.parametrize("count", [0, 1, LEAST_SIZES - 1])
 def test_too_few_sizes_are_refused(count: int) -> None:
     answer = find_plateaus(sweep()[:count], [1e9] * count)
-    assert isinstance(answer, NoPlateaus)
+    assert isinstance(answer, Unavailable)
     assert f"{count} size" in answer.reason
     assert f"at least {LEAST_SIZES}" in answer.reason
 
@@ -150,7 +151,7 @@ def test_too_few_sizes_are_refused(count: int) -> None:
 def test_a_rate_that_falls_all_the_way_has_no_plateau() -> None:
     sizes = sweep(steps=1)
     answer = find_plateaus(sizes, [1e12 * 0.7**index for index in range(len(sizes))])
-    assert isinstance(answer, NoPlateaus)
+    assert isinstance(answer, Unavailable)
     assert "nowhere the same over 3 sizes" in answer.reason
 
 

@@ -12,9 +12,9 @@ from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.roofline import Kernel, Roofline, intensity_of
-from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph
 from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
@@ -366,7 +366,7 @@ def test_the_report_of_several_ranks_has_the_network() -> None:
 
 def test_a_curve_of_a_kernel_that_computes_is_not_judged_as_if_it_sent_something() -> None:
     roofs = {curve.series.key.op: curve.roof for curve in judged(one_core()).curves}
-    assert isinstance(roofs["matmul"], NoRoof)
+    assert isinstance(roofs["matmul"], Unavailable)
     assert "see the roofline" in roofs["matmul"].reason
 
 

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from busbw.ops import OPS, bounds
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.summary import Interval
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
 
@@ -214,14 +215,14 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
     ("key", "parameters", "reason"),
     [
         (replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
-        (KEY, NoModel("add ping_pong"), "add ping_pong"),
+        (KEY, Unavailable("no-messages", "add ping_pong"), "add ping_pong"),
         (replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
         (replace(KEY, backend="nccl"), LINK, "no cost model"),
     ],
 )
-def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | NoModel, reason: str) -> None:
+def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:
     found = explain(series(key), (), parameters)
-    assert isinstance(found, NoModel)
+    assert isinstance(found, Unavailable)
     assert reason in found.reason
 
 

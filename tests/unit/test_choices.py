@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from busbw.system.env_vars import VARIABLES
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.models.choices import Call, Choice, Library, Unknown, choose, library_in, library_of
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.choices import Call, Choice, Library, choose, library_in, library_of
 from busbw_analysis.models.decisions import MPICH, OPEN_MPI
-from busbw_analysis.models.gloo import CostModel, NoModel, Parameters
+from busbw_analysis.models.gloo import CostModel, Parameters
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.select import model_chosen, predict
 
@@ -28,7 +29,7 @@ def called(library: Library, op: str, ranks: int, size: int, hosts: int = 1) -> 
 
 def why(library: Library, op: str, ranks: int, size: int, hosts: int = 1, mode: str = "isolated") -> str:
     found = choose(library, Call(op, ranks, hosts, size, "float32", mode))
-    assert isinstance(found, Unknown), found
+    assert isinstance(found, Unavailable), found
     return found.reason
 
 
@@ -121,9 +122,9 @@ def test_what_a_run_recorded_becomes_a_library() -> None:
     assert found == Library("MPICH", (5, 0, 2), "ch4:ofi", shared=True, by_messages=frozenset({"broadcast"}))
     assert library_of({**facts, "threads": "multiple"}, {}) == Library("MPICH", (5, 0, 2), "ch4:ofi")
     for nothing in (None, {}, {"library": 5}):
-        assert isinstance(library_of(nothing, {}), Unknown)
+        assert isinstance(library_of(nothing, {}), Unavailable)
     other = library_of({"library": "Intel(R) MPI Library 2021.9"}, {})
-    assert isinstance(other, Unknown)
+    assert isinstance(other, Unavailable)
     assert "known are those of Open MPI and MPICH" in other.reason
 
 
@@ -201,7 +202,7 @@ def test_every_call_has_an_algorithm_with_a_formula_or_a_reason(
     library: Library, op: str, ranks: int, size: int
 ) -> None:
     found = choose(library, Call(op, ranks, 1, size, "float32"))
-    if isinstance(found, Unknown):
+    if isinstance(found, Unavailable):
         assert found.reason
         return
     row = found.row
@@ -274,7 +275,7 @@ LINK = Parameters(1e-6, 1e-9, None, "the test")
 
 def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() -> None:
     found = predict(KEY, 1.5, [KIB, MIB], LINK, TUNED)
-    assert not isinstance(found, NoModel)
+    assert not isinstance(found, Unavailable)
     assert found[0].algorithm == "recursive doubling (recursive_doubling of Open MPI 5.0.8)"
     assert found[0].time_ns == pytest.approx(2 * (1e3 + KIB))
     assert found[1].algorithm == "Rabenseifner (rabenseifner of Open MPI 5.0.8)"
@@ -284,17 +285,17 @@ def test_a_curve_over_mpi_is_predicted_by_what_the_library_takes_at_each_size() 
 
 def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_message() -> None:
     unknown = predict(KEY, 1.5, [KIB], LINK)
-    assert isinstance(unknown, NoModel)
+    assert isinstance(unknown, Unavailable)
     assert "depends on the library" in unknown.reason
-    assert predict(KEY, 1.5, [KIB], LINK, Unknown("because")) == NoModel("because")
-    message = predict(replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unknown("because"))
-    assert not isinstance(message, NoModel)
+    assert predict(KEY, 1.5, [KIB], LINK, Unavailable("why", "because")) == Unavailable("why", "because")
+    message = predict(replace(KEY, op="send_recv"), 1.0, [KIB], LINK, Unavailable("why", "because"))
+    assert not isinstance(message, Unavailable)
     assert message[0].time_ns == pytest.approx(1e3 + KIB)
 
 
 def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
     found = predict(replace(KEY, variant="by hand: ring"), 1.5, [KIB], LINK, TUNED)
-    assert not isinstance(found, NoModel)
+    assert not isinstance(found, Unavailable)
     assert found[0].algorithm == "ring"
 
 
@@ -302,7 +303,7 @@ def test_the_model_of_a_choice_adds_up() -> None:
     model = model_chosen(TUNED, Call("all_reduce", 4, 1, MIB, "float32"))
     assert isinstance(model, CostModel)
     assert model.added_bytes(4, MIB) == pytest.approx(0.75 * MIB)
-    assert isinstance(model_chosen(TUNED, Call("matmul", 4, 1, MIB)), NoModel)
+    assert isinstance(model_chosen(TUNED, Call("matmul", 4, 1, MIB)), Unavailable)
 
 
 def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
@@ -314,7 +315,7 @@ def test_how_much_of_the_tables_has_no_formula_is_what_the_docs_say() -> None:
     ):
         found = choose(library, Call(op, ranks, 1, size, "float32"))
         asked += 1
-        if isinstance(found, Unknown):
+        if isinstance(found, Unavailable):
             without[found.reason.split(" of ")[0]] += 1
     assert without == {
         "Open MPI 5.0.8 chooses scatter_allgather for broadcast": 30,

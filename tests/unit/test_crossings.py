@@ -22,11 +22,12 @@ from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Interval
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import Pair, Race, lacks_formulas, races_of
 from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.predict.joint_fits import joint_fits_of
@@ -298,7 +299,7 @@ class TestRaces:
     def test_an_s_star_beyond_the_sizes_says_so(self) -> None:
         """Two rounds more for a hundredth of a byte."""
         pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
-        assert not isinstance(pair.expected, NoModel)
+        assert not isinstance(pair.expected, Unavailable)
         far = tuple(replace(one, at_bytes=1e9) for one in pair.expected.crossings)
         far_off = replace(
             pair,
@@ -314,7 +315,7 @@ class TestRaces:
     def test_every_sure_size_is_held_against_the_formulas_at_that_size(self) -> None:
         """By them the tree is the faster one in the middle: where only the ends are sure, nothing contradicts that."""
         pair = pair_of(race_of(judged(["ring", "binomial-tree"])), "ring", "binomial-tree")
-        assert not isinstance(pair.expected, NoModel)
+        assert not isinstance(pair.expected, Unavailable)
         both = (Crossing("ring", "binomial-tree", 8 * 1024.0), Crossing("binomial-tree", "ring", 512 * 1024.0))
         by_formula = {size: "binomial-tree" if 8 * 1024 < size < 512 * 1024 else "ring" for size in SIZES}
         ends = ("ring", *(None,) * 6, "ring")
@@ -327,7 +328,7 @@ class TestRaces:
 
     def test_sizes_at_which_a_cost_is_not_known_are_not_taken_for_alike(self) -> None:
         pair = pair_of(race_of(judged(["recursive-doubling", "binomial-tree"])), "recursive-doubling", "binomial-tree")
-        assert not isinstance(pair.expected, NoModel)
+        assert not isinstance(pair.expected, Unavailable)
         known = replace(pair, expected=replace(pair.expected, faster=dict.fromkeys(SIZES[4:], "recursive-doubling")))
         assert formula_words(known) == "none: recursive-doubling at 4 of 8 sizes"
         assert agreement_words(known) == "as predicted"
@@ -342,7 +343,7 @@ class TestRaces:
         race = race_of(judged(["ring", "binomial-tree"], library=(Piece(28 * ALPHA, SENT["ring"] * BETA),)))
         assert set(race.curves) == {"ring", "binomial-tree", "library"}
         against_ring = pair_of(race, "ring", "library")
-        assert not isinstance(against_ring.expected, NoModel)
+        assert not isinstance(against_ring.expected, Unavailable)
         assert against_ring.expected.faster == dict.fromkeys(SIZES, "ring")
         assert against_ring.expected.crossings == ()
         against_tree = pair_of(race, "binomial-tree", "library")
@@ -385,7 +386,7 @@ class TestRaces:
         judgement = judged(["ring", "binomial-tree", "recursive-doubling"], messages=False)
         assert lacks_formulas(judgement.races)
         pair = pair_of(race_of(judgement), "ring", "binomial-tree")
-        assert isinstance(pair.expected, NoModel)
+        assert isinstance(pair.expected, Unavailable)
         assert formula_words(pair) == agreement_words(pair) == "–"
         assert origin_words(pair).startswith("no S*: no message between two ranks was measured")
         joint = joint_fits_of([judgement.dataset])
@@ -409,7 +410,7 @@ class TestRaces:
             for pair in race.pairs:
                 assert ("from a joint fit" in origin_words(pair)) == ("hierarchical" in pair.names), pair.names
                 if "hierarchical" in pair.names:
-                    assert not isinstance(pair.expected, NoModel)
+                    assert not isinstance(pair.expected, Unavailable)
                     assert pair.expected.faster == dict.fromkeys(SIZES, "hierarchical")
                     assert agreement_words(pair) == "as predicted"
 
@@ -443,7 +444,7 @@ class TestRaces:
             fitted.joint.seconds(fitted.joint.terms["reduce_scatter"], 5, 1, SIZES[0] / 4)
         (race,) = races_of(judgement.curves, library_of_run(judgement.dataset), [fitted])
         pair = pair_of(race, "ring", "library")
-        assert not isinstance(pair.expected, NoModel)
+        assert not isinstance(pair.expected, Unavailable)
         assert list(pair.expected.faster) == list(SIZES)
         assert compose.compose(judgement).text
 

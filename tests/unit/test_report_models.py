@@ -9,9 +9,9 @@ import pytest
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.plots.models import Column, Ratios, draw_ratios, draw_stack, swatch
@@ -100,7 +100,7 @@ def test_without_a_model_there_is_no_section_and_no_sentence() -> None:
     judgement = judge(pool((run,)))
     assert theory(judgement) is None
     assert words_of(judgement) == ""
-    assert isinstance(judgement.curves[0].explanation, NoModel)
+    assert isinstance(judgement.curves[0].explanation, Unavailable)
     assert "Measured against theory" not in compose.compose(judgement).html
 
 
@@ -126,11 +126,11 @@ def test_a_figure_has_three_pictures_a_legend_and_four_sizes() -> None:
 def test_the_rate_of_the_host_stands_with_the_other_parameters() -> None:
     ring = [case("send_recv", size, 4) for size in (8, 1 << 20)]
     modelled = judged(*sweep("all_reduce"), *ring).curves[0].model
-    assert not isinstance(modelled, NoModel)
+    assert not isinstance(modelled, Unavailable)
     assert re.search(r"; R [\d.]+ [GM]B/s, from the send_recv ring$", modelled[0].parameters)
     copies = [case("memory_copy", size, 4) for size in (64 << 20, 256 << 20)]
     copied = judged(*sweep("all_reduce"), *copies).curves[0].model
-    assert not isinstance(copied, NoModel)
+    assert not isinstance(copied, Unavailable)
     assert re.search(r"; R [\d.]+ [GM]B/s, from memory_copy$", copied[0].parameters)
 
 
@@ -174,7 +174,7 @@ def test_algorithms_that_send_several_messages_for_one_delay_come_last_and_are_m
     (label,) = [entry.label for entry in figure.legend if entry.label.startswith("other algorithms: ")]
     assert label.endswith("direct (several messages for one α)")
     explanation = judged(*sweep("reduce_scatter")).curves[0].explanation
-    assert not isinstance(explanation, NoModel)
+    assert not isinstance(explanation, Unavailable)
     assert {one.algorithm: one.at_once for one in explanation.others}["direct"] == 3
     assert all("direct" not in one.algorithms for one in explanation.fastest)
 

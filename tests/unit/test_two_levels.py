@@ -18,9 +18,9 @@ from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time
 from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.terms import RINGS, Term, candidates
 from busbw_analysis.models.textbook import TEXTBOOK, Textbook
 from busbw_analysis.predict.forecast import by_law
@@ -501,6 +501,6 @@ def test_messages_between_hosts_say_no_crossing_of_two_levels() -> None:
     stored = synthetic_run(cases, world(2, 4, *names), machine=Machine(hosts=("a", "b")), launches=2)
     (race,) = judge(pool((stored,))).races
     for pair in race.pairs:
-        assert isinstance(pair.expected, NoModel) == ("hierarchical" in pair.names), pair.names
-        if isinstance(pair.expected, NoModel):
+        assert isinstance(pair.expected, Unavailable) == ("hierarchical" in pair.names), pair.names
+        if isinstance(pair.expected, Unavailable):
             assert "say nothing of what stays inside a host" in pair.expected.reason

@@ -229,7 +229,7 @@ def _print(judgements: Sequence[Judgement], document: dict[str, JSON], text: str
     every = dict.fromkeys(remark for judgement in judgements for remark in judgement.remarks)
     remarks = sorted(every, key=lambda remark: get_args(Severity).index(remark.severity))
     if as_json:
-        said = [{"severity": one.severity, "subject": one.subject, "text": one.text} for one in remarks]
+        said = [one.as_json() for one in remarks]
         runs = [stored.run.id for judgement in judgements for stored in judgement.dataset.runs]
         complete = {"runs": runs, "remarks": said, **document}
         echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))

@@ -215,7 +215,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     from busbw_analysis.data.load import load  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
     from busbw_analysis.data.summary import summarise  # noqa: PLC0415
-    from busbw_analysis.models.gloo import NoModel  # noqa: PLC0415
+    from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
     from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
 
@@ -228,7 +228,7 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
         message = f"--from {run}: it has no {op} whose α and β could be taken; it has {measured or 'nothing'}"
         raise AnalysisError(message)
     found = parameters_for(dataset, like, series, summaries, host_copies(dataset, summaries))
-    if isinstance(found, NoModel):
+    if isinstance(found, Unavailable):
         message = f"--from {run}: {found.reason}"
         raise AnalysisError(message)
     count = len(like.key.ranks) if ranks is None else ranks

@@ -9,12 +9,12 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 from busbw_analysis.data.series import Point, Series, SeriesKey
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.crossovers import Crossing, Gain, Timed, crossings, faster, gain
 from busbw_analysis.diagnosis.crossovers_model import Costs, Expected, costs_of, expected_of, sized
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.joint import OneRegime
-from busbw_analysis.models.choices import Library, Unknown
-from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.models.choices import Library
 from busbw_analysis.predict.selection import LIBRARY, algorithm_of
 
 
@@ -30,13 +30,13 @@ class Pair:
     measured: tuple[Crossing, ...]
     smallest: Gain
     largest: Gain
-    expected: Expected | NoModel
+    expected: Expected | Unavailable
 
     def expected_bytes(self, crossing: Crossing) -> float | None:
         """The S* that a measured ``crossing`` is to be held against: the nearest at which the same two change places
         in the same direction. None where the formulas have no such.
         """
-        if isinstance(self.expected, NoModel):
+        if isinstance(self.expected, Unavailable):
             return None
         alike = [one.at_bytes for one in self.expected.crossings if one.below == crossing.below]
         return min(alike, key=lambda at: abs(math.log(at / crossing.at_bytes)), default=None)
@@ -102,7 +102,7 @@ class Race:
 
 
 def races_of(
-    curves: Sequence[Curve], library: Library | Unknown | None = None, joint: Sequence[OneRegime] = ()
+    curves: Sequence[Curve], library: Library | Unavailable | None = None, joint: Sequence[OneRegime] = ()
 ) -> tuple[Race, ...]:
     """Every op that two algorithms were measured of, by hand or one of them by the backend itself (``library``: which
     it is over MPI).
@@ -126,10 +126,10 @@ def races_of(
 
 def lacks_formulas(races: Sequence[Race]) -> bool:
     """Whether there are two algorithms without S*, which a joint fit may have."""
-    return any(isinstance(pair.expected, NoModel) for race in races for pair in race.pairs)
+    return any(isinstance(pair.expected, Unavailable) for race in races for pair in race.pairs)
 
 
-def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | NoModel]) -> Iterator[Pair]:
+def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -> Iterator[Pair]:
     for names in combinations(curves, 2):
         one, other = (sized(curves[name]) for name in names)
         timed = {size: (one[size], other[size]) for size in one if size in other}
@@ -137,7 +137,7 @@ def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | NoModel]) -> It
             yield _pair(names, timed, costs)
 
 
-def _pair(names: tuple[str, str], timed: Timed, costs: Sequence[Costs | NoModel]) -> Pair:
+def _pair(names: tuple[str, str], timed: Timed, costs: Sequence[Costs | Unavailable]) -> Pair:
     sizes = tuple(timed)
     return Pair(
         names=names,

@@ -16,13 +16,14 @@ from scipy.optimize import brentq
 from busbw.errors import AnalysisError
 from busbw.units import format_time
 from busbw_analysis.data.series import Point, Series
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.crossovers import Crossing
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.identify import A_CALL, written
 from busbw_analysis.fitting.joint import Joint, OneRegime, Parameter
 from busbw_analysis.models.bounds import gamma_of
-from busbw_analysis.models.choices import Library, Unknown
-from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.choices import Library
+from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.models.select import model_of
 from busbw_analysis.models.textbook import crossover_bytes, textbook
 from busbw_analysis.predict.selection import LIBRARY, shape_of
@@ -59,27 +60,31 @@ def sized(series: Series) -> dict[int, Point]:
 class Costs:
     """What every algorithm should take, by name. ``crossover`` is S* in closed form, for two of the textbook."""
 
-    of: Mapping[str, Cost | NoModel]
+    of: Mapping[str, Cost | Unavailable]
     origin: str
     crossover: Callable[[str, str], float | None] | None = None
 
 
-def expected_of(names: tuple[str, str], sizes: Sequence[int], costs: Sequence[Costs | NoModel]) -> Expected | NoModel:
+def expected_of(
+    names: tuple[str, str], sizes: Sequence[int], costs: Sequence[Costs | Unavailable]
+) -> Expected | Unavailable:
     """By the first of ``costs`` that has both, else what the last one lacks."""
-    told = [one if isinstance(one, NoModel) else _by(one, names, sizes) for one in costs]
+    told = [one if isinstance(one, Unavailable) else _by(one, names, sizes) for one in costs]
     return next((one for one in told if isinstance(one, Expected)), told[-1])
 
 
-def _by(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | NoModel:
+def _by(costs: Costs, names: tuple[str, str], sizes: Sequence[int]) -> Expected | Unavailable:
     one, other = (costs.of[name] for name in names)
-    if isinstance(one, NoModel):
+    if isinstance(one, Unavailable):
         return one
-    if isinstance(other, NoModel):
+    if isinstance(other, Unavailable):
         return other
     difference = functools.partial(_difference, one, other)
     at_sizes = {size: value for size in sizes if not math.isnan(value := difference(size))}
     if not at_sizes:
-        return NoModel(f"at no size that was measured a cost of both {names[0]} and {names[1]} is known")
+        return Unavailable(
+            "no-common-size", f"at no size that was measured a cost of both {names[0]} and {names[1]} is known"
+        )
     if costs.crossover is not None and LIBRARY not in names:
         at = costs.crossover(*names)
         places = [] if at is None else [(at, difference(at / 2))]
@@ -115,9 +120,9 @@ def _places(
 def costs_of(
     members: Mapping[str, Curve],
     everything: Sequence[Series],
-    library: Library | Unknown | None,
+    library: Library | Unavailable | None,
     joint: Sequence[OneRegime],
-) -> Iterator[Costs | NoModel]:
+) -> Iterator[Costs | Unavailable]:
     """By messages, where the models of these curves have their parameters from there, and then by a joint fit."""
     parameters = next(curve.parameters for curve in members.values())
     if isinstance(parameters, Parameters):
@@ -132,15 +137,15 @@ def costs_of(
 def _by_messages(
     members: Mapping[str, Curve],
     everything: Sequence[Series],
-    library: Library | Unknown | None,
+    library: Library | Unavailable | None,
     parameters: Parameters,
 ) -> Costs:
     key = next(iter(members.values())).series.key
     ranks = len(key.ranks)
     gamma, words = gamma_of(key, everything)
 
-    def cost(name: str, curve: Curve) -> Cost | NoModel:
-        if isinstance(curve.model, NoModel):
+    def cost(name: str, curve: Curve) -> Cost | Unavailable:
+        if isinstance(curve.model, Unavailable):
             return curve.model
         row = textbook(key.op, name)
         if row is not None and row.inner_sent(ranks, key.hosts) > 0:
@@ -149,7 +154,7 @@ def _by_messages(
         @functools.cache
         def seconds(size_bytes: float) -> float:
             model = model_of(curve.series.key, round(size_bytes), library)
-            if isinstance(model, NoModel):
+            if isinstance(model, Unavailable):
                 return math.nan
             return model.seconds(ranks, size_bytes, parameters) + (gamma or 0.0) * model.added_bytes(ranks, size_bytes)
 
@@ -174,9 +179,10 @@ def _by_messages(
     return Costs({name: cost(name, curve) for name, curve in members.items()}, origin, crossover)
 
 
-_ONE_LEVEL: Final = NoModel(
+_ONE_LEVEL: Final = Unavailable(
+    "one-level",
     "α and β of messages between hosts say nothing of what stays inside a host, for which an algorithm in two levels "
-    "needs others: busbw fit finds both from runs on several numbers of hosts and of ranks on each"
+    "needs others: busbw fit finds both from runs on several numbers of hosts and of ranks on each",
 )
 
 
@@ -191,12 +197,12 @@ def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
 
 
 def _by_joint(curves: Mapping[str, Series], joint: Joint) -> Costs:
-    def cost(name: str, series: Series) -> Cost | NoModel:
+    def cost(name: str, series: Series) -> Cost | Unavailable:
         term = joint.curves[series.key.op, None if name == LIBRARY else name]
         try:
             joint.seconds(term, *shape_of(series), series.points[-1].size_bytes)
         except AnalysisError as error:
-            return NoModel(str(error))
+            return Unavailable(error.code, str(error))
 
         def seconds(size_bytes: float) -> float:
             try:

@@ -15,12 +15,13 @@ from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.diagnosis.peer_roofs import DIRECT, PairShares
 from busbw_analysis.diagnosis.storage import Stored
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import NoRoof, Roof
+from busbw_analysis.peaks.peaks import Roof
 
 Kind = Literal[
     "cache",
@@ -69,7 +70,7 @@ def hierarchy(
     curves: Sequence[Curve],
     memory: Sequence[MemoryCurve],
     files: Sequence[Stored],
-    pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]],
+    pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]],
     rows: Catalogue,
 ) -> tuple[Rung, ...]:
     """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their roofs.
@@ -173,7 +174,7 @@ def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
     return "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
 
 
-def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]]) -> Iterator[Rung]:
+def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[Rung]:
     """The fastest pair of GPUs that copied to each other without the host."""
     direct = [(matrix, shares) for matrix, shares in pairs if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
     if not direct:
@@ -182,7 +183,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | NoRoof | None]
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
     nominal = practical = None
-    denominator = f"no roof: {shares.reason}" if isinstance(shares, NoRoof) else "no roof: none is known"
+    denominator = f"no roof: {shares.reason}" if isinstance(shares, Unavailable) else "no roof: none is known"
     if isinstance(shares, PairShares):
         nominal = rate / float(shares.share[row, column])
         reached = float(shares.practical_share[row, column])

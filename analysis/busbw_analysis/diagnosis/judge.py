@@ -9,6 +9,7 @@ from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import Race, races_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.hardware import odd_hardware
@@ -28,7 +29,7 @@ from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.peaks.peaks import HostCopy, NoRoof, Roof, host_copies, roof_of
+from busbw_analysis.peaks.peaks import HostCopy, Roof, host_copies, roof_of
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
@@ -71,7 +72,7 @@ class Judgement:
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
     rungs: tuple[Rung, ...] = ()
-    pair_shares: tuple[PairShares | NoRoof | None, ...] = ()
+    pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     races: tuple[Race, ...] = ()
 
     @property

@@ -13,9 +13,10 @@ from busbw.ops import MEMORY_TRAFFIC
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, IntervalKind
-from busbw_analysis.diagnosis.plateaus import NoPlateaus, Plateau, Plateaus, find_plateaus, least_of_memory
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import NoRoof, Roof, at_once
+from busbw_analysis.peaks.peaks import Roof, at_once
 
 FIRST_TOUCH = "memory_touch"
 """Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
@@ -59,8 +60,8 @@ class MemoryCurve:
     factor: float
     together: int
     points: tuple[MemoryPoint, ...]
-    plateaus: Plateaus | NoPlateaus
-    roof: Roof | NoRoof
+    plateaus: Plateaus | Unavailable
+    roof: Roof | Unavailable
 
     @property
     def where(self) -> str:
@@ -76,14 +77,14 @@ class MemoryCurve:
     @property
     def practical(self) -> float | None:
         """The traffic that others reach on such hardware, in B/s; None where it is not known."""
-        if isinstance(self.roof, NoRoof) or self.roof.practical is None:
+        if isinstance(self.roof, Unavailable) or self.roof.practical is None:
             return None
         return self.roof.practical * self.factor * self.together
 
     @property
     def beyond_caches(self) -> float | None:
         """The traffic of the memory behind the caches, in B/s; None where the sweep does not show it."""
-        if isinstance(self.plateaus, NoPlateaus) or self.plateaus.end != "flat":
+        if isinstance(self.plateaus, Unavailable) or self.plateaus.end != "flat":
             return None
         return self.plateaus.plateaus[-1].rate
 
@@ -92,7 +93,7 @@ class MemoryCurve:
         """The plateaus that something slower or larger lies behind, with their names. The last one at the end of a
         sweep may be either.
         """
-        if isinstance(self.plateaus, NoPlateaus):
+        if isinstance(self.plateaus, Unavailable):
             return ()
         found = tuple(zip(self.plateaus.names, self.plateaus.plateaus, strict=True))
         return found if self.plateaus.end == "falls" else found[:-1]
@@ -141,7 +142,7 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
         factor=factor,
         together=together,
         points=(),
-        plateaus=NoPlateaus("nothing was measured"),
+        plateaus=Unavailable("nothing-measured", "nothing was measured"),
         roof=curve.roof,
     )
     points: list[MemoryPoint] = []
@@ -185,11 +186,11 @@ def threads_of(variant: str | None) -> int | None:
     return int(match[1]) if match else None
 
 
-def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int | None) -> Plateaus | NoPlateaus:
+def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int | None) -> Plateaus | Unavailable:
     if key.op == FIRST_TOUCH:
-        return NoPlateaus("fresh pages are in no cache")
+        return Unavailable("fresh-pages", "fresh pages are in no cache")
     if key.cache != "warm":
-        return NoPlateaus(f"with {key.cache} buffers the caches hold other data than those of one call")
+        return Unavailable("cold-caches", f"with {key.cache} buffers the caches hold other data than those of one call")
     return find_plateaus(
         [point.working_set_bytes for point in points],
         [point.rate for point in points],

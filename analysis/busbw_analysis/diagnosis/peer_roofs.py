@@ -12,9 +12,9 @@ import numpy.typing as npt
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.pairs import PairMatrix
 from busbw_analysis.peaks.paths import gpu_links, host_links
-from busbw_analysis.peaks.peaks import NoRoof
 
 DIRECT = frozenset({"peer_copy", "peer_copy_both"})
 """Copies that do not go by way of the host."""
@@ -40,7 +40,7 @@ class _PairRoof:
     practical: float | None
 
 
-def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | NoRoof | None:
+def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShares | Unavailable | None:
     """The shares of one matrix, or why there are none; None where its pairs send messages."""
     if matrix.op not in {*DIRECT, _STAGED, _DRIVEN}:
         return None
@@ -53,13 +53,13 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
         else:
             roof = _by_the_host(dataset, pair, rows, in_turn=matrix.op == _STAGED)
         if isinstance(roof, str):
-            return NoRoof(f"{pair[0]} → {pair[1]}: {roof}")
+            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {roof}")
         roofs.append(roof)
         share[row, column] = matrix.rate[row, column] / roof.nominal
         if roof.practical is not None:
             practical_share[row, column] = matrix.rate[row, column] / roof.practical
     if not roofs:
-        return NoRoof("no pair was measured")
+        return Unavailable("nothing-measured", "no pair was measured")
     lowest = min(roofs, key=lambda one: (one.nominal, one.denominator))
     return PairShares(share, practical_share, lowest.denominator)
 

@@ -23,6 +23,7 @@ import numpy as np
 from busbw.units import about_size
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, IntervalKind
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.divisions import LEAST_ON_A_PLATEAU, LEAST_STEP, Division, Sweep, best_divisions
 from busbw_analysis.fitting.segments import Floats
 
@@ -155,19 +156,12 @@ def least_of_memory(caches_bytes: int | None) -> int:
     return max(LEAST_OF_THE_OUTERMOST, TIMES_THE_CACHES * (caches_bytes or 0))
 
 
-@dataclass(frozen=True, slots=True)
-class NoPlateaus:
-    """No plateaus, and why."""
-
-    reason: str
-
-
 def find_plateaus(
     working_sets: Sequence[int],
     rates: Sequence[float],
     launch_rates: Sequence[Sequence[float]] = (),
     caches_bytes: int | None = None,
-) -> Plateaus | NoPlateaus:
+) -> Plateaus | Unavailable:
     """The plateaus of ``rates`` (B/s) over ``working_sets`` (bytes, ascending).
 
     ``launch_rates[i]`` are the rates of the single launches at size i: they tell the noise and the interval.
@@ -177,7 +171,7 @@ def find_plateaus(
     count = len(working_sets)
     if count < LEAST_SIZES:
         sizes = "1 size is" if count == 1 else f"{count} sizes are"
-        return NoPlateaus(f"{sizes} too few to find plateaus; it takes at least {LEAST_SIZES}")
+        return Unavailable("few-sizes", f"{sizes} too few to find plateaus; it takes at least {LEAST_SIZES}")
     moved = np.asarray(working_sets, dtype=np.float64)
     times = moved / np.asarray(rates, dtype=np.float64)
     launches = _launches(moved, launch_rates)
@@ -191,9 +185,10 @@ def find_plateaus(
             if number not in found or one.score < found[number][1].score:
                 found[number] = (sweep, one)
     if not found:
-        return NoPlateaus(
+        return Unavailable(
+            "nowhere-flat",
             f"the rate is nowhere the same over {LEAST_ON_A_PLATEAU} sizes and an octave: it changes by more than "
-            f"{LEAST_STEP:.0%} all the way"
+            f"{LEAST_STEP:.0%} all the way",
         )
     sweep, division = min(found.values(), key=lambda one: one[1].score)
     heights, runs = sweep.heights, _whole(division, sweep.heights)

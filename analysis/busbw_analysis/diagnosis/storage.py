@@ -13,8 +13,9 @@ from busbw.ops import STORING
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import NoRoof, Roof
+from busbw_analysis.peaks.peaks import Roof
 
 _VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
 
@@ -62,7 +63,7 @@ class Stored:
     blocked_ns: float | None
     check: str
     flags: tuple[str, ...]
-    roof: Roof | NoRoof
+    roof: Roof | Unavailable
     beside: Beside | None
 
     @property
@@ -89,7 +90,10 @@ def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[
         _stored(
             summary,
             group,
-            roofs.get((summary.case.op, group.ranks), NoRoof("it was measured beside computation only")),
+            roofs.get(
+                (summary.case.op, group.ranks),
+                Unavailable("only-overlapped", "it was measured beside computation only"),
+            ),
             _beside(list(checks.get(summary.index, {}).values()), _places(summary, group)),
         )
         for summary in summaries
@@ -117,7 +121,7 @@ def _beside(checks: Sequence[CrossCheck], places: Sequence[int]) -> Beside | Non
     )
 
 
-def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | NoRoof, beside: Beside | None) -> Stored:
+def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | Unavailable, beside: Beside | None) -> Stored:
     case = summary.case
     variant = _VARIANT.fullmatch(case.variant or "")
     posted = group.overlap

@@ -8,11 +8,12 @@ from busbw.ops import LOCAL, STORING
 from busbw.units import format_rate, format_time
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.summary import Interval
-from busbw_analysis.fitting.curve import Fit, Refused
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import NoRoof, Roof
+from busbw_analysis.peaks.peaks import Roof
 
 Word = Literal[
     "near the roof",
@@ -47,11 +48,11 @@ class Curve:
     """
 
     series: Series
-    fit: Fit | Refused
-    model: tuple[Prediction, ...] | NoModel
-    parameters: Parameters | NoModel
-    roof: Roof | NoRoof
-    explanation: Explanation | NoModel
+    fit: Fit | Unavailable
+    model: tuple[Prediction, ...] | Unavailable
+    parameters: Parameters | Unavailable
+    roof: Roof | Unavailable
+    explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...] = ()
 
 
@@ -103,7 +104,7 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
     point = curve.series.points[index]
     roof = curve.roof.busbw if isinstance(curve.roof, Roof) else None
     roof_share = None if roof is None or point.busbw is None else point.busbw / roof
-    prediction = None if isinstance(curve.model, NoModel) else curve.model[index]
+    prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
     word = _word(roof_share, model_ratio, latent=latent)
@@ -170,7 +171,7 @@ def latency_bound(curve: Curve, point: Point) -> bool:
 
 
 def _roof_words(curve: Curve, point: Point, roof_share: float | None) -> Iterator[str]:
-    if isinstance(curve.roof, NoRoof):
+    if isinstance(curve.roof, Unavailable):
         yield f"no roof: {curve.roof.reason}"
     elif roof_share is not None:
         practical = curve.roof.practical_busbw
@@ -199,7 +200,7 @@ def _above(roof: Roof) -> str:
 
 
 def _model_words(curve: Curve, prediction: Prediction | None, point: Point, model_ratio: float | None) -> Iterator[str]:
-    if isinstance(curve.model, NoModel):
+    if isinstance(curve.model, Unavailable):
         yield f"no model: {curve.model.reason}"
     elif prediction is not None and model_ratio is not None:
         yield (

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import crowded_hosts, taken_twice
-from busbw.runs.records import LaunchStarted
+from busbw.runs.records import JSON, LaunchStarted
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.pair_numbers import PairNumbers
@@ -42,13 +42,26 @@ _LAUNCHES_APART = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """Something to know before believing a number. ``subject`` is a short stable word (``oversubscribed``,
-    ``failed``, ``late rank`` …), ``text`` whole sentences with the numbers that support them.
+    """Something to know before believing a number. ``code`` is a stable word (``oversubscribed``, ``failed``,
+    ``late-rank`` …), ``text`` whole sentences with the numbers that support them.
     """
 
     severity: Severity
-    subject: str
+    code: str
     text: str
+
+    @property
+    def subject(self) -> str:
+        """The code as a heading."""
+        return _SUBJECTS.get(self.code, self.code.replace("-", " "))
+
+    def as_json(self) -> dict[str, JSON]:
+        """What scripts are told; of it ``subject`` and ``text`` are words, which may change."""
+        return {"severity": self.severity, "code": self.code, "subject": self.subject, "text": self.text}
+
+
+_SUBJECTS: Final = {"self-test": "self-test", "skew": "skew>10%"}
+"""Headings that are not just the words of the code."""
 
 
 def remarks_on(
@@ -114,7 +127,7 @@ def _ends(dataset: Dataset) -> Iterator[Remark]:
     for stored in dataset.runs:
         end = stored.end
         if end is None or end.status != "complete":
-            yield Remark("bad", "no end" if end is None else end.status, ended_in_words(stored))
+            yield Remark("bad", "no-end" if end is None else end.status, ended_in_words(stored))
 
 
 def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
@@ -126,9 +139,9 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
         yield from by_reason.items()
 
     for reason, cases in grouped("failed"):
-        subject = "wrong data" if "wrong data" in reason else "failed"
+        code = "wrong-data" if "wrong data" in reason else "failed"
         names = _some([case_name(case) for case in cases])
-        yield Remark("bad", subject, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
+        yield Remark("bad", code, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
     by_loss: dict[str, list[CaseSummary]] = {}
     for summary in summaries:
         if summary.lost:
@@ -136,10 +149,10 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
     for reason, cases in by_loss.items():
         names = _some([case_name(case) for case in cases])
         text = f"{_cases(len(cases))} failed in a launch by no fault of its own ({names}): {reason}."
-        yield Remark("caution", "launch lost", f"{text} The other launches count; --resume measures what is missing.")
+        yield Remark("caution", "launch-lost", f"{text} The other launches count; --resume measures what is missing.")
     for _, cases in grouped("not reached"):
         names = _some([case_name(case) for case in cases])
-        yield Remark("caution", "not reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
+        yield Remark("caution", "not-reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
     for reason, cases in grouped("skipped"):
         names = _some([case_name(case) for case in cases])
         yield Remark("note", "skipped", f"{_cases(len(cases))} could not run here ({names}): {reason}.")
@@ -159,13 +172,13 @@ def _taken_twice(dataset: Dataset) -> Iterator[Remark]:
     """Hosts and GPUs that more ranks have than should, and hosts that are one machine after all."""
     run = dataset.runs[0].run
     for text in taken_twice(dataset.seats, run.environments):
-        yield Remark("caution", "taken twice", f"{text[:1].upper()}{text[1:]}.")
+        yield Remark("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
     kernels = {host: dataset.environment(host).get("boot_id") for host in dict.fromkeys(run.hosts)}
     for kernel in dict.fromkeys(kernels.values()):
         hosts = [host for host, mine in kernels.items() if mine == kernel]
         if kernel is not None and len(hosts) > 1:
             text = f"{_some(hosts)} are one machine, with one kernel: its cores are those of all, and so is its memory"
-            yield Remark("note", "one machine", f"{text}. No network is between them but one that was made.")
+            yield Remark("note", "one-machine", f"{text}. No network is between them but one that was made.")
 
 
 def _busy(dataset: Dataset) -> Iterator[Remark]:
@@ -178,7 +191,7 @@ def _busy(dataset: Dataset) -> Iterator[Remark]:
         if isinstance(cores, int | float) and first.load_average > _BUSY_SHARE * cores:
             yield Remark(
                 "caution",
-                "busy machine",
+                "busy-machine",
                 f"When run {stored.run.id} began, {stored.run.hosts[0]} had a load of {first.load_average:.1f} on "
                 f"{cores:g} usable cores: something else was running, or had just been.",
             )
@@ -188,7 +201,7 @@ def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -
     names = {summary.index: case_name(summary) for summary in summaries}
     for group in lateness:
         for member in group.accused:
-            yield Remark("caution", "late rank", in_words(group, member, names))
+            yield Remark("caution", "late-rank", in_words(group, member, names))
 
 
 def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
@@ -207,7 +220,7 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
         if len(members) > 1:
             names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
             text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(among)} matrices: {names}"
-        yield Remark("caution", f"slow {kind}", f"{text}.")
+        yield Remark("caution", f"slow-{kind}", f"{text}.")
 
 
 _ENOUGH: Final = (
@@ -232,10 +245,10 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"Only {count}: {shown}, and every verdict is indicative. Launches differ more from each other than their "
             f"samples do; {_ENOUGH}."
         )
-        yield Remark("caution", "few launches", text)
+        yield Remark("caution", "few-launches", text)
     elif fewest < LAUNCHES_FOR_AN_INTERVAL:
         text = f"{count}: the range of launch medians is shown; {_ENOUGH}."
-        yield Remark("note", "few launches", text)
+        yield Remark("note", "few-launches", text)
     ratios = [(launches_apart(summary.groups), summary) for summary in measured if summary.groups]
     apart = [(ratio, summary) for ratio, summary in ratios if ratio > _LAUNCHES_APART]
     if apart:
@@ -245,7 +258,7 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"In {affected} of {_cases(len(measured))} launches differ by more than a factor of {_LAUNCHES_APART:g}; "
             f"most in {case_name(worst)}: a factor of {ratio:.1f} between the fastest and the slowest launch."
         )
-        yield Remark("caution", "launches differ", text)
+        yield Remark("caution", "launches-differ", text)
 
 
 def _bimodal(group: GroupSummary) -> str:
@@ -365,7 +378,7 @@ def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             text = (
                 f"{len(cases)} of {_cases(len(measured))} {meaning}; strongest in {case_name(worst)}: {numbers(group)}."
             )
-            yield Remark(severity, flag, text)
+            yield Remark(severity, flag.removesuffix(">10%").replace(" ", "-"), text)
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
@@ -388,7 +401,7 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
         )
-        yield Remark("note", "clock error", text)
+        yield Remark("note", "clock-error", text)
 
 
 def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Remark]:
@@ -420,7 +433,7 @@ def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             by_reason.setdefault(summary.check, []).append(summary)
     for reason, cases in by_reason.items():
         names = _some([case_name(case) for case in cases])
-        yield Remark("caution", "not checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
+        yield Remark("caution", "not-checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
 
 
 def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
@@ -434,7 +447,7 @@ def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
         known = _MOVED.get((backend, op), f"{backend} is known to move more than the best algorithm would")
         limit = f"Its busbw reaches at most {1 / factor:.0%} of a roof."
         text = f"{op} moves {factor:g} times the bytes it needs: {known}. {limit}"
-        yield Remark("note", "moved factor", text)
+        yield Remark("note", "moved-factor", text)
 
 
 _MOVED: Final = {("gloo", "reduce_scatter"): "gloo's reduce_scatter is a whole all_reduce and a slice, not a slow link"}

@@ -18,6 +18,7 @@ from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC, LOCAL, STORING
 from busbw_analysis.data.intervals import tail_of_medians
 from busbw_analysis.data.series import Series
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.checks import refuse_alone, refuse_curve
 from busbw_analysis.fitting.score import Validation, validation
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
@@ -108,17 +109,13 @@ class Fit:
     validation_note: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """No fit, and why."""
-
-    reason: str
-
-
-def fit_series(series: Series) -> Fit | Refused:
+def fit_series(series: Series) -> Fit | Unavailable:
     """The fit of one measured curve, or the reason why there is none."""
     if series.key.op in ARITHMETIC:
-        return Refused("its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it")
+        return Unavailable(
+            "see-roofline",
+            "its time grows with its arithmetic, which is not in proportion to S; the roofline tells of it",
+        )
     points = series.points
     try:
         if series.key.op not in LOCAL | STORING:
@@ -130,7 +127,7 @@ def fit_series(series: Series) -> Fit | Refused:
             launch_medians_ns=series.in_common,
         )
     except AnalysisError as error:
-        return Refused(str(error))
+        return Unavailable(error.code, str(error))
 
 
 def fit_points(

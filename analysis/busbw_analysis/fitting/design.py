@@ -14,7 +14,8 @@ import numpy.typing as npt
 from scipy.optimize import nnls
 
 from busbw.ops import MESSAGES
-from busbw_analysis.models.choices import Calls, Unknown
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.choices import Calls
 from busbw_analysis.models.terms import Levels, Term, candidates
 
 Floats = npt.NDArray[np.float64]
@@ -95,7 +96,11 @@ def candidates_of(observations: Sequence[Observation]) -> tuple[Term, ...]:
 def _calls_of(observations: Sequence[Observation]) -> Calls | None:
     every = {one.calls for one in observations}
     if len(every) > 1:
-        return Calls(Unknown("they are of several MPI libraries, or of one that was called in several ways"))
+        return Calls(
+            Unavailable(
+                "several-libraries", "they are of several MPI libraries, or of one that was called in several ways"
+            )
+        )
     return every.pop()
 
 
@@ -127,7 +132,7 @@ def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
     for op, members in curves.items():
         calls = _calls_of(members)
         found = [calls.choice(op, one.ranks, one.hosts, one.size_bytes) for one in members] if calls else []
-        reason = next((one.reason for one in found if isinstance(one, Unknown)), None)
+        reason = next((one.reason for one in found if isinstance(one, Unavailable)), None)
         said += [f"what {members[0].backend} runs for {op} is not known: {reason}"] if reason else []
     return tuple(said)
 

@@ -13,8 +13,9 @@ from busbw.ops import OPS
 from busbw.ops.bounds import LowerBound
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
-from busbw_analysis.models.choices import Library, Unknown
-from busbw_analysis.models.gloo import CostModel, NoModel, Parameters
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.choices import Library
+from busbw_analysis.models.gloo import CostModel, Parameters
 from busbw_analysis.models.select import alternatives, model_of
 
 _SUM: Final = "stream_add"
@@ -109,9 +110,9 @@ class Explanation:
 def explain(
     series: Series,
     everything: Sequence[Series],
-    parameters: Parameters | NoModel,
-    library: Library | Unknown | None = None,
-) -> Explanation | NoModel:
+    parameters: Parameters | Unavailable,
+    library: Library | Unavailable | None = None,
+) -> Explanation | Unavailable:
     """Where the time of every point of ``series`` goes by the model of its algorithm, or why that cannot be said.
 
     ``everything`` are all curves of the run, one of which may tell γ; ``library`` is as in ``predict``.
@@ -120,12 +121,12 @@ def explain(
     models: list[CostModel] = []
     for point in series.points:
         model = model_of(key, point.size_bytes, library)
-        if isinstance(model, NoModel):
+        if isinstance(model, Unavailable):
             return model
         models.append(model)
     if ranks < 2:
-        return NoModel("one rank sends nothing")
-    if isinstance(parameters, NoModel):
+        return Unavailable("one-rank", "one rank sends nothing")
+    if isinstance(parameters, Unavailable):
         return parameters
     bound = OPS[key.op].lower_bound
     adds = any(model.added_bytes(ranks, 1 << 20) for model in models)

@@ -14,6 +14,7 @@ from typing import Final, Literal
 from busbw.runs.placement import variables_of
 from busbw.runs.records import DTYPE_BYTES
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.counts import Textbook, is_power
 from busbw_analysis.models.decisions import (
     LONG,
@@ -84,28 +85,21 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
-    """No choice, and why."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Calls:
     """How an MPI library was called: which it was, with elements of what type and in which mode."""
 
-    library: Library | Unknown
+    library: Library | Unavailable
     dtype: str | None = None
     mode: str = "isolated"
 
-    def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unknown:
+    def choice(self, op: str, ranks: int, hosts: int, size_bytes: float) -> Choice | Unavailable:
         """What the library runs for one of them, or why that is not known."""
         return _choice(self, op, ranks, hosts, int(size_bytes))
 
 
 @lru_cache(maxsize=1 << 14)  # a fit asks for the same few hundred calls again and again
-def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> Choice | Unknown:
-    if isinstance(calls.library, Unknown):
+def _choice(calls: Calls, op: str, ranks: int, hosts: int, size_bytes: int) -> Choice | Unavailable:
+    if isinstance(calls.library, Unavailable):
         return calls.library
     return choose(calls.library, Call(op, ranks, hosts, size_bytes, calls.dtype, calls.mode))
 
@@ -119,7 +113,7 @@ def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]
     return (_OPEN_MPI, version) if found[1] else (_MPICH, version)
 
 
-def library_of_run(dataset: Dataset) -> Library | Unknown | None:
+def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None where no case ran over MPI."""
     run = dataset.runs[0].run
     if not any(case.backend == "mpi" for case in run.cases):
@@ -128,14 +122,16 @@ def library_of_run(dataset: Dataset) -> Library | Unknown | None:
     return library_of(environment.get("mpi"), variables_of(environment))
 
 
-def library_of(facts: object, variables: Mapping[str, str]) -> Library | Unknown:
+def library_of(facts: object, variables: Mapping[str, str]) -> Library | Unavailable:
     """The library of a run from its facts (``mpi`` of an environment) and the variables that were recorded."""
     text = facts.get("library") if isinstance(facts, Mapping) else None
     if not isinstance(facts, Mapping) or not isinstance(text, str):
-        return Unknown("the run does not say which MPI library it used, and each chooses by tables of its own")
+        return Unavailable(
+            "library-not-told", "the run does not say which MPI library it used, and each chooses by tables of its own"
+        )
     known = library_in(text)
     if known is None:
-        return Unknown(f"no table is known of {text!r}; known are those of Open MPI and MPICH")
+        return Unavailable("library-not-known", f"no table is known of {text!r}; known are those of Open MPI and MPICH")
     name, version = known
     device = facts.get("device")
     by_messages = {op for op, told in _IN_SHARED_MEMORY.items() if variables.get(_KEPT_FROM_IT.format(told)) == "mpir"}
@@ -156,18 +152,25 @@ _OVERRIDE: Final = re.compile(
 )
 
 
-def choose(library: Library, call: Call) -> Choice | Unknown:
+def choose(library: Library, call: Call) -> Choice | Unavailable:
     """The algorithm that ``library`` runs by default for ``call``, or why that is not known."""
     if call.mode == "persistent":
-        return Unknown(f"{library.called} chooses for persistent collectives by another table, which is not known here")
+        return Unavailable(
+            "persistent-not-known",
+            f"{library.called} chooses for persistent collectives by another table, which is not known here",
+        )
     if library.overrides:
-        return Unknown(f"the default table does not hold: {', '.join(library.overrides)} was set in this run")
+        return Unavailable(
+            "table-overridden", f"the default table does not hold: {', '.join(library.overrides)} was set in this run"
+        )
     name = (_of_open_mpi if library.name == _OPEN_MPI else _of_mpich)(library, call)
-    if isinstance(name, Unknown):
+    if isinstance(name, Unavailable):
         return name
     row = _cost(library, call, name)
     if row is None:
-        return Unknown(f"{library.called} chooses {name} for {_where(call)}, of which no formula is known")
+        return Unavailable(
+            "formula-not-known", f"{library.called} chooses {name} for {_where(call)}, of which no formula is known"
+        )
     return Choice(library.called, name, row, f"{library.source}; {row.source}")
 
 
@@ -180,7 +183,7 @@ def _cost(library: Library, call: Call, name: str) -> Textbook | None:
     if parts is None:
         return formula_of(library.name, call.op, name, call.ranks)
     first, second = (choose(library, replace(call, op=op)) for op in parts)
-    if isinstance(first, Unknown) or isinstance(second, Unknown):
+    if isinstance(first, Unavailable) or isinstance(second, Unavailable):
         return None
     return one_after_another(call.op, first.row, second.row, f"{parts[0]}, then {parts[1]}")
 
@@ -192,15 +195,20 @@ _TWO_CALLS: Final = {
 """Algorithms that are two collectives one after the other, each chosen for itself."""
 
 
-def _of_open_mpi(library: Library, call: Call) -> str | Unknown:
+def _of_open_mpi(library: Library, call: Call) -> str | Unavailable:
     if not (4, 1) <= library.version[:2] <= (5, 0):
-        return Unknown(f"the table of {library.called} is not known; known are those of Open MPI 4.1 to 5.0")
+        return Unavailable(
+            "version-not-known", f"the table of {library.called} is not known; known are those of Open MPI 4.1 to 5.0"
+        )
     if 1 < call.hosts < call.ranks and library.version >= _HAN_COMES_FIRST:
-        return Unknown(
-            f"on several hosts {library.called} runs collectives in two levels (han), whose cost is not known"
+        return Unavailable(
+            "two-levels-not-known",
+            f"on several hosts {library.called} runs collectives in two levels (han), whose cost is not known",
         )
     name = of_open_mpi(call.op, call.ranks, call.size_bytes, call.elements)
-    return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
+    return (
+        Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}") if name is None else name
+    )
 
 
 _HAN_COMES_FIRST: Final = (5,)
@@ -215,20 +223,29 @@ _IN_SHARED_MEMORY: Final = {
 its variables."""
 
 
-def _of_mpich(library: Library, call: Call) -> str | Unknown:
+def _of_mpich(library: Library, call: Call) -> str | Unavailable:
     if library.version[0] != _MPICH_READ or not (library.device or "").startswith("ch4"):
         device = library.device or "device unknown"
-        return Unknown(f"the table of {library.called} ({device}) is not known; known is that of MPICH 5 on ch4")
+        return Unavailable(
+            "version-not-known",
+            f"the table of {library.called} ({device}) is not known; known is that of MPICH 5 on ch4",
+        )
     if call.op in _IN_SHARED_MEMORY and call.hosts < call.ranks:
         if call.hosts > 1:
-            return Unknown(f"on several hosts {library.called} does {call.op} in two levels, whose cost is not known")
+            return Unavailable(
+                "two-levels-not-known",
+                f"on several hosts {library.called} does {call.op} in two levels, whose cost is not known",
+            )
         if library.shared and call.op not in library.by_messages and not _past_shared_memory(call):
-            return Unknown(
+            return Unavailable(
+                "shared-memory",
                 f"{library.called} does {call.op} within a host in shared memory (release and gather) and sends no "
-                f"messages; MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them"
+                f"messages; MPIR_CVAR_{_IN_SHARED_MEMORY[call.op]}_POSIX_INTRA_ALGORITHM=mpir makes it send them",
             )
     name = of_mpich(call.op, call.ranks, call.size_bytes, call.elements)
-    return Unknown(f"no table of {library.called} is known for {call.op}") if name is None else name
+    return (
+        Unavailable("op-not-in-table", f"no table of {library.called} is known for {call.op}") if name is None else name
+    )
 
 
 _MPICH_READ: Final = 5

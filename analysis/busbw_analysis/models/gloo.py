@@ -60,13 +60,6 @@ class Parameters:
     origin: str
 
 
-@dataclass(frozen=True, slots=True)
-class NoModel:
-    """No prediction, and why."""
-
-    reason: str
-
-
 def gloo_segments(ranks: int, size_bytes: float) -> int:
     """Into how many segments Gloo's ring cuts a buffer: at most 1 MiB each, at least two for every rank's chunk.
 

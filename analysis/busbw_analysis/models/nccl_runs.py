@@ -8,7 +8,7 @@ from busbw.system.catalog import Catalogue
 from busbw.system.detect import gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.models.gloo import NoModel
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.nccl import OPS, Chosen, Machine, choose, ring_peak
 from busbw_analysis.models.nccl_tables import Architecture
 from busbw_analysis.models.textbook import BY_HAND
@@ -41,38 +41,48 @@ _ONE_ELEMENT_BYTES: Final = 4
 
 def choices_of(
     dataset: Dataset, key: SeriesKey, sizes_bytes: Sequence[int], rows: Catalogue
-) -> tuple[Machine, tuple[Chosen, ...]] | NoModel:
+) -> tuple[Machine, tuple[Chosen, ...]] | Unavailable:
     """What NCCL would choose and expect at each of ``sizes_bytes`` by its own model, or what is missing for that; of a
     barrier, what it would for one element.
     """
     is_barrier = key.op == "barrier"
     op = next((one for one in OPS if one == ("all_reduce" if is_barrier else key.op)), None)
     if op is None:
-        return NoModel(f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row")
+        return Unavailable(
+            "op-not-in-table", f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row"
+        )
     if (key.variant or "").startswith(BY_HAND):
-        return NoModel("it was run by hand over send and receive, which is not NCCL's choice")
+        return Unavailable("by-hand", "it was run by hand over send and receive, which is not NCCL's choice")
     machine = machine_of(dataset, key, rows)
-    if isinstance(machine, NoModel):
+    if isinstance(machine, Unavailable):
         return machine
     return machine, tuple(choose(op, _ONE_ELEMENT_BYTES if is_barrier else size, machine) for size in sizes_bytes)
 
 
-def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | NoModel:
+def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | Unavailable:
     """What NCCL's model is fed with, as far as the run tells it; or why it does not."""
     refused = _refusal(dataset, key)
     if refused is not None:
-        return NoModel(refused)
+        return Unavailable("nccl-not-asked", refused)
     row = gpu_model(dataset, key.ranks, rows)
     if isinstance(row, str):
-        return NoModel(f"NCCL's model needs the GPU: {row}")
+        return Unavailable("gpu-not-known", f"NCCL's model needs the GPU: {row}")
     architecture = _BY_LINK.get(row.link or "")
     if architecture is None:
-        return NoModel(f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink")
+        return Unavailable(
+            "gpu-not-in-table", f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink"
+        )
     up, switched = _links(dataset, key.ranks)
     if up is None:
-        return NoModel(f"how many NVLinks of each {row.name} are up was not recorded, so NCCL's bandwidth is not known")
+        return Unavailable(
+            "nvlinks-not-recorded",
+            f"how many NVLinks of each {row.name} are up was not recorded, so NCCL's bandwidth is not known",
+        )
     if not switched:
-        return NoModel("the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known")
+        return Unavailable(
+            "no-nvswitch",
+            "the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known",
+        )
     return Machine(
         architecture, len(key.ranks), 1, ring_peak(architecture, up), channels=max(_CHANNELS, up // 2), switched=True
     )

@@ -10,7 +10,8 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary, between_hosts, pairs_of, times_of
-from busbw_analysis.models.gloo import NoModel, Parameters
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.peaks.peaks import HostCopy
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}
@@ -27,7 +28,7 @@ def parameters_for(
     everything: Sequence[Series],
     summaries: Sequence[CaseSummary],
     copies: Mapping[str, HostCopy],
-) -> Parameters | NoModel:
+) -> Parameters | Unavailable:
     """α and β from messages of this run that took the same kind of path (inside a host, or between hosts)."""
     far = series.key.hosts > 1
     host_rate, host_origin = (None, "") if far else _host_rate(dataset, series, everything, summaries, copies)
@@ -45,14 +46,19 @@ def parameters_for(
             continue
         best = min(found, key=lambda other: _unlikeness(other, series))
         if best.key == series.key:
-            return NoModel("α and β are taken from this very curve, so a comparison would go round in a circle")
+            return Unavailable(
+                "same-curve", "α and β are taken from this very curve, so a comparison would go round in a circle"
+            )
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
         return parameters_from(points, messages, host_rate, f"{op} of this run{how}{host_origin}")
     points = _matrix_points(dataset, summaries, far=far)
     if len(points) > 1:
         return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
-    return NoModel("no message between two ranks was measured in this run; add ping_pong to the plan to have a model")
+    return Unavailable(
+        "no-messages",
+        "no message between two ranks was measured in this run; add ping_pong to the plan to have a model",
+    )
 
 
 def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
@@ -68,20 +74,23 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
 
 def parameters_from(
     points: Sequence[tuple[int, float]], messages: int, host_bytes_per_second: float | None, origin: str
-) -> Parameters | NoModel:
+) -> Parameters | Unavailable:
     """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
     in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
     which measurement the points are.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
-        return NoModel(
+        return Unavailable(
+            "sizes-too-narrow",
             f"{origin} has {format_size(small)} to {format_size(large)}; α and β need a message of at most "
-            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}"
+            f"{format_size(_LARGEST_LATENCY_MESSAGE)} and one of at least {format_size(_SMALLEST_RATE_MESSAGE)}",
         )
     beta = (large_ns - small_ns) / (large - small) / 1e9
     if beta <= 0:
-        return NoModel(f"in {origin} the largest message is no slower than the smallest, so there is no β")
+        return Unavailable(
+            "no-slope", f"in {origin} the largest message is no slower than the smallest, so there is no β"
+        )
     alpha = small_ns / messages / 1e9
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
@@ -89,17 +98,20 @@ def parameters_from(
     return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}")
 
 
-def shared(parameters: Parameters | NoModel, sharing: float, *, far: bool) -> Parameters | NoModel:
+def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
     """``parameters`` for one of several groups that run at the same time and together move ``sharing`` times its bytes.
 
     They have one R between them. Where it is not known (``far``: what the network carries in all never is), a
     prediction would be that of a group that runs alone.
     """
-    if isinstance(parameters, NoModel) or sharing <= 1:
+    if isinstance(parameters, Unavailable) or sharing <= 1:
         return parameters
     if parameters.host_bytes_per_second is None:
         what = "network between the hosts" if far else "host"
-        return NoModel(f"other groups run at the same time, and what the {what} carries for all of them is not known")
+        return Unavailable(
+            "groups-at-once",
+            f"other groups run at the same time, and what the {what} carries for all of them is not known",
+        )
     return replace(
         parameters,
         host_bytes_per_second=parameters.host_bytes_per_second / sharing,

@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 from busbw.ops import MESSAGES
 from busbw_analysis.data.series import SeriesKey
-from busbw_analysis.models.choices import Call, Library, Unknown, choose
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, NoModel, Parameters, in_closed_form
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.choices import Call, Library, choose
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters, in_closed_form
 from busbw_analysis.models.textbook import BY_HAND, rows_of, textbook
 
 
@@ -25,10 +26,10 @@ class Prediction:
     parameters: str
 
 
-def model_for(op: str, backend: str) -> CostModel | NoModel:
+def model_for(op: str, backend: str) -> CostModel | Unavailable:
     """The algorithm that ``backend`` runs for ``op`` by default, or why there is none."""
     if op in UNMODELLED:
-        return NoModel(UNMODELLED[op])
+        return Unavailable("op-not-modelled", UNMODELLED[op])
     rows = [row for row in MODELS if row.op == op]
     own = next((row for row in rows if row.backend == backend), None)
     if own is not None:
@@ -36,17 +37,19 @@ def model_for(op: str, backend: str) -> CostModel | NoModel:
     if backend == "mpi" and op in MESSAGES:
         return rows[0]  # one way, as over any backend
     if backend == "mpi":
-        return NoModel(f"which algorithm MPI runs for {op} depends on the library, the ranks and the size")
-    return NoModel(f"no cost model is known for {op} on {backend}")
+        return Unavailable(
+            "library-not-told", f"which algorithm MPI runs for {op} depends on the library, the ranks and the size"
+        )
+    return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {backend}")
 
 
-def model_chosen(library: Library | Unknown, call: Call) -> CostModel | NoModel:
+def model_chosen(library: Library | Unavailable, call: Call) -> CostModel | Unavailable:
     """The algorithm that an MPI library runs by default for one call, or why it is not known."""
     if call.op in UNMODELLED or call.op in MESSAGES:
         return model_for(call.op, "mpi")
-    found = library if isinstance(library, Unknown) else choose(library, call)
-    if isinstance(found, Unknown):
-        return NoModel(found.reason)
+    found = library if isinstance(library, Unavailable) else choose(library, call)
+    if isinstance(found, Unavailable):
+        return found
     model = in_closed_form(found.row, call.hosts)
     return replace(
         model,
@@ -63,8 +66,8 @@ def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook")
 
 
 def model_of(
-    key: SeriesKey, size_bytes: int | None = None, library: Library | Unknown | None = None
-) -> CostModel | NoModel:
+    key: SeriesKey, size_bytes: int | None = None, library: Library | Unavailable | None = None
+) -> CostModel | Unavailable:
     """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
     library depends on the size and on the ``library``.
     """
@@ -73,39 +76,43 @@ def model_of(
             return model_chosen(library, Call(key.op, len(key.ranks), key.hosts, size_bytes, key.dtype, key.mode))
         return model_for(key.op, key.backend)
     row = textbook(key.op, key.variant.removeprefix(BY_HAND))
-    return NoModel(f"{key.variant} is unknown to this version") if row is None else in_closed_form(row, key.hosts)
+    return (
+        Unavailable("algorithm-not-known", f"{key.variant} is unknown to this version")
+        if row is None
+        else in_closed_form(row, key.hosts)
+    )
 
 
 def predict(
     key: SeriesKey,
     bus_factor: float | None,
     sizes_bytes: Sequence[int],
-    parameters: Parameters | NoModel,
-    library: Library | Unknown | None = None,
-) -> tuple[Prediction, ...] | NoModel:
+    parameters: Parameters | Unavailable,
+    library: Library | Unavailable | None = None,
+) -> tuple[Prediction, ...] | Unavailable:
     """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
     ``library`` chooses for that size.
     """
     found: list[tuple[int, CostModel]] = []
     for size in sizes_bytes:
         model = model_of(key, size, library)
-        if isinstance(model, NoModel):
+        if isinstance(model, Unavailable):
             return model
         found.append((size, model))
     ranks = len(key.ranks)
     if ranks < 2:
-        return NoModel("one rank sends nothing")
-    if isinstance(parameters, NoModel):
+        return Unavailable("one-rank", "one rank sends nothing")
+    if isinstance(parameters, Unavailable):
         return parameters
     return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size, model in found)
 
 
 def predict_alternatives(
-    key: SeriesKey, bus_factor: float | None, size_bytes: int, parameters: Parameters | NoModel
+    key: SeriesKey, bus_factor: float | None, size_bytes: int, parameters: Parameters | Unavailable
 ) -> tuple[Prediction, ...]:
     """What the textbook algorithms would take at ``size_bytes`` with the same α, β and R; empty without them."""
     ranks = len(key.ranks)
-    if isinstance(parameters, NoModel) or ranks < 2:
+    if isinstance(parameters, Unavailable) or ranks < 2:
         return ()
     return tuple(
         _prediction(model, ranks, bus_factor, size_bytes, parameters)

@@ -6,7 +6,8 @@ from typing import Final
 
 from busbw.errors import AnalysisError
 from busbw.ops import MESSAGES
-from busbw_analysis.models.choices import Calls, Choice, Library, Unknown
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.counts import none
 from busbw_analysis.models.gloo import MODELS, CostModel
 from busbw_analysis.models.library_rows import OF_LIBRARIES
@@ -109,7 +110,7 @@ def candidates(op: str, backend: str, algorithm: str | None = None, calls: Calls
         for row in MODELS
         if row.op == op and row.backend == backend
     ]
-    if calls is not None and not isinstance(calls.library, Unknown) and op not in MESSAGES:
+    if calls is not None and not isinstance(calls.library, Unavailable) and op not in MESSAGES:
         own.append(_chosen(op, backend, calls, calls.library))
     counted = [_counted(row) for row in _rows(op, backend)]
     others = [_modelled(row, row.algorithm) for row in MODELS if row.op == op and row.backend == "textbook"]
@@ -193,7 +194,7 @@ def _chosen(op: str, backend: str, calls: Calls, library: Library) -> Term:
 
     def choice(ranks: int, hosts: int, size_bytes: float) -> Choice:
         found = calls.choice(op, ranks, hosts, size_bytes)
-        if isinstance(found, Unknown):
+        if isinstance(found, Unavailable):
             raise AnalysisError(found.reason)
         return found
 

@@ -18,6 +18,7 @@ from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
@@ -54,13 +55,6 @@ class Roof:
         if self.practical is None or self.busbw is None:
             return None
         return self.busbw * self.practical / self.algbw
-
-
-@dataclass(frozen=True, slots=True)
-class NoRoof:
-    """No roof is known, and why. A percentage of nothing is not printed."""
-
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +106,22 @@ def roof_of(
     copies: Mapping[str, HostCopy],
     rows: Catalogue,
     concurrent_wire: float | None = None,
-) -> Roof | NoRoof:
+) -> Roof | Unavailable:
     """The roof over one curve; ``rows`` is the catalogue of peaks.
 
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
     """
     if series.key.op in ARITHMETIC:
-        return NoRoof("what it can reach depends on its intensity: see the roofline")
+        return Unavailable("see-roofline", "what it can reach depends on its intensity: see the roofline")
     point = series.points[-1]
     on_host = series.key.device == _HOST_MEMORY
     if series.key.op in MEMORY_TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORING:
         return _roof_of_a_copy(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
-        return NoRoof(
-            "nothing crosses a wire"
-            if len(series.key.ranks) < 2 or point.size_bytes == 0
-            else "the op has no bus factor"
-        )
+        crosses = len(series.key.ranks) >= 2 and point.size_bytes > 0
+        why = ("no-bus-factor", "the op has no bus factor") if crosses else ("no-wire", "nothing crosses a wire")
+        return Unavailable(*why)
     if series.key.hosts > 1:
         return _network_roof(dataset, series, rows)
     if on_host:
@@ -137,7 +129,7 @@ def roof_of(
     return _link_roof(dataset, series, rows)
 
 
-def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     if series.key.op in STORING:
         return _drive_roof(dataset, series, rows)
     if series.key.op in TO_THE_HOST:
@@ -155,17 +147,20 @@ def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
 
 
-def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """The link of the drive that the files are on, which the ranks of a host share."""
     found: list[tuple[Peak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         told = dataset.environment(host).get("storage")
         device = told.get("device") if isinstance(told, Mapping) else None
         if not isinstance(told, Mapping) or not device:
-            return NoRoof(f"what the files of {host} are on was not told")
+            return Unavailable("storage-not-told", f"what the files of {host} are on was not told")
         drive = drive_of(dataset.environment(host), str(device), rows)
         if isinstance(drive, str):
-            return NoRoof(f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}")
+            return Unavailable(
+                "drive-not-known",
+                f"the files of {host} are in {told.get('path')} ({told.get('type')} on {device}): {drive}",
+            )
         words = f"drive of {host} ({drive.what}), {format_rate(drive.nominal)} in one direction"
         found.append((drive, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
@@ -189,21 +184,21 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoR
     )
 
 
-def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """The memory of the slowest GPU, of which a copy reads and writes every byte."""
     memory = gpu_memory(dataset, series.key.ranks, rows)
     if isinstance(memory, str):
-        return NoRoof(memory)
+        return Unavailable("memory-not-known", memory)
     return _under_memory(memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), series.key.op, 1)
 
 
-def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """The memory of the slowest host, which its ranks share."""
     found: list[tuple[Peak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
         if isinstance(peak, str):
-            return NoRoof(f"the nominal rate of the memory of {host} is not known: {peak}")
+            return Unavailable("memory-not-known", f"the nominal rate of the memory of {host} is not known: {peak}")
         words = f"memory of {host} ({peak.what}), {format_rate(peak.nominal)} of {peak.direction}, {peak.in_words}"
         found.append((peak, host, words, ranks))
     peak, host, words, ranks = min(found, key=lambda one: one[0].nominal / one[3])
@@ -221,11 +216,11 @@ def _under_memory(peak: Peak, level: RoofLevel, holder: str, words: str, op: str
     return Roof(algbw, None, level, holder, denominator, measured=False, practical=practical)
 
 
-def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """The slowest link of a GPU to the host; each GPU has its own, whatever they share further up is not counted."""
     link = host_links(dataset, series.key.ranks, rows)
     if isinstance(link, str):
-        return NoRoof(link)
+        return Unavailable("link-not-known", link)
     both = "; each direction has it to itself" if series.key.op == "host_and_device" else ""
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
     peak = link.peak
@@ -238,15 +233,18 @@ def _level(link: Peak) -> RoofLevel:
     return "PCIe" if link.kind == "pcie" else "NVLink-C2C" if link.kind == "c2c" else "links of GPUs"
 
 
-def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
     key = series.key
     crossing = OPS[key.op].least_crossing
     if crossing is None:
-        return NoRoof(f"how much {key.op} sends between GPUs depends on a traffic matrix that the run does not keep")
+        return Unavailable(
+            "traffic-not-kept",
+            f"how much {key.op} sends between GPUs depends on a traffic matrix that the run does not keep",
+        )
     links = gpu_links(dataset, key.ranks, rows)
     if isinstance(links, str):
-        return NoRoof(links)
+        return Unavailable("links-not-known", links)
     multiple = crossing([str(rank) for rank in key.ranks], key.root or 0)
     denominator = (
         f"{links.in_words('GPUs')}; {key.op} on ranks {rank_list(key.ranks)} must carry {multiple:.3g} × S through it, "
@@ -277,13 +275,18 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
     return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
 
 
-def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float) -> Roof | NoRoof:
+def _memory_roof(
+    dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float
+) -> Roof | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must move is copied at least once."""
     host = dataset.hosts_of(series.key.ranks)[0]
     copied = copies.get(host)
     if copied is None:
         least = format_size(LEAST_COPY_BYTES)
-        return NoRoof(f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a roof")
+        return Unavailable(
+            "no-memory-copy",
+            f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a roof",
+        )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes
     algbw = copied.bytes_per_second / moved
@@ -299,17 +302,20 @@ def _memory_roof(dataset: Dataset, series: Series, copies: Mapping[str, HostCopy
     return Roof(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
 
 
-def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | NoRoof:
+def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     key = series.key
     crossing = OPS[key.op].least_crossing
     if crossing is None:
-        return NoRoof(f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep")
+        return Unavailable(
+            "traffic-not-kept",
+            f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep",
+        )
     hosts = dataset.hosts_of(key.ranks)
     speeds: dict[str, tuple[str, Peak]] = {}
     for host in hosts:
         found = host_network(dataset.environment(host), key.backend, rows)
         if isinstance(found, str):
-            return NoRoof(f"the speed of the network is unknown: {host} {found}")
+            return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
         speeds[host] = found
     slowest = min(speeds, key=lambda host: speeds[host][1].nominal)
     name, peak = speeds[slowest]

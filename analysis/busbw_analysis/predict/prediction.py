@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import MESSAGES
 from busbw_analysis.data.series import Point
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.fitting.refusals import usable
-from busbw_analysis.models.choices import Unknown
-from busbw_analysis.models.gloo import UNMODELLED, CostModel, NoModel
+from busbw_analysis.models.gloo import UNMODELLED, CostModel
 from busbw_analysis.models.select import model_for
 from busbw_analysis.models.terms import candidates
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
@@ -321,12 +321,12 @@ def _by_messages(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], 
     """The laws by messages, and why none of them is chosen where that is so."""
     far = asked.hosts > 1
     parameters = evidence.parameters(far=far)
-    if isinstance(parameters, NoModel):
+    if isinstance(parameters, Unavailable):
         return (), parameters.reason
     by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
     calls = evidence.calls(asked.ranks, asked.hosts)
     choices = [calls.choice(evidence.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
-    unknown = [one.reason for one in choices if isinstance(one, Unknown)]
+    unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that names something for some of the sizes answers those, and of the others it is said why not.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
     terms = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)

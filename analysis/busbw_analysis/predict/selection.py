@@ -12,9 +12,10 @@ from busbw.runs import store
 from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.joint import Observation
-from busbw_analysis.models.choices import Calls, Library, Unknown, library_of_run
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, NoModel, Parameters
+from busbw_analysis.models.choices import Calls, Library, library_of_run
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, Parameters
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.terms import algorithms
 from busbw_analysis.models.textbook import BY_HAND
@@ -50,7 +51,7 @@ class _Group:
     summaries: tuple[CaseSummary, ...]
     series: tuple[Series, ...]
     copies: dict[str, HostCopy]
-    library: Library | Unknown | None
+    library: Library | Unavailable | None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -83,9 +84,9 @@ class Evidence:
         """What was measured on so many ranks and hosts."""
         return next((one for one in self.curves if shape_of(one) == (ranks, hosts)), None)
 
-    def parameters(self, *, far: bool) -> Parameters | NoModel:
+    def parameters(self, *, far: bool) -> Parameters | Unavailable:
         """α, β and R from messages inside a host, or ``far``: between hosts; of the largest run that has them."""
-        why: NoModel | None = None
+        why: Unavailable | None = None
         for group in sorted(self._groups, key=lambda one: -len(one.dataset.runs[0].run.hosts)):
             found = [one for one in group.series if one.key.op == self.op and (one.key.hosts > 1) == far]
             if found:
@@ -94,7 +95,9 @@ class Evidence:
                 if isinstance(told, Parameters):
                     return told
                 why = why or told
-        return why or NoModel(f"{self.op} was not measured {'between hosts' if far else 'inside a host'}")
+        return why or Unavailable(
+            "not-measured", f"{self.op} was not measured {'between hosts' if far else 'inside a host'}"
+        )
 
     def crowded(self, ranks: int, hosts: int) -> bool:
         """Whether so many ranks have to share cores, where ranks need one each."""

@@ -3,7 +3,8 @@
 ``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions; a number that
 does not exist is null (there is no NaN and no Infinity). Keys:
 
-- ``report``, ``answer``, ``tone`` (good, caution, bad) and ``warnings`` (severity, subject, text), worst first
+- ``report``, ``answer``, ``tone`` (good, caution, bad) and ``warnings`` (severity, code, subject, text), worst first
+- ``{"none": reason, "code": code}`` stands where something is not available: reason in words, code a stable word
 - ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
   null for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
@@ -52,13 +53,10 @@ from busbw.ops import PAIRED
 from busbw.runs.records import JSON
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
-from busbw_analysis.diagnosis.plateaus import NoPlateaus
-from busbw_analysis.fitting.curve import Refused
 from busbw_analysis.fitting.joint import OneRegime
-from busbw_analysis.models.gloo import NoModel
-from busbw_analysis.peaks.peaks import NoRoof, Roof
 from busbw_analysis.report.document import Page
 from busbw_analysis.report.sections.models import in_words
 from busbw_analysis.report.tables.crossovers import crossing_rows
@@ -83,7 +81,7 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "report": LAYOUT,
         "answer": page.answer,
         "tone": page.tone,
-        "warnings": plain(judgement.remarks),
+        "warnings": [plain(remark.as_json()) for remark in judgement.remarks],
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
@@ -93,15 +91,13 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "joint": plain(joint_rows(regimes)),
         "crossings": plain(crossing_rows(judgement.races)),
         "pair_matrices": plain(judgement.matrices),
-        "pair_shares": [
-            {"none": shares.reason} if isinstance(shares, NoRoof) else plain(shares) for shares in judgement.pair_shares
-        ],
+        "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
         "lateness": plain(judgement.lateness),
         "rooflines": plain(judgement.rooflines),
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
-        "storage": [{**plain(one), "roof": _roof(one.roof)} for one in judgement.files],
+        "storage": [{**plain(one), "roof": plain(one.roof)} for one in judgement.files],
         "hierarchy": [{**plain(rung), "share": rung.share} for rung in judgement.rungs],
         "cases": [_case(summary) for summary in judgement.cases],
     }
@@ -114,7 +110,11 @@ def render(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> st
 
 
 def plain(value: object) -> JSON:
-    """Dataclasses, records, arrays and tuples as JSON has them; numbers that are not finite as null."""
+    """Dataclasses, records, arrays and tuples as JSON has them; numbers that are not finite as null; what is not
+    available as its reason and its code.
+    """
+    if isinstance(value, Unavailable):
+        return {"none": value.reason, "code": value.code}
     if isinstance(value, msgspec.Struct):
         value = msgspec.structs.asdict(value)
     elif is_dataclass(value) and not isinstance(value, type):
@@ -146,18 +146,18 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
     return {
         "label": curve.series.key.label,
         **plain(curve.series),
-        "fit": {"none": curve.fit.reason} if isinstance(curve.fit, Refused) else plain(curve.fit),
-        "model": {"none": curve.model.reason} if isinstance(curve.model, NoModel) else plain(curve.model),
+        "fit": plain(curve.fit),
+        "model": plain(curve.model),
         "alternatives": plain(curve.alternatives),
         "explanation": _explanation(curve, judgement),
-        "roof": _roof(curve.roof),
+        "roof": plain(curve.roof),
     }
 
 
 def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     found = curve.explanation
-    if isinstance(found, NoModel):
-        return {"none": found.reason}
+    if isinstance(found, Unavailable):
+        return plain(found)
     spent: list[JSON] = [
         {
             **plain(one),
@@ -171,14 +171,10 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     return {**plain(found), "spent": spent, "in_words": words}
 
 
-def _roof(roof: Roof | NoRoof) -> JSON:
-    return {"none": roof.reason} if isinstance(roof, NoRoof) else plain(roof)
-
-
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
-    told = {"none": found.reason} if isinstance(found, NoPlateaus) else {**plain(found), "outermost": found.outermost}
-    return {**plain(curve), "plateaus": told, "roof": _roof(curve.roof), "nominal": curve.nominal}
+    told = plain(found) if isinstance(found, Unavailable) else {**plain(found), "outermost": found.outermost}
+    return {**plain(curve), "plateaus": told, "roof": plain(curve.roof), "nominal": curve.nominal}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

@@ -10,9 +10,9 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
 from busbw_analysis.data.summary import CaseSummary, Interval
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.peaks import Roof
@@ -210,7 +210,7 @@ def _time_panel(curves: Sequence[Curve]) -> Panel:
         if isinstance(curve.fit, Fit):
             lines += [Line("fit", tuple(_vertices(segment)), slot) for segment in curve.fit.segments]
             breaks.update(curve.fit.breaks_bytes)
-        if not isinstance(curve.model, NoModel):
+        if not isinstance(curve.model, Unavailable):
             lines.append(Line("model", tuple((float(p.size_bytes), p.time_ns) for p in curve.model), slot))
     return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
 
@@ -239,7 +239,7 @@ def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
                 Line("fit", tuple((size, rate.at(size, time)) for size, time in _vertices(segment)), slot)
                 for segment in curve.fit.segments
             ]
-        if not isinstance(curve.model, NoModel):
+        if not isinstance(curve.model, Unavailable):
             model = tuple((float(p.size_bytes), rate.at(p.size_bytes, p.time_ns)) for p in curve.model if p.size_bytes)
             lines.append(Line("model", model, slot))
         if (roof := _roof_of(curve)) is not None:
@@ -276,7 +276,7 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str]) -> Iterable[LegendEn
 
 
 def _predictions(curve: Curve) -> tuple[Prediction, ...]:
-    return () if isinstance(curve.model, NoModel) else curve.model
+    return () if isinstance(curve.model, Unavailable) else curve.model
 
 
 _COLUMNS: Final = (
@@ -379,7 +379,7 @@ def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
     missing = [
         (curve.model.reason, curve_label(curve.series.key, varying))
         for curve in curves
-        if isinstance(curve.model, NoModel)
+        if isinstance(curve.model, Unavailable)
     ]
     for reason, group in groupby(sorted(missing), key=lambda pair: pair[0]):
         which = ", ".join(label for _, label in group)

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from busbw.units import format_rate
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.fitting.curve import Bounds, Fit, Refused
+from busbw_analysis.fitting.curve import Bounds, Fit
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.fitting.score import Validation
 from busbw_analysis.report.document import (
@@ -41,7 +42,7 @@ def fits(judgement: Judgement, regimes: Sequence[OneRegime]) -> Section:
     """
     fitted = [(curve.series.key.label, curve.fit) for curve in judgement.curves if isinstance(curve.fit, Fit)]
     refused = [
-        (curve.series.key.label, curve.fit.reason) for curve in judgement.curves if isinstance(curve.fit, Refused)
+        (curve.series.key.label, curve.fit.reason) for curve in judgement.curves if isinstance(curve.fit, Unavailable)
     ]
     blocks: list[Block] = []
     if fitted:

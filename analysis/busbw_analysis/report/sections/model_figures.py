@@ -7,10 +7,10 @@ from typing import Final
 
 from busbw.units import format_size
 from busbw_analysis.data.series import Point
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation, Spent
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, three_digits
 from busbw_analysis.report.plots import curves, models
@@ -43,7 +43,7 @@ class Modelled:
 
 def modelled_curve(curve: Curve) -> Modelled | None:
     """The curve with its model; None where it has none, or none that explains its time."""
-    if isinstance(curve.model, NoModel) or isinstance(curve.explanation, NoModel):
+    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
         return None
     return Modelled(curve, curve.model, curve.explanation)
 

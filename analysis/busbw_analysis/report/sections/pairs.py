@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from busbw.runs.placement import Seat
 from busbw.units import format_rate, format_size, format_time
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import PairMatrix
 from busbw_analysis.diagnosis.peer_roofs import PairShares
-from busbw_analysis.peaks.peaks import NoRoof
 from busbw_analysis.report.document import (
     HEAT_STEPS,
     MISSING,
@@ -47,7 +47,7 @@ def pairs(
     matrices: Sequence[PairMatrix],
     splits: Sequence[PairSplit],
     seats: Sequence[Seat],
-    shares: Sequence[PairShares | NoRoof | None] = (),
+    shares: Sequence[PairShares | Unavailable | None] = (),
 ) -> Section | None:
     """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
     was measured. ``shares[i]`` is what the pairs of matrix i reached of their roofs.
@@ -282,10 +282,10 @@ def _cells(values: Sequence[float], shade: Callable[[float], int]) -> Iterator[C
         yield Cell(three_digits(value), heat=shade(value)) if known else Cell(MISSING, tone="quiet")
 
 
-def _of_their_roofs(shares: PairShares | NoRoof | None) -> list[Block]:
+def _of_their_roofs(shares: PairShares | Unavailable | None) -> list[Block]:
     if shares is None:
         return []
-    if isinstance(shares, NoRoof):
+    if isinstance(shares, Unavailable):
         return [Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")]
     known = shares.share[np.isfinite(shares.share)]
     text = (

@@ -9,10 +9,10 @@ from typing import Final
 
 from busbw.runs.records import JSON
 from busbw.units import about_size, format_size
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import Pair, Race
 from busbw_analysis.diagnosis.crossovers import Crossing, Gain
 from busbw_analysis.diagnosis.crossovers_model import Expected
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned
 
 NOT_TOLD: Final = "not told apart"
@@ -75,7 +75,7 @@ def _range(crossing: Crossing) -> str:
 def formula_words(pair: Pair) -> str:
     """S* of the same two, with the one that is faster above it; where it is not among these sizes, the nearest."""
     expected = pair.expected
-    if isinstance(expected, NoModel):
+    if isinstance(expected, Unavailable):
         return MISSING
     if not expected.crossings:
         return f"none: {_at_sizes(expected, len(pair.sizes_bytes))}"
@@ -101,7 +101,7 @@ def _at_sizes(expected: Expected, count: int) -> str:
 def agreement_words(pair: Pair) -> str:
     """How the measured crossings stand to S*: their ratio, or in words where there is not one of each."""
     expected = pair.expected
-    if isinstance(expected, NoModel):
+    if isinstance(expected, Unavailable):
         return MISSING
     if pair.measured:
         ratios = [pair.ratio(one) for one in pair.measured]
@@ -138,7 +138,7 @@ def intervals_words(race: Race) -> str:
 def origin_words(pair: Pair) -> str:
     """Where the parameters of S* are from, or why there is no S*."""
     expected = pair.expected
-    return f"no S*: {expected.reason}" if isinstance(expected, NoModel) else f"S* by {expected.origin}"
+    return f"no S*: {expected.reason}" if isinstance(expected, Unavailable) else f"S* by {expected.origin}"
 
 
 def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
@@ -183,8 +183,8 @@ def _row(race: Race, pair: Pair) -> Row:
 def _expected(pair: Pair) -> dict[str, JSON]:
     """``faster`` as that of the pair: one for each of its sizes, null where both cost the same or no cost is known."""
     expected = pair.expected
-    if isinstance(expected, NoModel):
-        return {"none": expected.reason}
+    if isinstance(expected, Unavailable):
+        return {"none": expected.reason, "code": expected.code}
     return {**asdict(expected), "faster": [expected.faster.get(size) for size in pair.sizes_bytes]}
 
 

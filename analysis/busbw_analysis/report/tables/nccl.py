@@ -11,8 +11,8 @@ from typing import Final
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.series import Series
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.models.nccl import SOURCE, Chosen
 from busbw_analysis.models.nccl_runs import choices_of
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned
@@ -39,7 +39,7 @@ def _rows_of(judgement: Judgement, series: Series, rows: Catalogue) -> Iterator[
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
     common: Row = {"curve": series.key.label, "refused": None}
     found = choices_of(judgement.dataset, series.key, [point.size_bytes for point in points], rows)
-    if isinstance(found, NoModel):
+    if isinstance(found, Unavailable):
         yield {**common, "refused": found.reason}
         return
     machine, chosen = found

@@ -9,10 +9,10 @@ import numpy as np
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
+from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.models.gloo import NoModel
 from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned, validation_row
 
@@ -329,7 +329,7 @@ def _fit_row(curve: Curve) -> Row:
 
 def _against_theory(curve: Curve) -> Row | None:
     """How the curve stands to the model of its algorithm (measured over predicted) and to the lower bound."""
-    if isinstance(curve.model, NoModel) or isinstance(curve.explanation, NoModel):
+    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
         return None
     ratios = [point.time_ns / one.time_ns for point, one in zip(curve.series.points, curve.model, strict=True)]
     shares = [one.bound_share for one in curve.explanation.spent if one.bound_share is not None]
