@@ -17,7 +17,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -81,6 +81,9 @@ lint: $(developed) ## style, types and import layers
 
 sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.templates
 	$(venv)/bin/python -m busbw.slurm.templates slurm
+
+golden: $(installed) ## rewrite the words of every command in tests/golden, which test_golden.py compares
+	$(venv)/bin/python tests/shared/golden.py
 
 drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
 	$(venv)/bin/python -m busbw_analysis.cli.draw docs/drawings
