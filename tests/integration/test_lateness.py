@@ -46,7 +46,7 @@ def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault
     (group,) = document["lateness"]
     assert group["seen"] == "every entry"
     assert [member["rank"] for member in group["members"] if member["accused"]] == ([] if fault is None else [1])
-    remarks = [remark["text"] for remark in document["warnings"] if remark["subject"] == "late rank"]
+    remarks = [remark["text"] for remark in document["warnings"] if remark["code"] == "late-rank"]
     assert len(remarks) == (fault is not None)
     for text in remarks:
         assert text.startswith(f"Rank 1 (host {socket.gethostname()}) arrives late in ")

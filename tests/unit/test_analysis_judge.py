@@ -29,12 +29,12 @@ def judged(
     return judge(pool((synthetic_run(cases, world, machine=machine, launches=launches, fate=fate),)))
 
 
-def subjects(judgement: Judgement) -> list[str]:
-    return [remark.subject for remark in judgement.remarks]
+def codes(judgement: Judgement) -> list[str]:
+    return [remark.code for remark in judgement.remarks]
 
 
-def said(judgement: Judgement, subject: str) -> str:
-    return " ".join(remark.text for remark in judgement.remarks if remark.subject == subject)
+def said(judgement: Judgement, code: str) -> str:
+    return " ".join(remark.text for remark in judgement.remarks if remark.code == code)
 
 
 def verdict(judgement: Judgement, op: str, size: int) -> Verdict:
@@ -44,7 +44,7 @@ def verdict(judgement: Judgement, op: str, size: int) -> Verdict:
 def test_a_healthy_run_has_nothing_bad_said_about_it() -> None:
     cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB), case("pair_matrix", MIB)]
     judgement = judged(cases, World(jitter_seconds=0.5e-6, launch_noise=0.02))
-    assert subjects(judgement) == ["self-test"]  # that there was none
+    assert codes(judgement) == ["self-test"]  # that there was none
 
 
 def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
@@ -59,16 +59,15 @@ def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
     assert [remark.severity for remark in judgement.remarks] == sorted(
         (remark.severity for remark in judgement.remarks), key=["bad", "caution", "note"].index
     )
-    assert "all_reduce 4 KiB float32 sum" in said(judgement, "wrong data")
-    assert "16 MiB" in said(judgement, "not reached")
+    assert "all_reduce 4 KiB float32 sum" in said(judgement, "wrong-data")
+    assert "16 MiB" in said(judgement, "not-reached")
     assert "no such dtype" in said(judgement, "skipped")
-    assert "was interrupted" in said(judgement, "interrupted")
-    assert "Only 1 launch" in said(judgement, "few launches")
+    assert {"interrupted", "few-launches"} <= set(codes(judgement))
     assert {point.size_bytes for curve in judgement.curves for point in curve.series.points} == {64, 4 * MIB}
 
 
 def test_a_killed_run_is_said_to_have_no_end() -> None:
-    assert "has no end" in said(judged([case("barrier", 0)], fate=Fate(ended=None)), "no end")
+    assert "no-end" in codes(judged([case("barrier", 0)], fate=Fate(ended=None)))
 
 
 def test_more_ranks_than_cores_are_flagged_everywhere() -> None:
@@ -77,7 +76,7 @@ def test_more_ranks_than_cores_are_flagged_everywhere() -> None:
     assert all("oversubscribed" in summary.flags for summary in judgement.cases)
     assert all("more ranks than cores" in one.why for one in judgement.verdicts)
     enough = judged([case("all_reduce", 64)], machine=Machine(usable_cores=4))
-    assert "oversubscribed" not in subjects(enough)
+    assert "oversubscribed" not in codes(enough)
 
 
 def test_a_machine_that_records_nothing_is_still_judged() -> None:
@@ -89,7 +88,7 @@ def test_a_machine_that_records_nothing_is_still_judged() -> None:
         ),
     )
     judgement = judge(pool((run,)))
-    assert "oversubscribed" not in subjects(judgement)
+    assert "oversubscribed" not in codes(judgement)
     assert judgement.verdicts
 
 
@@ -205,7 +204,7 @@ def test_without_messages_there_is_no_model_and_the_reason_is_said() -> None:
 
 def test_gloos_reduce_scatter_is_explained() -> None:
     judgement = judged([case("reduce_scatter", MIB)], World(moved={"reduce_scatter": 2.0}))
-    assert "whole all_reduce and a slice" in said(judgement, "moved factor")
+    assert "whole all_reduce and a slice" in said(judgement, "moved-factor")
 
 
 def test_one_rank_is_not_judged_by_a_wire_that_it_does_not_have() -> None:
@@ -252,7 +251,7 @@ def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, Stor
     assert total["busbw"] == pytest.approx(sum(row["busbw"] for row in groups))
     assert total["roof_share"] == pytest.approx(np.mean([row["roof_share"] for row in groups]))
     assert document["runs"] == ["synthetic-0"]
-    assert any(remark["subject"] == "failed" for remark in document["remarks"])
+    assert any(remark["code"] == "failed" for remark in document["remarks"])
 
 
 def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path) -> None:

@@ -81,7 +81,7 @@ def accused(judgement: Judgement) -> list[int]:
 
 
 def said(judgement: Judgement) -> str:
-    return " ".join(remark.text for remark in judgement.remarks if remark.subject == "late rank")
+    return " ".join(remark.text for remark in judgement.remarks if remark.code == "late-rank")
 
 
 def only(judgement: Judgement) -> GroupLateness:

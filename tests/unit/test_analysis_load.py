@@ -97,7 +97,7 @@ def test_a_launch_that_lost_a_rank_hides_no_other_launch(cause: FailureCause, la
     assert sum(group.launches for group in summary.groups) == launches
     assert summary.state == ("measured" if launches else "failed")
     assert bool(summary.lost) == bool(launches)
-    said = [remark for remark in remarks_on(dataset, (summary,), (), ()) if remark.subject == "launch lost"]
+    said = [remark for remark in remarks_on(dataset, (summary,), (), ()) if remark.code == "launch-lost"]
     assert [lost.error in remark.text for remark in said] == [True] * bool(launches)
     (whole,) = summarise(pool((replace(stored, rows=(*stored.rows, lost)),)))
     assert whole.lost == (), "what was measured again is not lost"

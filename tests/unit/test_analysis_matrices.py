@@ -177,7 +177,7 @@ def test_a_slow_rank_is_one_finding_and_not_two() -> None:
     judgement = judged(6, World(slow_ranks=(3,)), launches=1)
     assert [(odd.kind, odd.ranks) for odd in judgement.matrices[0].odd] == [("rank", (3,))]
     assert np.isnan(np.diag(judgement.matrices[0].rate)).all()
-    text = " ".join(remark.text for remark in judgement.remarks if remark.subject == "slow rank")
+    text = " ".join(remark.text for remark in judgement.remarks if remark.code == "slow-rank")
     assert "everything from and to rank 3 (host n0) is slow" in text
     assert "everything from and to rank 3 (host n0) is slow" in compose(judgement).text.lower()
 
@@ -186,7 +186,7 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
     cases = [case("pair_matrix", size, variant=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
     run = synthetic_run(cases, World(slow_pairs=((2, 1),), sample_noise=0.01), launches=4)
     judgement = judge(pool((run,)))
-    remarks = [remark.text for remark in judgement.remarks if remark.subject == "slow pair"]
+    remarks = [remark.text for remark in judgement.remarks if remark.code == "slow-pair"]
     assert len(remarks) == 1
     assert "the pair 2 → 1 is slow" in remarks[0]
     assert "of 4 matrices: 2 → 1 in 4" in remarks[0]

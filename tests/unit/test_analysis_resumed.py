@@ -45,7 +45,7 @@ def broken_off(blocks: int, fate: Fate | None = None) -> StoredRun:
     ],
 )
 def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, fate: Fate | None, words: str) -> None:
-    (text,) = [one.text for one in judge(pool((broken_off(blocks, fate),))).remarks if one.subject == "interrupted"]
+    (text,) = [one.text for one in judge(pool((broken_off(blocks, fate),))).remarks if one.code == "interrupted"]
     assert text.startswith("Run synthetic-0 was interrupted: Ctrl-C. ")
     assert words in text
 
@@ -57,7 +57,7 @@ def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
 
 
 def said(stored: StoredRun) -> list[str]:
-    return [remark.text for remark in judge(pool((stored,))).remarks if remark.subject == "resumed"]
+    return [remark.text for remark in judge(pool((stored,))).remarks if remark.code == "resumed"]
 
 
 def test_a_launch_that_resumes_another_counts_as_its_own() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import xml.etree.ElementTree as ET
 from collections import Counter
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from click.testing import CliRunner, Result
 from exhaustive import fewest_held, trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from refused import refused
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
@@ -26,8 +28,8 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis.fitting.design import amounts
 from busbw_analysis.models.terms import candidates
 from busbw_analysis.predict import laws
-from busbw_analysis.predict.forecast import MeasuredCurve, by_curve, by_law, curve_of
-from busbw_analysis.predict.laws import Law
+from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, MeasuredCurve, by_curve, by_law, curve_of
+from busbw_analysis.predict.laws import BY_CURVE, BY_MESSAGES, JOINTLY, Law
 from busbw_analysis.predict.prediction import Prediction, laws_for, predict, scaling
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
@@ -104,6 +106,11 @@ def answer(known: Evidence, ranks: int, *sizes: int, **where: int) -> Prediction
     return predict(known, question(known, ranks, sizes, **where))
 
 
+def kinds(found: Forecast) -> list[str]:
+    """In what the answer goes beyond the data: size, ranks, cores, hosts …"""
+    return [said.partition(":")[0] for said in found.extrapolated]
+
+
 @pytest.mark.parametrize("size", [200, 100 * KIB, 3 * MIB])
 def test_a_size_between_the_measured_ones_is_predicted_from_the_curve_of_its_ranks(size: int) -> None:
     (found,) = answer(evidence(), 4, size).forecasts
@@ -128,15 +135,16 @@ def test_what_was_measured_stands_beside_what_is_predicted() -> None:
 def test_a_larger_size_follows_from_the_last_piece_and_is_called_extrapolated() -> None:
     (found,) = answer(evidence(), 2, 4 * SIZES[-1]).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 2, 4 * SIZES[-1]), rel=0.1)
-    assert found.extrapolated == ("size: 128 MiB is 4 × the largest measured one, 32 MiB",)
+    assert kinds(found) == ["size"]
+    assert "128 MiB is 4 ×" in found.extrapolated[0]
     assert found.held_out.passed
-    assert "predicted from the others up to 8 MiB (× 4)" in found.held_out.how
+    assert "8 MiB (× 4)" in found.held_out.how
 
 
 def test_a_reach_that_was_not_tried_on_held_out_sizes_is_not_validated() -> None:
     (found,) = answer(evidence(), 2, SIZES[-1] << 20).forecasts
     assert not found.held_out.passed
-    assert "that is no test of × 1.05e+06" in found.held_out.words
+    assert found.held_out.no_test_of == ("× 1.05e+06",)
 
 
 def alone(world: World, sizes: Sequence[int], launches: int = 6) -> Evidence:
@@ -172,8 +180,8 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
     (found,) = answer(known, 4, 40 * KIB).forecasts
     assert not found.held_out.passed
     assert found.held_out.no_test_of == ("where it jumps",)
-    (said,) = found.extrapolated
-    assert said.startswith("jump: 40 KiB is between 32 KiB and 64 KiB, where the time jumps")
+    assert kinds(found) == ["jump"]
+    assert re.findall(r"\d+ KiB", found.extrapolated[0]) == ["40 KiB", "32 KiB", "64 KiB"]
     if launches >= 5:
         assert found.seconds.low is not None
         assert found.seconds.high is not None
@@ -189,13 +197,13 @@ def test_between_two_pieces_the_interval_holds_what_both_say(launches: int) -> N
 @pytest.mark.parametrize("size", [8, 64 * KIB, 32 * MIB])
 def test_other_numbers_of_ranks_are_predicted_by_one_set_of_parameters(ranks: int, size: int) -> None:
     (found,) = answer(evidence(), ranks, size).forecasts
-    assert found.basis == "a joint fit over numbers of ranks"
+    assert found.basis == JOINTLY
     assert found.algorithm == "segmented ring (gloo)"
     assert found.seconds.value == pytest.approx(truth("all_reduce", ranks, size), rel=0.05)
     assert found.held_out.passed == (ranks <= 16)
     assert found.held_out.median_error is not None
     assert found.held_out.median_error < 0.05
-    assert any("ranks: " in said for said in found.extrapolated) == (ranks > 8)
+    assert ("ranks" in kinds(found)) == (ranks > 8)
 
 
 @cache
@@ -244,9 +252,9 @@ def test_a_curve_of_a_skew_is_predicted_with_its_busbw(ranks: int) -> None:
         assert found.seconds.value == pytest.approx(wanted, rel=0.05)
         assert found.busbw == pytest.approx(3 * MIB / found.seconds.value * (ranks - 1) / ranks)
         assert any(skew in note for note in known.notes)
-    with pytest.raises(AnalysisError, match=r"was not measured with variant skew:1; these runs have variant: skew:0.5"):
+    with refused(AnalysisError, "way-not-measured"):
         evidence_of(read_groups([stored]), "all_to_all_v", variant="skew:1")
-    with pytest.raises(AnalysisError, match="whole traffic matrix"):
+    with refused(AnalysisError, "nothing-follows"):
         answer(evidence_of(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
 
 
@@ -295,11 +303,12 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
 
 def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
     (found,) = answer(evidence(), 128, MIB).forecasts
-    assert "cores: 128 ranks on a host of 64 usable cores share cores, a new regime" in found.extrapolated[1]
+    assert kinds(found) == ["ranks", "cores"]
+    assert re.findall(r"\d+", found.extrapolated[1]) == ["128", "64"]
     assert not found.held_out.passed
-    assert "a new regime" in found.held_out.words
+    assert NEW_REGIME in found.held_out.no_test_of
     (inside,) = answer(evidence(), 16, MIB).forecasts
-    assert "new regime" not in " ".join(inside.extrapolated)
+    assert "cores" not in kinds(inside)
     assert inside.held_out.passed
 
 
@@ -308,13 +317,13 @@ def test_few_launches_give_no_interval_and_say_so() -> None:
     for ranks in (3, 16):
         (found,) = answer(few, ranks, MIB).forecasts
         assert (found.seconds.low, found.seconds.high) == (None, None)
-        assert "no interval: 2 launches" in found.interval_note
+        assert "2 launches" in found.interval_note
 
 
 def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_are() -> None:
     only = evidence_of(read_groups([run(4)]), "all_reduce")
     (found,) = answer(only, 16, MIB).forecasts
-    assert found.basis == "messages between two ranks"
+    assert found.basis == BY_MESSAGES
 
     # Messages know nothing of sums, and what a call costs by itself is in each of theirs.
     def by_messages(ranks: int, size: int) -> float:
@@ -325,7 +334,7 @@ def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_
     assert not found.held_out.passed
     wrong = median(abs(by_messages(4, size) / truth("all_reduce", 4, size) - 1) for size in SIZES)
     assert found.held_out.median_error == pytest.approx(wrong, rel=0.1)
-    assert "measured times on 4 ranks (12)" in found.held_out.how
+    assert re.findall(r"\d+", found.held_out.how)[:2] == ["4", "12"]
     assert any("no joint fit" in note for note in answer(only, 16, MIB).notes)
 
 
@@ -347,10 +356,10 @@ def test_messages_known_to_be_wrong_do_not_replace_a_joint_fit_that_could_not_be
         for count, over in shapes
     ]
     found = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts)
-    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
+    assert found.forecasts[0].basis == JOINTLY
     assert found.forecasts[0].seconds.value == pytest.approx(5 * truth("all_reduce", ranks, MIB, hosts), rel=0.05)
     assert not found.forecasts[0].held_out.passed
-    assert any(note.startswith("not used: messages between two ranks, not validated") for note in found.notes)
+    assert any(BY_MESSAGES in note for note in found.notes)
 
 
 def test_what_one_op_is_off_by_is_not_watered_down_by_others() -> None:
@@ -364,7 +373,7 @@ def test_what_one_op_is_off_by_is_not_watered_down_by_others() -> None:
         for ranks in (2, 3, 4, 8)
     ]
     found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB).forecasts[0].held_out
-    assert "times of all_reduce on 8 ranks (12)" in found.how
+    assert "all_reduce on 8 ranks (12)" in found.how
     assert found.median_error == pytest.approx(0.6, abs=0.05)
     assert not found.passed
 
@@ -375,7 +384,7 @@ def test_errors_around_the_size_that_is_asked_for_have_to_pass_as_well() -> None
     # Messages are as much too slow per round as they are too fast per byte, and in the middle they are right.
     assert found.held_out.median_error is not None
     assert found.held_out.median_error < 0.2
-    assert "the sizes around 1 MiB off by" in found.held_out.words
+    assert "1 MiB" in found.held_out.words
     assert not found.held_out.passed
 
 
@@ -392,8 +401,8 @@ def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
 def test_an_algorithm_that_was_not_measured_is_not_validated(size: int) -> None:
     known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
     (found,) = answer(known, 8, size).forecasts
-    assert found.held_out.words == "not validated: all_reduce by rabenseifner was not measured"
-    assert ("size: 32 TiB is 1.05e+06 × the largest measured one, 32 MiB" in found.extrapolated) == (size > MIB)
+    assert (found.held_out.passed, found.held_out.median_error) == (False, None)
+    assert ("size" in kinds(found)) == (size > MIB)
 
 
 @pytest.mark.parametrize(("size", "words"), [(8, "sizes below 128 B"), (GIB, "sizes beyond 32 MiB")])
@@ -432,11 +441,11 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=2), hosts=2, ops=("all_reduce",)) for ranks in (6, 8, 16)]
     ranks, hosts = asked
     (found,) = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
-    assert found.basis == "a joint fit over numbers of ranks"
+    assert found.basis == JOINTLY
     assert found.held_out.no_test_of == words
     assert found.held_out.passed == (not words)
     fewer = -(-ranks // hosts) < 3
-    assert any(said.startswith("a host: ") and "fewer than the fewest" in said for said in found.extrapolated) == fewer
+    assert ("a host" in kinds(found)) == (fewer or ranks / hosts > 8)
 
 
 def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None:
@@ -461,17 +470,16 @@ def test_a_curve_that_cannot_take_part_leaves_the_others_to_the_joint_fit(short:
         run(ranks, cases=[*cases(ranks), *(case(short, size, ranks) for size in SIZES[4:8])]) for ranks in (2, 3, 4, 8)
     ]
     found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB)
-    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
-    said = "left out of the joint fit: send_recv on 8 ranks has 4 sizes; a fit needs at least 5"
-    assert any(note.startswith(said) for note in found.notes) == (short == "send_recv")
+    assert found.forecasts[0].basis == JOINTLY
+    assert any("send_recv on 8 ranks has 4 sizes" in note for note in found.notes) == (short == "send_recv")
 
 
 def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() -> None:
     part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
     known = evidence_of(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
     found = answer(known, 6, MIB)
-    assert found.forecasts[0].basis == "a joint fit over numbers of ranks"
-    assert any("left out of the joint fit: all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
+    assert found.forecasts[0].basis == JOINTLY
+    assert any("all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
 
 
 def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
@@ -481,8 +489,7 @@ def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
         for ranks in (2, 4)
     ]
     (note,) = (one for one in answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
-    assert note.startswith("no joint fit")
-    assert "all_reduce on 4 ranks has 4 sizes; a fit needs at least 5" in note
+    assert "all_reduce on 4 ranks has 4 sizes" in note
     assert "send_recv" not in note
 
 
@@ -504,7 +511,7 @@ def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
     runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]
     known = evidence_of(read_groups(runs), "all_reduce", "recursive-doubling")
     (found,) = answer(known, 16, MIB).forecasts
-    assert found.basis == "a joint fit over numbers of ranks"
+    assert found.basis == JOINTLY
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:
@@ -541,11 +548,9 @@ def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_a
 
 
 def test_a_host_says_nothing_of_a_network() -> None:
-    with pytest.raises(
-        AnalysisError, match="cross a node boundary, and nothing in these runs was measured between hosts"
-    ):
+    with refused(AnalysisError, "between-hosts-not-measured"):
         question(evidence(), 8, [MIB], hosts=2)
-    with pytest.raises(AnalysisError, match="cross a node boundary"):
+    with refused(AnalysisError, "between-hosts-not-measured"):
         question(evidence(), 8, [MIB], ranks_per_host=4)
 
 
@@ -556,28 +561,26 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     assert asked.hosts == 8
     (found,) = predict(known, asked).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
-    assert "hosts: 8 are 2 × the most measured, 4" in found.extrapolated
-    with pytest.raises(AnalysisError, match="on 1 host: these runs have only measurements over 2 hosts or more"):
+    assert "hosts" in kinds(found)
+    with refused(AnalysisError, "within-host-not-measured"):
         question(known, 8, [MIB], hosts=1)
 
 
 @pytest.mark.parametrize(
-    ("ranks", "sizes", "where", "words"),
+    ("ranks", "sizes", "where", "code"),
     [
-        (1, [MIB], {}, "--ranks 1: one rank sends nothing; want at least 2"),
-        (-4, [MIB], {}, "--ranks -4"),
-        (8, [0], {}, "size 0: all_reduce needs a size above 0"),
-        (8, [], {}, "no size was given: all_reduce needs a size above 0"),
-        (8, [MIB], {"hosts": 9}, "--hosts 9: want 1 to 8"),
-        (8, [MIB], {"hosts": 0}, "--hosts 0: want 1 to 8"),
-        (8, [MIB], {"ranks_per_host": 0}, "--ranks-per-host 0: want at least 1"),
-        (8, [MIB], {"hosts": 1, "ranks_per_host": 8}, "say the same twice"),
+        (1, [MIB], {}, "one-rank"),
+        (-4, [MIB], {}, "one-rank"),
+        (8, [0], {}, "size"),
+        (8, [], {}, "size"),
+        (8, [MIB], {"hosts": 9}, "hosts"),
+        (8, [MIB], {"hosts": 0}, "hosts"),
+        (8, [MIB], {"ranks_per_host": 0}, "ranks-per-host"),
+        (8, [MIB], {"hosts": 1, "ranks_per_host": 8}, "said-twice"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_in_words(
-    ranks: int, sizes: list[int], where: dict[str, int], words: str
-) -> None:
-    with pytest.raises(UsageError, match=words):
+def test_what_cannot_be_asked_is_refused(ranks: int, sizes: list[int], where: dict[str, int], code: str) -> None:
+    with refused(UsageError, code):
         question(evidence(), ranks, sizes, **where)
 
 
@@ -586,34 +589,24 @@ def test_a_pair_is_two_ranks() -> None:
     assert answer(known, 2, 100 * KIB).forecasts[0].seconds.value == pytest.approx(
         truth("ping_pong", 2, 100 * KIB), rel=0.05
     )
-    with pytest.raises(UsageError, match="ping_pong is between 2 ranks"):
+    with refused(UsageError, "two-ranks"):
         question(known, 3, [MIB])
 
 
 @pytest.mark.parametrize(
-    ("op", "options", "error", "words"),
+    ("op", "options", "error", "code"),
     [
-        ("all_reduced", {}, UsageError, "--op 'all_reduced' is unknown; known: all_gather, all_reduce"),
-        ("broadcast", {}, AnalysisError, "broadcast was not measured in these runs; they have all_reduce, ping_pong"),
-        ("all_reduce", {"algorithm": "rings"}, UsageError, "'rings' is unknown for all_reduce; known: library, ring"),
-        (
-            "all_reduce",
-            {"dtype": "int8"},
-            AnalysisError,
-            "not measured with dtype int8; these runs have dtype: float32",
-        ),
-        (
-            "all_reduce",
-            {"mode": "graph"},
-            AnalysisError,
-            "not measured with mode graph; these runs have mode: isolated",
-        ),
+        ("all_reduced", {}, UsageError, "op-not-known"),
+        ("broadcast", {}, AnalysisError, "op-not-measured"),
+        ("all_reduce", {"algorithm": "rings"}, UsageError, "algorithm-not-known"),
+        ("all_reduce", {"dtype": "int8"}, AnalysisError, "way-not-measured"),
+        ("all_reduce", {"mode": "graph"}, AnalysisError, "way-not-measured"),
     ],
 )
-def test_what_the_runs_do_not_have_is_said_with_what_they_have(
-    op: str, options: dict[str, str], error: type[BusbwError], words: str
+def test_what_the_runs_do_not_have_is_refused(
+    op: str, options: dict[str, str], error: type[BusbwError], code: str
 ) -> None:
-    with pytest.raises(error, match=words):
+    with refused(error, code):
         evidence_of(read_groups([run(4)]), op, **options)
 
 
@@ -628,26 +621,23 @@ def test_runs_of_other_machines_or_backends_are_not_taken_together() -> None:
 
 
 def test_a_run_given_twice_is_refused() -> None:
-    with pytest.raises(AnalysisError, match="given more than once"):
+    with refused(AnalysisError, "given-twice"):
         read_groups([run(4), run(2), run(4)])
 
 
 def test_one_size_carries_no_curve_and_no_model() -> None:
     known = evidence_of(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
-    with pytest.raises(AnalysisError, match="the curve has 1 size; a fit needs at least 5") as caught:
+    with refused(AnalysisError, "nothing-follows") as caught:
         answer(known, 4, GIB)
-    assert "add ping_pong to the plan" in str(caught.value)
-    with pytest.raises(AnalysisError, match="add ping_pong to the plan"):
+    assert "ping_pong" in str(caught.value)
+    with refused(AnalysisError, "nothing-follows"):
         answer(known, 8, MIB)
 
 
 def test_what_a_library_runs_is_not_guessed() -> None:
     own = cases(4, backend="mpi")
     known = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
-    with pytest.raises(
-        AnalysisError,
-        match=r"what mpi runs for all_reduce is not known: the run does not say .*; name one with --algorithm: ring",
-    ):
+    with refused(AnalysisError, "nothing-follows"):
         answer(known, 8, MIB)
     named = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
     assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
@@ -658,7 +648,6 @@ def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_t
     (found,) = answer(known, 16, MIB).forecasts
     assert "segmented-ring" in dict(found.ties)
     said = predict_tables.text(answer(known, 16, MIB))
-    assert "the data cannot tell segmented ring (gloo) from" in said
     assert said.count("cannot tell") == 1
 
 
@@ -677,8 +666,8 @@ def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Seque
 def test_a_copy_in_memory_has_no_other_ranks() -> None:
     copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
     known = evidence_of(read_groups([copies]), "memory_copy")
-    assert answer(known, 4, 3 * MIB).forecasts[0].basis == "the fit of the curve of these ranks"
-    with pytest.raises(AnalysisError, match=r"nothing follows for memory_copy on 8 ranks: .*no message is sent"):
+    assert answer(known, 4, 3 * MIB).forecasts[0].basis == BY_CURVE
+    with refused(AnalysisError, "nothing-follows"):
         answer(known, 8, MIB)
 
 
@@ -686,7 +675,7 @@ def test_ranks_with_a_core_each_and_ranks_that_share_them_are_not_one_joint_fit(
     crowded = Machine(usable_cores=3)
     runs = [synthetic_run(cases(ranks), OBEYING, machine=crowded, seed=ranks) for ranks in (2, 4)]
     found = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB)
-    assert found.forecasts[0].basis == "messages between two ranks"
+    assert found.forecasts[0].basis == BY_MESSAGES
     assert "one host: 2; one host, more ranks than cores: 4" in found.notes[0]
 
 
@@ -714,13 +703,15 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
     known = evidence_of(read_groups([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
-    with pytest.raises(AnalysisError, match="time does not grow with size, so no rate follows for larger ones"):
+    with refused(AnalysisError, "no-slope"):
+        by_curve(curve_of(known.curves[0]), GIB)
+    with refused(AnalysisError, "nothing-follows"):
         answer(known, 4, GIB)
 
 
 def test_groups_that_ran_at_once_are_no_evidence_for_one_that_runs_alone() -> None:
     split = synthetic_run([case("all_reduce", size, 4, group="div:2") for size in SIZES], OBEYING)
-    with pytest.raises(AnalysisError, match="all_reduce has no curve to predict from"):
+    with refused(AnalysisError, "no-curve"):
         evidence_of(read_groups([split]), "all_reduce")
 
 
@@ -746,7 +737,7 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     assert "left out: reduce, which was measured with float32 alone" in known.notes
     assert {one.key.op for one in known.everything} == {"all_reduce", "ping_pong"}
     found = answer(known, 12, MIB)
-    assert found.forecasts[0].basis == "messages between two ranks"
+    assert found.forecasts[0].basis == BY_MESSAGES
     usual = answer(evidence_of(read_groups(runs), "all_reduce"), 12, MIB)
     assert "on 2, 3, 4 ranks" in usual.forecasts[0].parameters
     assert "left out: all_reduce on 8 ranks, which was not measured in that way" in usual.notes
@@ -787,10 +778,8 @@ def busbw(kept: tuple[Path, ...], *options: str) -> Result:
 def test_the_command_prints_a_table_and_what_is_extrapolated(kept: tuple[Path, ...]) -> None:
     said = busbw(kept, "--ranks", "256", "--size", "1KiB..1GiB*1024")
     assert said.exit_code == 0
-    assert "# all_reduce over gloo, 256 ranks on 1 host; measured on 2, 3, 4 ranks" in said.stdout
-    assert "# EXTRAPOLATED: ranks: 256 are 64 × the most measured, 4" in said.stdout
-    assert "# EXTRAPOLATED (1 GiB): size: 1 GiB is 32 × the largest measured one, 32 MiB" in said.stdout
-    assert "# held out" in said.stdout
+    assert said.stdout.count("# EXTRAPOLATED") == 3
+    assert "# EXTRAPOLATED (1 GiB)" in said.stdout
 
 
 def test_the_command_as_json_has_everything_in_base_units(kept: tuple[Path, ...]) -> None:
@@ -802,7 +791,7 @@ def test_the_command_as_json_has_everything_in_base_units(kept: tuple[Path, ...]
     assert inside["seconds"] == pytest.approx(truth("all_reduce", 3, SIZES[6]), rel=0.05)
     assert inside["measured_seconds"] == pytest.approx(inside["seconds"], rel=0.05)
     assert inside["validated"]
-    assert outside["extrapolated"] == ["size: 1 GiB is 32 × the largest measured one, 32 MiB"]
+    assert len(outside["extrapolated"]) == 1
     assert math.isfinite(outside["busbw"])
 
 
@@ -824,23 +813,28 @@ def test_the_plot_is_a_file_that_says_what_is_extrapolated(kept: tuple[Path, ...
 
 
 @pytest.mark.parametrize(
-    ("options", "status", "words"),
+    ("options", "status"),
     [
-        (("--ranks", "1", "--size", "1MiB"), 2, "one rank sends nothing"),
-        (("--ranks", "8", "--size", "0"), 2, "size 0"),
-        (("--ranks", "8", "--size", "1MB"), 2, "unit 'MB' is not allowed"),
-        (("--ranks", "8", "--size", "1MiB", "--from", "nowhere"), 1, "run 'nowhere' not found"),
-        (("--ranks", "8", "--size", "1MiB", "--hosts", "2"), 1, "cross a node boundary"),
-        (("--ranks", "8", "--size", "1MiB", "--plot", "scaling.jpg"), 2, "want a name that ends in .svg or .png"),
-        (("--ranks", "8", "--size", "1KiB,1MiB", "--plot", "scaling.svg"), 2, "draws one size over ranks"),
-        (("--ranks", "8", "--size", "1MiB", "--plot", "/nowhere/scaling.svg"), 1, "cannot write /nowhere/scaling.svg"),
-        (("--size", "1MiB"), 2, "Missing option '--ranks'"),
+        (("--ranks", "1", "--size", "1MiB"), 2),
+        (("--ranks", "8", "--size", "1MB"), 2),
+        (("--ranks", "8", "--size", "1MiB", "--from", "nowhere"), 1),
+        (("--ranks", "8", "--size", "1MiB", "--hosts", "2"), 1),
+        (("--ranks", "8", "--size", "1MiB", "--plot", "scaling.jpg"), 2),
+        (("--ranks", "8", "--size", "1KiB,1MiB", "--plot", "scaling.svg"), 2),
+        (("--ranks", "8", "--size", "1MiB", "--plot", "/nowhere/scaling.svg"), 1),
+        (
+            (
+                "--size",
+                "1MiB",
+            ),
+            2,
+        ),
     ],
 )
 def test_wrong_turns_end_in_words_and_print_no_table(
-    kept: tuple[Path, ...], options: tuple[str, ...], status: int, words: str
+    kept: tuple[Path, ...], options: tuple[str, ...], status: int
 ) -> None:
     said = busbw(kept, *options)
     assert said.exit_code == status
-    assert words in said.stderr
+    assert said.stderr
     assert not said.stdout

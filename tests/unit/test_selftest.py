@@ -222,7 +222,7 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
         ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches a side, taken after the run"),
     ):
         judgement = judge(pool((run,)), replace(judged, started=began))
-        (remark,) = [one.text for one in judgement.remarks if one.subject == "self-test"]
+        (remark,) = [one.text for one in judgement.remarks if one.code == "self-test"]
         section = trust(judgement).blocks[0]
         assert isinstance(section, Paragraph)
         for text in (remark, section.text):

@@ -70,6 +70,12 @@ def followed(
     return verdict.status, said, list(verdict.sentences)
 
 
+def how_they_ended(verdict: Sequence[str]) -> list[tuple[str, str | None]]:
+    """The tasks whose end was seen, each with the state that Slurm gave it; None: it was good."""
+    words = [sentence.split() for sentence in verdict if sentence.startswith("job ")]
+    return [(name, None if how == "well" else how.rstrip(":")) for _, name, _, how, *_ in words]
+
+
 def begun(results: Path) -> Path:
     folder = store.create(results, "bed")
     store.write_run(folder, STORED.run)
@@ -103,31 +109,26 @@ def test_a_long_job_is_asked_for_less_often(tmp_path: Path, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize(
-    ("state", "words"),
-    [
-        ("TIMEOUT", "ended TIMEOUT: it reached its time limit"),
-        ("NODE_FAIL", "ended NODE_FAIL: a node went down"),
-        ("CANCELLED", "ended CANCELLED: it was cancelled"),
-        ("FAILED", "ended FAILED: its script ended with an error"),
-    ],
+    "state",
+    sorted(queue.ENDED_BADLY),
 )
 def test_a_bad_end_is_explained_with_the_last_words_of_the_log(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
 ) -> None:
     log = tmp_path / "busbw-12.out"
     log.write_text("\n".join(f"line {number}" for number in range(40)) + "\nbusbw: rank 1 died\n")
     status, _, verdict = followed(Cluster(None, [job(state)]), tmp_path, monkeypatch, log)
     assert status == 1
-    assert verdict[0] == f"job 12 {words}"
-    assert verdict[1] == f"no run of job 12 can be seen in {tmp_path}"
-    assert verdict[2] == f"the end of {log}:"
-    assert verdict[-1] == "  busbw: rank 1 died"
+    assert verdict[0] == f"job 12 ended {state}: {queue.ENDED_BADLY[state]}"
+    assert str(tmp_path) in verdict[1]
+    assert str(log) in verdict[2]
+    assert verdict[-1].strip() == "busbw: rank 1 died"
     assert len(verdict) == 15
 
 
 def test_a_log_that_cannot_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, verdict = followed(Cluster(None, [job("FAILED")]), tmp_path, monkeypatch, tmp_path / "none")
-    assert verdict[-1] == f"its log {tmp_path}/none cannot be read: No such file or directory"
+    assert f"{tmp_path}/none" in verdict[-1]
 
 
 def test_a_job_that_is_requeued_is_followed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -142,12 +143,8 @@ def test_the_worst_task_of_an_array_decides(tmp_path: Path, monkeypatch: pytest.
     done = [first, job("TIMEOUT", number="14", shown="12_2"), job("COMPLETED", number="12", shown="12_4")]
     status, said, verdict = followed(Cluster(None, [first, second], done), tmp_path, monkeypatch)
     assert status == 1
-    assert "job 12_[2,4%1]: PENDING (Resources)" in said
-    assert [sentence for sentence in verdict if sentence.startswith("job")] == [
-        "job 12_1 ended well",
-        "job 12_2 ended TIMEOUT: it reached its time limit",
-        "job 12_4 ended well",
-    ]
+    assert any("12_[2,4%1]" in sentence and "Resources" in sentence for sentence in said)
+    assert how_they_ended(verdict) == [("12_1", None), ("12_2", "TIMEOUT"), ("12_4", None)]
 
 
 def test_a_task_that_slurm_has_forgotten_meanwhile_is_judged_as_it_was_seen_last(
@@ -157,10 +154,7 @@ def test_a_task_that_slurm_has_forgotten_meanwhile_is_judged_as_it_was_seen_last
     answers = [[failed, second], [second], [job("COMPLETED", shown="12_2")]]
     status, _, verdict = followed(Cluster(None, *answers), tmp_path, monkeypatch, tasks=(1, 2))
     assert status == 1
-    assert [sentence for sentence in verdict if sentence.startswith("job")] == [
-        "job 12_1 ended FAILED: its script ended with an error",
-        "job 12_2 ended well",
-    ]
+    assert how_they_ended(verdict) == [("12_1", "FAILED"), ("12_2", None)]
     well = [[job("COMPLETED", number="13", shown="12_1"), second], [second], [job("COMPLETED", shown="12_2")]]
     assert followed(Cluster(None, *well), tmp_path, monkeypatch, tasks=(1, 2))[0] == 0
 
@@ -172,16 +166,13 @@ def test_tasks_whose_end_nobody_has_seen_are_not_called_good(tmp_path: Path, mon
     cluster = Cluster(None, [first, waiting], away, last)
     status, _, verdict = followed(cluster, tmp_path, monkeypatch, tasks=(1, 2, 4))
     assert status == 1
-    assert [sentence for sentence in verdict if "run of" not in sentence] == [
-        "Slurm has forgotten job 12_1; it was last seen RUNNING on n[1-2]",
-        "job 12_4 ended well",
-        "Slurm has forgotten job 12_2, which was never seen to run",
-    ]
+    assert how_they_ended(verdict) == [("12_4", None)]
+    assert [any(f"forgotten job {name}" in one for one in verdict) for name in ("12_1", "12_2")] == [True, True]
+    assert any("12_1" in sentence and "RUNNING" in sentence for sentence in verdict)
     status, _, verdict = followed(Cluster(None, [waiting], []), tmp_path, monkeypatch, tasks=(2, 4))
-    assert (status, verdict[0]) == (
-        1,
-        "Slurm has forgotten job 12_[2,4%1]; it was last seen PENDING (Resources)",
-    )
+    assert status == 1
+    assert "12_[2,4%1]" in verdict[0]
+    assert "Resources" in verdict[0]
 
 
 def test_tasks_that_were_cancelled_while_they_waited_are_named_together(
@@ -190,8 +181,8 @@ def test_tasks_that_were_cancelled_while_they_waited_are_named_together(
     done, cancelled = job("COMPLETED", number="13", shown="12_1"), job("CANCELLED", shown="12_[2,4%1]")
     status, _, verdict = followed(Cluster(None, [done, cancelled]), tmp_path, monkeypatch, tasks=(1, 2, 4))
     assert status == 1
-    assert "job 12_[2,4%1] ended CANCELLED: it was cancelled" in verdict
-    assert not any("never seen" in sentence for sentence in verdict)
+    assert how_they_ended(verdict) == [("12_1", None), ("12_[2,4%1]", "CANCELLED")]
+    assert not any("12_2" in sentence or "12_4" in sentence for sentence in verdict)
 
 
 def test_a_controller_that_is_away_for_a_while_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,16 +190,18 @@ def test_a_controller_that_is_away_for_a_while_is_waited_for(tmp_path: Path, mon
     cluster = Cluster(None, [job("RUNNING")], away, away, [job("COMPLETED")])
     status, said, _ = followed(cluster, tmp_path, monkeypatch)
     assert status == 0
-    assert said.count("squeue refused: Unable to contact slurm controller; the job goes on, and so does asking") == 1
-    with pytest.raises(LaunchError, match="Unable to contact"):
+    assert sum(str(away) in sentence for sentence in said) == 1
+    with pytest.raises(LaunchError) as caught:
         followed(Cluster(None, [job("RUNNING")], *[away] * 400), tmp_path, monkeypatch)
+    assert caught.value is away
 
 
 def test_a_job_that_slurm_has_forgotten_is_not_called_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     status, _, verdict = followed(Cluster(None, [job("RUNNING")], []), tmp_path, monkeypatch)
-    assert (status, verdict[0]) == (1, "Slurm has forgotten job 12; it was last seen RUNNING on n[1-2]")
+    assert (status, how_they_ended(verdict)) == (1, [])
+    assert "RUNNING on n[1-2]" in verdict[0]
     status, _, verdict = followed(Cluster(None, []), tmp_path, monkeypatch)
-    assert (status, verdict) == (1, ["Slurm does not know job 12, so how it ended cannot be said"])
+    assert (status, how_they_ended(verdict), len(verdict)) == (1, [], 1)
 
 
 def test_the_run_that_a_job_resumes_is_the_one_that_is_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ def refuse_alone(op: str, ranks: int) -> None:
     """Raise AnalysisError for an op between ranks that ran on one."""
     if ranks < 2:
         message = f"{op} on {ranks} rank sends nothing, so there is no α and no β in it; measure on 2 or more ranks"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="one-rank")
 
 
 def refuse_times(name: str, size_bytes: int, seconds: Iterable[float]) -> None:
@@ -38,7 +38,7 @@ def refuse_times(name: str, size_bytes: int, seconds: Iterable[float]) -> None:
             f"{name} at {format_size(size_bytes)} has a time of {broken[0]:g} s, which is impossible; times are "
             "positive and finite: measure it again"
         )
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="impossible-time")
 
 
 def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]) -> None:
@@ -52,17 +52,17 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
     twice = next((one for one, two in pairwise(sizes_bytes) if one == two), None)
     if twice is not None:
         message = f"{name} has {format_size(twice)} twice; a fit needs each size once"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="size-twice")
     if any(one > two for one, two in pairwise(sizes_bytes)):
         message = f"the sizes of {name} are not in order; a fit needs them ascending"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="not-in-order")
     if sizes_bytes and sizes_bytes[0] <= 0:
         message = f"{name} has {format_size(sizes_bytes[0])} among its sizes; a fit needs sizes above 0"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="no-size")
     if len(sizes_bytes) < LEAST_SIZES:
         counted = "1 size" if len(sizes_bytes) == 1 else f"{len(sizes_bytes)} sizes"
         message = f"{name} has {counted}; a fit needs at least {LEAST_SIZES} different ones above 0"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="few-sizes")
     for size, time in zip(sizes_bytes, seconds, strict=True):
         refuse_times(name, size, [time])
     if _falls(np.asarray(sizes_bytes, dtype=np.float64), np.asarray(seconds)):
@@ -71,7 +71,7 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
             f"{_at(sizes_bytes, seconds, -1)}: a negative slope is no cost of bytes; measure larger sizes, and look "
             "for a slow mode or a disturbance at the smaller"
         )
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="negative-slope")
     high = 0
     for index, time in enumerate(seconds):
         if seconds[high] > _LARGEST_FALL * time:
@@ -80,7 +80,7 @@ def refuse_curve(name: str, sizes_bytes: Sequence[int], seconds: Sequence[float]
                 f": a cost that falls to less than 1/{_LARGEST_FALL:g} as the message grows is not α + β·S; look for a "
                 "slow mode or a disturbance at the smaller size, and measure it again"
             )
-            raise AnalysisError(message)
+            raise AnalysisError(message, code="falls")
         high = index if time > seconds[high] else high
 
 

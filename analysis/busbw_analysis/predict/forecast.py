@@ -30,7 +30,7 @@ from busbw_analysis.fitting.curve import (
 )
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 from busbw_analysis.models.terms import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.laws import ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
+from busbw_analysis.predict.laws import BY_CURVE, ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -132,7 +132,7 @@ def curve_of(series: Series, seed: int = 0) -> MeasuredCurve:
     fit = fit_series(series)
     if not isinstance(fit, Fit):
         message = f"the curve of {series.key.label} carries no prediction: {fit.reason}"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code=fit.code)
     return MeasuredCurve(series, fit, _resampled(series, len(fit.segments), seed))
 
 
@@ -159,7 +159,7 @@ def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
             f"{format_size(piece.first_bytes)} on time does not grow with size, so no rate follows for larger ones; "
             "measure larger sizes"
         )
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="no-slope")
     seconds = curve.seconds(size_bytes)
     jump = curve.jump(size_bytes)
     held_out = _beyond(curve, size_bytes / last) if size_bytes > last else _between(fit)
@@ -172,7 +172,7 @@ def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
         ranks=len(series.key.ranks),
         hosts=series.key.hosts,
         seconds=seconds,
-        basis="the fit of the curve of these ranks",
+        basis=BY_CURVE,
         algorithm=None,
         formula="T = α + S/B, in pieces",
         parameters=(

@@ -17,6 +17,7 @@ from busbw_analysis.fitting.joint import PARAMETERS, Joint
 from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.models.terms import Term, candidates
 
+BY_CURVE = "the fit of the curve of these ranks"
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
 """What a law can rest on."""
 

@@ -64,7 +64,7 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     """
     if len(asked.sizes_bytes) != 1:
         message = f"--plot draws one size over ranks; --size has {len(asked.sizes_bytes)}"
-        raise UsageError(message)
+        raise UsageError(message, code="several-sizes")
     (size,) = asked.sizes_bytes
     each = -(-asked.ranks // asked.hosts)
 
@@ -81,7 +81,7 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     if not lines:
         why = "; ".join([*notes, *([refused] if refused else [])]) or "no algorithm is known"
         message = f"there is no model to draw {asked.op} over ranks by: {why}"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="nothing-to-draw")
     measured, fitted = [], []
     for one in curves:
         ranks = len(one.key.ranks)
@@ -133,7 +133,7 @@ def predict(evidence: Evidence, asked: Question) -> Prediction:
     if len(unanswered) == len(found):
         why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
         message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {why}"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="nothing-follows")
     forecasts = [
         by_law(one.laws, asked.ranks, asked.hosts, size, one.beyond(reaches(evidence, asked, size)), measured)
         for size, one in found.items()

@@ -37,18 +37,18 @@ def question(
     op = evidence.op
     if ranks < 2:
         message = f"--ranks {ranks}: one rank sends nothing; want at least 2"
-        raise UsageError(message)
+        raise UsageError(message, code="one-rank")
     if op in OF_TWO_RANKS and ranks != 2:
         message = f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2"
-        raise UsageError(message)
+        raise UsageError(message, code="two-ranks")
     unsized = not any(point.size_bytes for one in evidence.of_op for point in one.points)
     if unsized and sizes_bytes:
         message = f"{op} has no size; leave out --size"
-        raise UsageError(message)
+        raise UsageError(message, code="no-size")
     if not unsized and (not sizes_bytes or not all(sizes_bytes)):
         given = "size 0" if sizes_bytes else "no size was given"
         message = f"{given}: {op} needs a size above 0 (--size 1MiB)"
-        raise UsageError(message)
+        raise UsageError(message, code="size")
     found = _hosts(evidence, ranks, hosts, ranks_per_host)
     return Question(op, ranks, found, tuple(sizes_bytes) or (0,))
 
@@ -58,11 +58,11 @@ def _hosts(evidence: Evidence, ranks: int, hosts: int | None, ranks_per_host: in
     far = [shape for shape in shapes if shape[1] > 1]
     if hosts is not None and ranks_per_host is not None:
         message = "--hosts and --ranks-per-host say the same twice; give one of them"
-        raise UsageError(message)
+        raise UsageError(message, code="said-twice")
     if ranks_per_host is not None:
         if ranks_per_host < 1:
             message = f"--ranks-per-host {ranks_per_host}: want at least 1"
-            raise UsageError(message)
+            raise UsageError(message, code="ranks-per-host")
         hosts = -(-ranks // ranks_per_host)
     if hosts is None:
         same = [shape[1] for shape in shapes if shape[0] == ranks]
@@ -70,21 +70,21 @@ def _hosts(evidence: Evidence, ranks: int, hosts: int | None, ranks_per_host: in
         hosts = same[0] if same else -(-ranks // most)
     if not 1 <= hosts <= ranks:
         message = f"--hosts {hosts}: want 1 to {ranks}, a rank on each at least"
-        raise UsageError(message)
+        raise UsageError(message, code="hosts")
     if hosts > 1 and not far:
         message = (
             f"{ranks} ranks on {hosts} hosts cross a node boundary, and nothing in these runs was measured between "
             "hosts: what a network takes does not follow from one host. Measure on two hosts or more, or ask for one "
             "with --hosts 1"
         )
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="between-hosts-not-measured")
     if hosts == 1 and not any(shape[1] == 1 for shape in shapes):
         least = min(shape[1] for shape in shapes)
         message = (
             f"{ranks} ranks on 1 host: these runs have only measurements over {least} hosts or more, from which the "
             "time inside a host does not follow; measure on one host, or ask for more with --hosts"
         )
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="within-host-not-measured")
     return hosts
 
 

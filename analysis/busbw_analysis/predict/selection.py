@@ -160,7 +160,7 @@ def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tupl
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         message = f"run {twice} was given more than once; its launches would count twice"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="given-twice")
     shapes: dict[tuple[int, int], list[store.StoredRun]] = {}
     for stored in runs:
         shapes.setdefault((len(stored.run.hosts), len(set(stored.run.hosts))), []).append(stored)
@@ -217,14 +217,14 @@ def evidence_from(
     known = _known(of_op, op)
     if wanted not in known:
         message = f"--algorithm {wanted!r} is unknown for {op}; known: {', '.join(known)}"
-        raise UsageError(message)
+        raise UsageError(message, code="algorithm-not-known")
     asked = {name: value for name, value in way.items() if value is not None}
     fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
     if not fitting:
         there = {name: sorted({str(getattr(one.key, name)) for one in of_op}) for name in asked}
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         message = f"{op} was not measured with {_pairs(asked)}; these runs have {has}"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="way-not-measured")
     usual = min((_way(one.key) for one in fitting), key=_unusual)
     curves: dict[tuple[int, int], Series] = {}
     for one in sorted(fitting, key=lambda one: (one.key.group != "all", -len(one.points))):
@@ -277,16 +277,16 @@ def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[S
     known = {*UNMODELLED, *(model.op for model in MODELS)}
     if op not in known:
         message = f"--op {op!r} is unknown; known: {', '.join(sorted(known))}"
-        raise UsageError(message)
+        raise UsageError(message, code="op-not-known")
     cases = [summary for group in groups for summary in group.summaries if summary.case.op == op]
     if cases:
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}
         states = ", ".join(sorted(became))
-        message = f"{op} has no curve to predict from in these runs: {states}"
+        message, code = f"{op} has no curve to predict from in these runs: {states}", "no-curve"
     else:
         there = ", ".join(sorted({one.key.op for one in alone})) or "no op with a curve"
-        message = f"{op} was not measured in these runs; they have {there}"
-    raise AnalysisError(message)
+        message, code = f"{op} was not measured in these runs; they have {there}", "op-not-measured"
+    raise AnalysisError(message, code=code)
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:

@@ -117,7 +117,7 @@ def folder_for(runs: Sequence[Path], output: Path | None) -> Path:
     if len(runs) == 1:
         return runs[0]
     message = f"a report on {len(runs)} runs belongs to none of their folders; say where it goes with --output DIR"
-    raise UsageError(message)
+    raise UsageError(message, code="no-output")
 
 
 def write(report: Report, folder: Path) -> Path:
@@ -133,7 +133,7 @@ def write(report: Report, folder: Path) -> Path:
             draft.replace(folder / name)
     except OSError as error:
         message = f"cannot write the report into {folder}: {error.strerror}; choose another folder with --output"
-        raise StoreError(message) from error
+        raise StoreError(message, code="not-writable") from error
     return folder / HTML_FILE
 
 
