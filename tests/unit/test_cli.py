@@ -14,7 +14,7 @@ from busbw import __version__, launch
 from busbw.backends import BACKENDS
 from busbw.cli.main import main
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
-from busbw.launch import meeting
+from busbw.launch import rendezvous
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
 from busbw.launch.session import opened
@@ -262,7 +262,7 @@ def test_in_the_world_of_torchrun_its_size_counts(monkeypatch: pytest.MonkeyPatc
         "MASTER_PORT": "1",
     }.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(meeting, "_LINGER_SECONDS", 0.1)  # nobody comes who could be told
+    monkeypatch.setattr(rendezvous, "_LINGER_SECONDS", 0.1)  # nobody comes who could be told
     assert dry("--op", "barrier")["cases"][0]["ranks"] == 6
     message = refused("run", "--op", "barrier", "--ranks", "4", "--dry-run")
     assert "--ranks 4, but torchrun started 6" in message
