@@ -46,7 +46,7 @@ def _pairs(folder: Path, ranks: int, sizes: Sequence[int], launches: int, sample
             seed=seed,
         )
         cases = tuple(
-            case("pair_matrix", size, ranks, nodes=len(hosts), variant="together", sync="window") for size in sizes
+            case("pair_matrix", size, ranks, nodes=len(hosts), pairs="together", sync="window") for size in sizes
         )
         there = store.create(folder, frame.run.machine)
         store.write_run(there, msgspec.structs.replace(frame.run, cases=cases))

@@ -8,7 +8,7 @@ import pytest
 from bed import Bed
 from exhaustive import thinned
 
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs import store
 
 RANKS_PER_HOST = 2
@@ -53,10 +53,10 @@ def test_what_goes_host_by_host_is_verified_on_several_hosts(
     run = store.read(folder)
     assert run.run.hosts == tuple(f"n{1 + rank // RANKS_PER_HOST}" for rank in range(RANKS_PER_HOST * hosts))
     assert not run.failed
-    done = {(row.case.op, row.case.variant) for row in run.measurements}
+    done = {(row.case.op, row.case.algorithm) for row in run.measurements}
     for op in OPS:
         for name, algorithm in ALGORITHMS[op].items():
             possible = algorithm.refuse(RANKS_PER_HOST * hosts) is None
-            assert ((op, f"{BY_HAND}{name}") in done) == possible, (op, name)
+            assert ((op, name) in done) == possible, (op, name)
     assert {row.check.state for row in run.measurements} == {"verified"}
     assert {row.case.nodes for row in run.measurements} == {hosts}

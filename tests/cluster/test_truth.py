@@ -139,7 +139,7 @@ class Found:
     """What the analysis says of a run on one network."""
 
     curves: dict[str, Curve]
-    """By operation, and by operation and variant where there is one."""
+    """By operation, and by operation and algorithm where there is one."""
 
     races: tuple[Race, ...]
     """Algorithms of one operation beside each other."""
@@ -175,7 +175,7 @@ class Networks:
         """What busbw finds between the first ``hosts`` of them."""
         judgement = judge(pool((self.run(rate_mbit, delay_ms, hosts, text),)))
         keys = ((curve.series.key, curve) for curve in judgement.curves)
-        curves = {key.op if key.variant is None else f"{key.op} {key.variant}": curve for key, curve in keys}
+        curves = {key.op if key.algorithm is None else f"{key.op} {key.algorithm}": curve for key, curve in keys}
         return Found(curves, judgement.races)
 
     def run(self, rate_mbit: int, delay_ms: int, hosts: int, text: str) -> store.StoredRun:
@@ -248,7 +248,7 @@ def test_what_is_found_is_what_was_set(networks: Networks, rate: int, hosts: int
     }
     for delay, found in zip(DELAYS_MS, (one, five), strict=True):
         assert found.pair_fit.alpha_seconds * 1e3 == pytest.approx(delay, abs=0.1 * delay + 0.2)
-        ring, gloo = (found.share_of_link(name, rate) for name in ("all_reduce by hand: ring", "all_reduce"))
+        ring, gloo = (found.share_of_link(name, rate) for name in ("all_reduce ring", "all_reduce"))
         print(in_words(rate, delay, hosts, gloo, ring))  # noqa: T201 (a line of docs/models.md; -rP shows it)
         assert 0.9 < ring < 1
         # With more hosts the pieces of several blocks are under way together.
@@ -265,9 +265,9 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
         "all_gather": pytest.approx(6, rel=0.1),
         "reduce_scatter": pytest.approx(12, rel=0.1),
         # An all-reduce is a reduce-scatter and an all-gather, each with a first word of its own.
-        "all_reduce by hand: ring": pytest.approx(8, rel=0.1),
-        "all_gather by hand: ring": pytest.approx(4, rel=0.1),
-        "reduce_scatter by hand: ring": pytest.approx(4, rel=0.1),
+        "all_reduce ring": pytest.approx(8, rel=0.1),
+        "all_gather ring": pytest.approx(4, rel=0.1),
+        "reduce_scatter ring": pytest.approx(4, rel=0.1),
     }
 
 

@@ -236,7 +236,7 @@ _RUN_OPTIONS: Final[dict[str, Callable[[Random], str]]] = {
     "--sizes": lambda random: _of(random, _SIZES),
     "--groups": lambda random: _of(random, _GROUPS),
     "--root": lambda random: _of(random, _INTEGERS),
-    "--skew": lambda random: _of(random, _FLOATS),
+    "--imbalance": lambda random: _of(random, _FLOATS),
     "--threads": lambda random: _of(random, _THREADS),
     "--memory-node": lambda random: _of(random, _LISTS),
     "--path": _text,

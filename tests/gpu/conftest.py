@@ -117,7 +117,7 @@ def measured(bench: Bench) -> Callable[[Case], Measurement]:
     """Measures one block of a case."""
 
     def measure_one(one: Case) -> Measurement:
-        weights = traffic.split(traffic.skewed(1, 0.5), one.count) if OPS[one.op].uneven else ()
+        weights = traffic.split(traffic.imbalanced(1, 0.5), one.count) if OPS[one.op].uneven else ()
         made = measure(bench, one, weights, launch=0, block=0)
         assert isinstance(made, Measurement), made
         return made

@@ -38,8 +38,8 @@ WITH_HOST = ("host_to_device", "device_to_host", "host_and_device")
 HOLD_NS = 50_000_000
 
 
-def one_case(op: str, mode: Mode, *, held: bool = False, variant: str | None = None, dtype: str = "float32") -> Case:
-    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, variant=variant, dtype=dtype)
+def one_case(op: str, mode: Mode, *, held: bool = False, pinning: str | None = None, dtype: str = "float32") -> Case:
+    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, pinning=pinning, dtype=dtype)
 
 
 @pytest.mark.parametrize("op", KERNELS)
@@ -62,7 +62,7 @@ def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure,
 
 @pytest.mark.parametrize("op", WITH_HOST)
 def test_rows_with_the_host_take_their_buffers_in_turns(measured: Measure, op: str) -> None:
-    one = case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", cache="rotating", variant="pinned")
+    one = case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", cache="rotating", pinning="pinned")
     made = measured(one)
     assert made.check.state == "verified"
     assert made.buffer_sets > 1
@@ -70,12 +70,12 @@ def test_rows_with_the_host_take_their_buffers_in_turns(measured: Measure, op: s
 
 @pytest.mark.parametrize("op", [*KERNELS, *WITH_HOST])
 def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Case], int], op: str) -> None:
-    variant = "pinned" if op in WITH_HOST else None
-    assert replayed(case(op, SIZE, 1, backend="nccl", device="cuda", mode="graph", variant=variant)) == 0
+    pinning = "pinned" if op in WITH_HOST else None
+    assert replayed(case(op, SIZE, 1, backend="nccl", device="cuda", mode="graph", pinning=pinning)) == 0
 
 
 @pytest.mark.parametrize("op", WITH_HOST)
-@pytest.mark.parametrize("variant", ["pinned", "pageable"])
+@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
 @pytest.mark.parametrize(
     ("mode", "held"), [("isolated", False), ("pipelined", False), ("pipelined", True), ("graph", False)]
 )
@@ -83,35 +83,35 @@ def test_copies_with_the_host_are_verified_or_refused_in_words(
     backend: Backend,
     measured: Measure,
     op: str,
-    variant: str,
+    pinning: str,
     mode: Mode,
     held: bool,  # noqa: FBT001
 ) -> None:
-    one = one_case(op, mode, held=held, variant=variant)
+    one = one_case(op, mode, held=held, pinning=pinning)
     reason = refusal(one, backend, Place(crowded=False, comparable=True))
-    pageable = variant == "pageable"
+    pageable = pinning == "pageable"
     assert (reason is not None) == (pageable and (held or mode == "graph" or op == "host_and_device"))
     if reason is None:
         assert measured(one).check.state == "verified"
 
 
-def bound(device: Device, op: str, *, variant: str, peer: str | None = None) -> Bound:
-    one = case(op, SIZE, 2 if peer else 1, backend="nccl", device="cuda", variant=variant)
+def bound(device: Device, op: str, *, peer: str | None = None, **settings: str) -> Bound:
+    one = case(op, SIZE, 2 if peer else 1, backend="nccl", device="cuda", **settings)
     send = torch.arange(one.count, device=device.name, dtype=torch.float32) % 1021
     return Bound(one, send, torch.full_like(send, -1.0), device, peer=peer)
 
 
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
 def test_memory_of_the_host_is_pinned_where_it_is_called_so(device: Device, op: str) -> None:
-    for variant in ("pinned", "pageable"):
-        made = LOCAL[op].bind(bound(device, op, variant=variant))
+    for pinning in ("pinned", "pageable"):
+        made = LOCAL[op].bind(bound(device, op, pinning=pinning))
         assert made.buffers is not None
         (host,) = (buffer for buffer in made.buffers if buffer.device.type == "cpu")
-        assert host.is_pinned() == (variant == "pinned")
+        assert host.is_pinned() == (pinning == "pinned")
 
 
 def test_both_directions_count_what_is_wrong_in_either(device: Device) -> None:
-    made = LOCAL["host_and_device"].bind(bound(device, "host_and_device", variant="pinned"))
+    made = LOCAL["host_and_device"].bind(bound(device, "host_and_device", pinning="pinned"))
     assert made.wrong is not None
     assert made.buffers is not None
     device.synchronise()
@@ -142,7 +142,7 @@ def test_two_streams_run_at_once_and_the_marks_wait_for_both(device: Device) -> 
 @pytest.mark.parametrize("op", ["peer_copy", "peer_copy_both", "peer_copy_staged"])
 def test_a_copy_to_a_peer_arrives_also_where_the_peer_is_the_same_gpu(device: Device, op: str) -> None:
     """What one GPU can show of it: streams that wait for each other, and the marks for both."""
-    made = LOCAL[op].bind(bound(device, op, variant="together", peer=device.name))
+    made = LOCAL[op].bind(bound(device, op, pairs="together", peer=device.name))
     assert made.buffers is not None
     source, target = made.buffers
     made.call()
@@ -178,7 +178,7 @@ def test_the_suite_runs_on_one_gpu_and_says_why_it_has_no_pair(tmp_path: Path) -
     assert not run.failed
     assert {row.check.state for row in run.measurements} == {"verified"}
     assert {row.case.op for row in run.measurements} == {*KERNELS, *WITH_HOST}
-    reasons = {row.case.op: row.reason for row in run.skipped if row.case.variant != "pageable"}
+    reasons = {row.case.op: row.reason for row in run.skipped if row.case.pinning != "pageable"}
     pairs = [name for name, op in OPS.items() if op.needs_device and op.members == "pairs"]
     assert reasons == {op: f"{op} needs 2 ranks in every group; the smallest here has 1" for op in pairs}
 

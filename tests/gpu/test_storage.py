@@ -39,7 +39,7 @@ def way(folder: Path) -> Way:
 
 @pytest.mark.parametrize("op", ["storage_write", "storage_read"])
 def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Measure, way: Way, op: str) -> None:
-    one = case(op, SIZE, 1, backend="nccl", device="cuda", variant=str(Access(65536, 2, way)))
+    one = case(op, SIZE, 1, backend="nccl", device="cuda", access=Access(65536, 2, way))
     assert refusal(one, backend, HERE) is None
     made = measured(one)
     assert made.check.state == "verified"
@@ -58,6 +58,6 @@ def test_a_checkpoint_of_a_gpus_state_is_verified(backend: Backend, measured: Me
 
 
 def test_nothing_of_them_is_left(folder: Path, measured: Measure, way: Way) -> None:
-    measured(case("storage_write", SIZE, 1, backend="nccl", device="cuda", variant=str(Access(65536, 2, way))))
+    measured(case("storage_write", SIZE, 1, backend="nccl", device="cuda", access=Access(65536, 2, way)))
     measured(case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda"))
     assert [path for path in folder.rglob("*") if path.is_file()] == []

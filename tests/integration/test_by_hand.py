@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS
 
 if TYPE_CHECKING:
     from tests.integration.conftest import Commands
@@ -38,11 +38,11 @@ def measured(commands: Commands, backend: str) -> StoredRun:
 def test_what_can_be_is_verified_and_the_rest_is_skipped_with_its_reason(commands: Commands, backend: str) -> None:
     run = measured(commands, backend)
     assert not run.failed
-    done = {(row.case.op, row.case.variant) for row in run.measurements}
-    every = {(op, f"{BY_HAND}{name}") for op, named in ALGORITHMS.items() for name in named}
-    not_here = {(op, f"{BY_HAND}{name}") for op, name in IMPOSSIBLE}
+    done = {(row.case.op, row.case.algorithm) for row in run.measurements}
+    every = {(op, name) for op, named in ALGORITHMS.items() for name in named}
+    not_here = set(IMPOSSIBLE)
     assert done == (every - not_here) | {(op, None) for op in ALGORITHMS}
-    assert {(row.case.op, row.case.variant) for row in run.skipped} == not_here
+    assert {(row.case.op, row.case.algorithm) for row in run.skipped} == not_here
     assert all("it takes" in row.reason for row in run.skipped)
     for row in run.measurements:
         assert row.check.state == ("not checked" if row.case.op == "barrier" else "verified"), row.case

@@ -31,9 +31,9 @@ def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -
     assert not run.failed
     assert not run.skipped
     assert {row.check.state for row in run.measurements} == {"verified"}
-    threads = {f"threads:{number}" for number in (1, max(1, usable_cores() // ranks))}
-    assert {(row.case.op, row.case.variant) for row in run.measurements} == {
-        (op.name, variant) for op in COPIES for variant in threads
+    threads = {1, max(1, usable_cores() // ranks)}
+    assert {(row.case.op, row.case.threads) for row in run.measurements} == {
+        (op.name, number) for op in COPIES for number in threads
     }
     assert {row.loop for row in run.measurements} == {"compiled"}
     assert {row.calls for row in run.measurements if row.case.op == "memory_touch"} == {1}
@@ -51,9 +51,9 @@ def test_more_threads_than_cores_are_skipped_with_the_reason(commands: Commands)
     assert finished.code == 0, finished.told
     run = commands.read()
     (row,) = run.skipped
-    assert row.case.variant == "threads:4096"
+    assert row.case.threads == 4096
     assert row.reason.startswith("4096 threads need a core each; a host here has ")
-    assert {row.case.variant for row in run.measurements} == {"threads:1"}
+    assert {row.case.threads for row in run.measurements} == {1}
 
 
 def test_a_wrong_kernel_is_caught_on_every_rank(commands: Commands) -> None:

@@ -156,8 +156,8 @@ def test_a_traffic_matrix_is_carried_out(commands: Commands) -> None:
     run = commands.read()
     assert run.run.plan["sweep"][0]["traffic"] == [[0.0, 4.0, 0.0], [1.0, 1.0, 2.0], [0.0, 0.0, 0.0]]
     for row in run.measurements:
-        assert row.case.variant is not None
-        assert row.case.variant.startswith("matrix:")
+        assert row.case.traffic is not None
+        assert row.case.imbalance is None
         assert row.check.state == "verified"
         # Rank 1 receives 5 of 5 parts and is the busiest; 7 parts cross a wire, of which one part is 800 B.
         assert row.groups[0].wire_bytes == pytest.approx(7 * 800)
@@ -174,13 +174,13 @@ def test_a_traffic_matrix_for_another_number_of_ranks_is_refused(commands: Comma
     assert not list(commands.results.glob("*/*"))
 
 
-def test_the_extremes_of_skew_are_verified(commands: Commands) -> None:
-    sweep = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "8,4000"\nskew = '
+def test_the_extremes_of_imbalance_are_verified(commands: Commands) -> None:
+    sweep = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "8,4000"\nimbalance = '
     finished = commands.run("run", "--plan", commands.plan(f"{sweep}0.0\n{sweep}1.0\n"), "--ranks", "3")
     assert finished.code == 0, finished.told
     run = commands.read()
     assert {row.check.state for row in run.measurements} == {"verified"}
-    assert {row.case.variant for row in run.measurements} == {"skew:0", "skew:1"}
+    assert {row.case.imbalance for row in run.measurements} == {0.0, 1.0}
     assert not run.not_reached
 
 
@@ -246,7 +246,7 @@ def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, ranks: 
     finished = commands.run("run", "--plan", plan, "--ranks", str(ranks))
     assert finished.code == 0, finished.told
     rows = commands.read().measurements
-    assert sorted(str(row.case.variant) for row in rows) == ["alone", "alone", "together", "together"]
+    assert sorted(str(row.case.pairs) for row in rows) == ["alone", "alone", "together", "together"]
     for row in rows:
         assert row.check.state == "verified"
         measured = [group.ranks for group in row.groups]

@@ -29,7 +29,7 @@ _LAUNCHES = 3
 @pytest.fixture(scope="module")
 def run(shared_commands: Commands) -> StoredRun:
     plan = shared_commands.sweep(
-        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", placement='"both"', skew="0.25"
+        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", placement='"both"', imbalance="0.25"
     )
     finished = shared_commands.run(
         *("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES), "--seed", "11"),

@@ -14,6 +14,7 @@ import pytest
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
+from busbw.ops.storage import Access
 from busbw.system.storage import PREFIX
 
 if TYPE_CHECKING:
@@ -54,9 +55,9 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     (facts,) = [one["storage"] for one in run.run.environments.values()]
     assert facts["path"] == str(disk)
     assert facts["error"] is None
-    variants = {f"block:16KiB depth:{depth} {facts['way']}" for depth in (1, 3)}
-    assert {row.case.variant for row in run.measurements if row.case.op != "checkpoint_save"} == variants
-    assert all(variant in finished.out for variant in variants)
+    accesses = {Access(16 << 10, depth, facts["way"]) for depth in (1, 3)}
+    assert {row.case.access for row in run.measurements if row.case.op != "checkpoint_save"} == accesses
+    assert all(f"16 KiB blocks, depth {depth}, {facts['way']}" in finished.out for depth in (1, 3))
     assert list(disk.iterdir()) == []
     checks = [row.cross_check for row in run.measurements if row.case.op != "checkpoint_save"]
     if facts["tools"]["fio"] is None:
@@ -94,7 +95,7 @@ def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     run = commands.read()
     (facts,) = [one["storage"] for one in run.run.environments.values()]
     way = "memory" if facts["way"] == "memory" else "dropped"
-    assert {row.case.variant for row in run.measurements} == {f"block:1MiB depth:1 {way}"}
+    assert {row.case.access for row in run.measurements} == {Access(1 << 20, 1, way)}
     assert {row.check.state for row in run.measurements} == {"verified"}
 
 
@@ -105,7 +106,7 @@ def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
     finished = commands.run("run", "--op", _FILES, "--sizes", "64KiB", "--max-seconds", "0.05", "--path", shm)
     assert finished.code == 0, finished.told
     assert "tmpfs is memory itself; what is written and read there never leaves memory" in finished.out
-    assert {row.case.variant for row in commands.read().measurements} == {"block:1MiB depth:1 memory"}
+    assert {row.case.access for row in commands.read().measurements} == {Access(1 << 20, 1, "memory")}
     assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
 
 

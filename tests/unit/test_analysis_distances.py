@@ -30,7 +30,7 @@ def judged(*cases: Case, tree: bool = False, launches: int = 6, world: World = W
 
 
 def matrix(size: int = MIB, ranks: int = 8) -> Case:
-    return case("pair_matrix", size, ranks, nodes=4, variant="together")
+    return case("pair_matrix", size, ranks, nodes=4, pairs="together")
 
 
 def test_pairs_within_a_host_and_between_hosts_have_their_own_numbers() -> None:

@@ -201,7 +201,7 @@ def test_wrong_data_in_a_measurement_is_a_failure() -> None:
 
 def test_control_characters_from_outside_are_written_out_everywhere() -> None:
     nasty = "a\x1b[31mb\x9b2J\u202ec\nd\x00"
-    one, lost = case("all_reduce", 64, variant=nasty), case("broadcast", 64)
+    one, lost = case("all_reduce", 64, algorithm=nasty), case("broadcast", 64)
     machine = Machine(name=nasty, hosts=(nasty,), facts={nasty: {"kernel": [nasty, nasty]}})
     fate = Fate(failed={lost: nasty})
     dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, fate=fate),))

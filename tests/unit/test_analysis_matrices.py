@@ -183,7 +183,7 @@ def test_a_slow_rank_is_one_finding_and_not_two() -> None:
 
 
 def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
-    cases = [case("pair_matrix", size, variant=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
+    cases = [case("pair_matrix", size, pairs=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
     run = synthetic_run(cases, World(slow_pairs=((2, 1),), sample_noise=0.01), launches=4)
     judgement = judge(pool((run,)))
     remarks = [remark.text for remark in judgement.remarks if remark.code == "slow-pair"]

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from busbw.ops.storage import Access
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
@@ -15,7 +16,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, threads_of, who
+from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
 from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report import compose
@@ -61,7 +62,7 @@ WORLD = World(
 
 def kernels(*ops: str, threads: Sequence[int] = (1, 2), sizes: Sequence[int] = SIZES, ranks: int = 1) -> list[Case]:
     return [
-        case(op, size, ranks, variant=f"threads:{number}", mode="isolated" if op == "memory_touch" else "pipelined")
+        case(op, size, ranks, threads=number, mode="isolated" if op == "memory_touch" else "pipelined")
         for op in ops
         for number in threads
         for size in sizes
@@ -255,16 +256,14 @@ def test_threads_are_laid_over_one_thread_at_the_largest_size_of_all() -> None:
 
 def test_threads_in_memory_of_another_node_are_laid_over_one_thread_there() -> None:
     cases = [
-        case("stream_copy", size, 1, variant=f"threads:{number} node:{node}", mode="pipelined")
+        case("stream_copy", size, 1, threads=number, numa_node=node, mode="pipelined")
         for node in (0, 1)
         for number in (1, 4)
         for size in SIZES
     ]
     judgement = judged(cases)
     found = scaling(judgement.memory)
-    assert [one.curve.key.variant for one in found] == [
-        f"threads:{number} node:{node}" for node in (0, 1) for number in (1, 4)
-    ]
+    assert [(one.curve.key.threads, one.curve.key.numa_node) for one in found] == [(1, 0), (4, 0), (1, 1), (4, 1)]
     assert [one.times_one for one in found] == pytest.approx([1.0] * 4, rel=1e-3)
     text = every_text(memory_section(judgement))
     assert "4 in memory of node 1" in text
@@ -313,11 +312,6 @@ def test_a_sweep_of_two_sizes_is_shown_without_plateaus_and_says_why() -> None:
     assert "64 MiB" in text
 
 
-@pytest.mark.parametrize(("variant", "threads"), [("threads:4", 4), ("threads:16", 16), (None, None), ("alone", None)])
-def test_threads_are_read_from_the_variant(variant: str | None, threads: int | None) -> None:
-    assert threads_of(variant) == threads
-
-
 def test_the_section_says_what_is_counted_and_whether_memory_was_reached() -> None:
     text = every_text(memory_section(judged(kernels("stream_copy"), facts={"memory_modules": MODULES})))
     for said in (
@@ -362,7 +356,7 @@ def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
 
 # --- storage ---------------------------------------------------------------------------------------------------------
 
-VARIANT = "block:1MiB depth:4 direct"
+ACCESS = Access(1 << 20, 4, "direct")
 ON_DRIVE: dict[str, JSON] = {
     "storage": {"path": "/scratch", "type": "ext4", "device": "/dev/nvme0n1p1", "tools": {"fio": "3.33"}},
     "pci": {"gpus": [], "nics": [], "drives": [DRIVE]},
@@ -373,9 +367,9 @@ STORING = World(
 
 
 def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
-    judgement = judged([case("storage_write", 64 * MIB, 2, variant=VARIANT)], STORING, ON_DRIVE)
+    judgement = judged([case("storage_write", 64 * MIB, 2, access=ACCESS)], STORING, ON_DRIVE)
     (one,) = judgement.files
-    assert (one.block, one.depth, one.way, one.ranks) == ("1MiB", 4, "direct", 2)
+    assert (one.access, one.ranks) == (ACCESS, 2)
     assert one.rate == pytest.approx(2e9, rel=1e-3)
     assert one.whole
     assert one.nominal == pytest.approx(7.87692e9)
@@ -386,12 +380,12 @@ def test_the_rate_of_storage_is_that_of_all_ranks_together() -> None:
 
 def test_ranks_that_store_one_after_the_other_do_not_add_up() -> None:
     late = replace(STORING, by_op={"storage_read": (Piece(1.0, 0.0),)}, late_rank=1, late_seconds=1.0)
-    (one,) = judged([case("storage_read", 64 * MIB, 2, variant=VARIANT)], late).files
+    (one,) = judged([case("storage_read", 64 * MIB, 2, access=ACCESS)], late).files
     assert one.rate == pytest.approx(2 * 64 * MIB / 2.0, rel=1e-2)
 
 
 def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_others() -> None:
-    cases = [case("storage_write", 64 * MIB, 4, variant=VARIANT, group=group) for group in ("all", "0", "0,1;2,3")]
+    cases = [case("storage_write", 64 * MIB, 4, access=ACCESS, group=group) for group in ("all", "0", "0,1;2,3")]
     files = judged(cases, STORING, ON_DRIVE).files
     link = 7.87692e9
     assert [one.ranks for one in files] == [4, 1, 2, 2]
@@ -399,22 +393,21 @@ def test_a_drive_is_shared_by_the_ranks_that_store_at_the_same_moment_and_no_oth
 
 
 def test_the_answer_about_storage_has_a_rate() -> None:
-    variant = "block:1MiB depth:4 direct"
-    cases = [case(op, 64 * MIB, 2, variant=variant, dtype="uint8") for op in ("storage_write", "storage_read")]
+    cases = [case(op, 64 * MIB, 2, access=ACCESS, dtype="uint8") for op in ("storage_write", "storage_read")]
     world = World(by_op={"storage_write": (Piece(0.0, 1e-9),), "storage_read": (Piece(0.0, 5e-10),)}, sample_noise=0.0)
     answer = compose.compose(judged(cases, world)).answer
     assert "storage write 2 GB/s, storage read 4 GB/s" in answer
 
 
 def test_files_in_memory_are_not_shown_as_a_drive() -> None:
-    variant = "block:1MiB depth:1 memory"
-    assert rung(judged([case("storage_write", MIB, 1, variant=variant)], STORING), "storage").name == (
+    access = Access(1 << 20, 1, "memory")
+    assert rung(judged([case("storage_write", MIB, 1, access=access)], STORING), "storage").name == (
         "storage write, in memory"
     )
 
 
 def test_another_tool_stands_beside_and_is_named() -> None:
-    run = synthetic_run([case("storage_read", 64 * MIB, 2, variant=VARIANT)], STORING, samples=8)
+    run = synthetic_run([case("storage_read", 64 * MIB, 2, access=ACCESS)], STORING, samples=8)
     told = CrossCheck(tool="fio", version="3.33", settings="--direct=1", bytes_per_second=(1e9, 0.6e9))
     judgement = judge(pool((with_check(run, told),)), rows=ROWS)
     (one,) = judgement.files
@@ -426,10 +419,10 @@ def test_another_tool_stands_beside_and_is_named() -> None:
     assert "1.60 | 1.25" in text
     left_out = "It goes through whole blocks alone"
     assert left_out not in text
-    odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, variant=VARIANT)], STORING, samples=8)
+    odd = synthetic_run([case("storage_read", 64 * MIB + 4096, 2, access=ACCESS)], STORING, samples=8)
     assert left_out in every_text(storage_section(judge(pool((with_check(odd, told),)), rows=ROWS)))
     split = synthetic_run(
-        [case("storage_read", 64 * MIB, 2, variant=VARIANT, group=group) for group in ("0;1", "1;0")], STORING
+        [case("storage_read", 64 * MIB, 2, access=ACCESS, group=group) for group in ("0;1", "1;0")], STORING
     )
     files = judge(pool((with_check(split, told),)), rows=ROWS).files
     assert [one.beside.rate for one in files if one.beside] == [1e9, 0.6e9, 0.6e9, 1e9], "each of its own ranks"
@@ -461,7 +454,7 @@ def test_a_report_says_why_what_is_written_has_no_share_of_practical() -> None:
     why = "No share of practical for what is written: the catalogue knows what drives read in practice"
     for op in ("storage_write", "checkpoint_save", "storage_read"):
         judgement = judged(
-            [case(op, 64 * MIB, 2, variant=VARIANT if op != "checkpoint_save" else None)], STORING, ON_DRIVE
+            [case(op, 64 * MIB, 2, access=ACCESS if op != "checkpoint_save" else None)], STORING, ON_DRIVE
         )
         (one,) = judgement.files
         text = every_text(storage_section(judgement))
@@ -477,7 +470,7 @@ def test_a_drive_of_which_no_practical_rate_is_known_needs_no_reason(op: str, gi
     """The row of PCIe 3 x4 has none, and PCIe 4 x2 has no row."""
     drive = {**DRIVE, "link": {"trained": {"gigatransfers": gigatransfers, "lanes": lanes}}}
     facts: dict[str, JSON] = {**ON_DRIVE, "pci": {"gpus": [], "nics": [], "drives": [drive]}}
-    judgement = judged([case(op, 64 * MIB, 2, variant=VARIANT if op == "storage_write" else None)], STORING, facts)
+    judgement = judged([case(op, 64 * MIB, 2, access=ACCESS if op == "storage_write" else None)], STORING, facts)
     (one,) = judgement.files
     assert one.nominal == pytest.approx(7.87692e9 / 2)
     assert one.practical is None
@@ -491,7 +484,7 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     cases = [
         *kernels("stream_copy", "memory_copy"),
         case("all_reduce", 16 * MIB, 2),
-        case("storage_read", 64 * MIB, 2, variant=VARIANT),
+        case("storage_read", 64 * MIB, 2, access=ACCESS),
     ]
     judgement = judged(
         cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES, **ON_DRIVE}
@@ -609,7 +602,7 @@ def test_copies_to_a_gpu_are_beside_their_link() -> None:
 
 
 def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
-    cases = [*kernels("stream_copy", threads=[1]), case("storage_read", 64 * MIB, 1, variant=VARIANT)]
+    cases = [*kernels("stream_copy", threads=[1]), case("storage_read", 64 * MIB, 1, access=ACCESS)]
     judgement = judged(cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES})
     told = json.loads(compose.compose(judgement).json)
     (curve,) = told["memory"]

@@ -149,14 +149,14 @@ def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) ->
         held=False,
         in_place=True,
         root=None,
-        variant=f"by hand: {algorithm}",
+        algorithm=algorithm,
     )
     found = predict(key, 14 / 8, [MIB], LINK)
     assert not isinstance(found, Unavailable)
     messages = {"ring": 14, "rabenseifner": 6}[algorithm]
     assert found[0].time_ns == pytest.approx(1e9 * (messages * ALPHA + 14 / 8 * MIB * BETA))
-    assert isinstance(predict(replace(key, variant="by hand: magic"), 14 / 8, [MIB], LINK), Unavailable)
-    assert isinstance(predict(replace(key, variant=None), 14 / 8, [MIB], LINK), Unavailable)
+    assert isinstance(predict(replace(key, algorithm="magic"), 14 / 8, [MIB], LINK), Unavailable)
+    assert isinstance(predict(replace(key, algorithm=None), 14 / 8, [MIB], LINK), Unavailable)
 
 
 def test_an_unknown_backend_has_no_model() -> None:

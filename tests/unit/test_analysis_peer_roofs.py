@@ -37,7 +37,7 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
     """Every pair of two GPUs copies 64 MiB at ``rate``."""
     seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(2)]
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
-    one = case(op, 64 * MIB, 2, backend="nccl", device="cuda", variant="alone", mode="pipelined")
+    one = case(op, 64 * MIB, 2, backend="nccl", device="cuda", pairs="alone", mode="pipelined")
     world = World(by_op={op: (Piece(0.0, 1 / rate),)}, sample_noise=0.0, jitter_seconds=0.0)
     return judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS)
 
@@ -55,7 +55,7 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
 def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: float, said: str) -> None:  # noqa: FBT001
     judgement = judged(op, 0.8 * roof, [gpu(index, nvlink=nvlink) for index in range(2)])
     (matrix,), (shares,) = judgement.matrices, judgement.pair_shares
-    assert (matrix.op, matrix.variant) == (op, "alone")
+    assert (matrix.op, matrix.pairs) == (op, "alone")
     assert matrix.rate[0, 1] == pytest.approx(0.8 * roof, rel=1e-3)
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(0.8, rel=1e-3)
@@ -119,7 +119,7 @@ def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noq
 def test_tables_show_the_median_and_the_slowest_pair() -> None:
     rows = show_rows(judged("peer_copy", 1e9, [gpu(0), gpu(1)]))
     assert [row["row"] for row in rows] == ["median pair", "slowest pair"]
-    run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", variant="alone")], samples=5)
+    run = synthetic_run([case("peer_copy", MIB, 2, backend="nccl", device="cuda", pairs="alone")], samples=5)
     shown = lines(list(run.measurements[:1]), 1)
     assert len(shown) == 2
     assert "median of 2 pairs" in shown[0]

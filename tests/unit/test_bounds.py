@@ -33,7 +33,7 @@ KEY = SeriesKey(
     held=False,
     in_place=False,
     root=None,
-    variant=None,
+    algorithm=None,
 )
 SIZES = (8, 4096, 1 << 20, 1 << 24)
 

@@ -16,7 +16,7 @@ from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.backends.scheduled import Exchange, Messages, Messaging
 from busbw.errors import BackendError
 from busbw.ops import OPS
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Layout, Share
 from busbw.runs.records import Case
 
@@ -73,7 +73,7 @@ def case_of(
         "nodes": nodes,
         "in_place": OPS[op].placements[0] == "in",
         "root": 0 if OPS[op].rooted else None,
-        "variant": f"{BY_HAND}{name}",
+        "algorithm": name,
         **more,
     }
     return Case(**settings)  # type: ignore[arg-type]
@@ -133,7 +133,7 @@ def possible(blocks: int) -> list[Case]:
 
 
 @pytest.mark.parametrize(
-    "case", [*possible(1), *possible(40)], ids=lambda case: f"{case.op}-{case.variant}-{case.ranks}-{case.count}"
+    "case", [*possible(1), *possible(40)], ids=lambda case: f"{case.op}-{case.algorithm}-{case.ranks}-{case.count}"
 )
 def test_what_comes_out_is_what_has_to(case: Case) -> None:
     assert wrong_elements(case) == 0

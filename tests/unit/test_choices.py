@@ -268,7 +268,7 @@ KEY = SeriesKey(
     held=False,
     in_place=True,
     root=None,
-    variant=None,
+    algorithm=None,
 )
 LINK = Parameters(1e-6, 1e-9, None, "the test")
 
@@ -294,7 +294,7 @@ def test_without_a_library_there_is_no_model_of_a_collective_and_still_one_of_a_
 
 
 def test_what_was_run_by_hand_is_not_what_the_library_chooses() -> None:
-    found = predict(replace(KEY, variant="by hand: ring"), 1.5, [KIB], LINK, TUNED)
+    found = predict(replace(KEY, algorithm="ring"), 1.5, [KIB], LINK, TUNED)
     assert not isinstance(found, Unavailable)
     assert found[0].algorithm == "ring"
 

@@ -140,7 +140,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--timeout", "inf"], ["--timeout: inf", "finite"]),
         (["run", "--op", "all_reduce", "--timeout", "0"], ["--timeout: 0", "above 0"]),
         (["run", "--op", "all_reduce", "--root", "-1"], ["root"]),
-        (["run", "--op", "all_to_all_v", "--skew", "2"], ["skew", "0", "1"]),
+        (["run", "--op", "all_to_all_v", "--imbalance", "2"], ["imbalance", "0", "1"]),
         (["run", "--op", "all_to_all_v", "--traffic", "no.csv"], ["no.csv", "cannot read it"]),
         (["run", "--op", "all_reduce", "--groups", "halves", "--dry-run"], ["'halves'", "div:N"]),
         (["run", "--op", "all_reduce", "--groups", "0,9", "--ranks", "4", "--dry-run"], ["[9]", "0 to 3"]),
@@ -249,7 +249,7 @@ def test_traffic_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "moe.csv"
     path.write_text("0,1\n1,0\n", encoding="utf-8")
     (case,) = dry("--op", "all_to_all_v", "--sizes", "8", "--traffic", str(path), "--ranks", "2")["cases"]
-    assert case["variant"].startswith("matrix:")
+    assert (len(case["traffic"]), case["imbalance"]) == (8, None)
     assert "2 ranks" in refused("run", "--op", "all_to_all_v", "--traffic", str(path), "--ranks", "3", "--dry-run")
 
 

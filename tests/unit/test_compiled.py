@@ -296,7 +296,7 @@ def test_every_operation_is_freed_once(op: str) -> None:
         there.append(Natively(inner))
         return there[-1]
 
-    one = case(op, 64, 3, variant="together" if op == "pair_matrix" else None)
+    one = case(op, 64, 3, pairs="together" if op == "pair_matrix" else None)
     made = measured(FakeWorld(3), one, quick(max_samples=12), wrap=wrap)
     assert isinstance(made, Measurement)
     assert all(one.freed == one.bound > 0 for one in there)

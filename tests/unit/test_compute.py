@@ -199,7 +199,7 @@ def test_operands_are_dense_and_finite(dtype: str) -> None:
 @pytest.mark.parametrize("name", COMPUTING)
 def test_a_case_with_threads_has_them_until_it_is_given_back(name: str) -> None:
     before = torch.get_num_threads()
-    operations = [LOCAL[name].bind(bound(case(name, 4096, 1, variant="threads:3"))) for _ in range(2)]
+    operations = [LOCAL[name].bind(bound(case(name, 4096, 1, threads=3))) for _ in range(2)]
     assert torch.get_num_threads() == 3
     operations[0].call()
     assert wrong(operations[0]) == 0
@@ -217,7 +217,7 @@ def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
     plain = case(name, 4096, 1)
     assert refuse(plain) is None
     assert "int32 is none of them" in (refuse(changed(plain, dtype="int32")) or "")
-    on_a_gpu = changed(plain, device="cuda", variant="threads:2")
+    on_a_gpu = changed(plain, device="cuda", threads=2)
     assert "a GPU divides it itself" in (refuse(on_a_gpu) or "")
     assert "computation itself" in (refuse(changed(plain, mode="overlap")) or "")
     assert "prepares messages" in (refuse(changed(plain, mode="persistent")) or "")

@@ -77,7 +77,7 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
         (case("all_reduce", 8, mode="pipelined"), "  (pipelined)"),
         (case("all_reduce", 8, sync="window", cache="flushed"), "  (sync window, flushed)"),
         (case("all_reduce", 8, mode="pipelined", held=True), "  (pipelined, held)"),
-        (case("all_reduce", 8, variant="by hand: ring"), "  (by hand: ring)"),
+        (case("all_reduce", 8, algorithm="ring"), "  (ring (send/recv))"),
     ],
 )
 def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: str) -> None:
@@ -157,7 +157,7 @@ def test_groups_without_a_wire_have_no_total() -> None:
 
 def test_the_pair_matrix_shows_its_middle_and_its_worst() -> None:
     world = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0, slow_pairs=((2, 1),))
-    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, variant="together"))], 1)
+    lines = live_table.lines([measurement(world, case("pair_matrix", 1 << 20, pairs="together"))], 1)
     assert "median of 12 pairs" in lines[0]
     assert "slowest pair 2 → 1" in lines[1]
     assert float(cells(lines[1])[5]) == pytest.approx(10 * float(cells(lines[0])[5]), rel=0.01)

@@ -170,8 +170,8 @@ def piece(name: str, alpha: float = ALPHA, beta: float = BETA) -> tuple[Piece, .
     return (Piece(ROUNDS[name] * alpha, SENT[name] * beta),)
 
 
-def sweep(op: str, variant: str | None = None) -> list[Case]:
-    return [case(op, size, RANKS, variant=variant) for size in SIZES]
+def sweep(op: str, algorithm: str | None = None) -> list[Case]:
+    return [case(op, size, RANKS, algorithm=algorithm) for size in SIZES]
 
 
 def judged(
@@ -196,14 +196,14 @@ def _judged(
     truth: tuple[tuple[str, tuple[Piece, ...]], ...],
     launches: int,
 ) -> Judgement:
-    by_variant = {f"by hand: {name}": dict(truth).get(name) or piece(name) for name in names}
-    cases = [one for name in names for one in sweep("all_reduce", f"by hand: {name}")]
+    by_setting = {name: dict(truth).get(name) or piece(name) for name in names}
+    cases = [one for name in names for one in sweep("all_reduce", name)]
     cases += sweep("all_reduce") if library else []
     cases += [case("ping_pong", size, RANKS) for size in SIZES] if messages else []
     world = World(
         (Piece(ALPHA, BETA),),
         by_op={"all_reduce": library or ()},
-        by_variant=by_variant,
+        by_setting=by_setting,
         sample_noise=noise,
         launch_noise=noise / 2,
     )
@@ -237,15 +237,11 @@ def two_levels(hosts: int, each: int) -> Judgement:
             2 * (hosts - 1) / ranks + 2 * (each - 1) / each / 5,
         ),
     }
-    cases = [
-        case("all_reduce", size, ranks, nodes=hosts, variant=f"by hand: {name}") for name in truth for size in SIZES
-    ]
+    cases = [case("all_reduce", size, ranks, nodes=hosts, algorithm=name) for name in truth for size in SIZES]
     cases += [case("pair_matrix", size, ranks, nodes=hosts) for size in SIZES]
     world = World(
         (Piece(ALPHA, BETA),),
-        by_variant={
-            f"by hand: {name}": (Piece(rounds * ALPHA, sent * BETA),) for name, (rounds, sent) in truth.items()
-        },
+        by_setting={name: (Piece(rounds * ALPHA, sent * BETA),) for name, (rounds, sent) in truth.items()},
         sample_noise=0.01,
     )
     machine = Machine(hosts=tuple(f"node{number}" for number in range(hosts)))
@@ -371,8 +367,8 @@ class TestRaces:
         assert judge(pool((synthetic_run(sweep("all_reduce"), launches=1),))).races == ()
 
     def test_curves_that_were_measured_in_different_ways_are_no_race(self) -> None:
-        cases = [*sweep("all_reduce", "by hand: ring")]
-        cases += [case("all_reduce", size, RANKS, variant="by hand: binomial-tree", mode="pipelined") for size in SIZES]
+        cases = [*sweep("all_reduce", "ring")]
+        cases += [case("all_reduce", size, RANKS, algorithm="binomial-tree", mode="pipelined") for size in SIZES]
         assert judge(pool((synthetic_run(cases, launches=1),))).races == ()
 
     def test_the_fastest_of_all_changes_at_the_turns(self) -> None:
@@ -416,8 +412,8 @@ class TestRaces:
 
     def test_s_star_by_sums_of_parameters_names_these(self) -> None:
         """Three reduce-scatters of as many rounds and bytes tell neither α from c0 nor β from γ."""
-        variants = [f"by hand: {name}" for name in ("bruck", "pat", "recursive-halving")]
-        cases = [case("reduce_scatter", size, RANKS, variant=name) for name in variants for size in SIZES]
+        algorithms = ("bruck", "pat", "recursive-halving")
+        cases = [case("reduce_scatter", size, RANKS, algorithm=name) for name in algorithms for size in SIZES]
         judgement = judge(pool((synthetic_run(cases, World((Piece(3 * ALPHA, BETA),)), launches=1),)))
         (fitted,) = joint_fits_of([judgement.dataset])
         assert fitted.joint is not None
@@ -433,8 +429,10 @@ class TestRaces:
         """Open MPI takes recursive doubling for a reduce-scatter of 5 ranks below what was measured, where S* is
         looked for as well.
         """
-        variants = ("by hand: ring", "by hand: pairwise", None)
-        cases = [case("reduce_scatter", size, 5, backend="mpi", variant=name) for name in variants for size in SIZES]
+        algorithms = ("ring", "pairwise", None)
+        cases = [
+            case("reduce_scatter", size, 5, backend="mpi", algorithm=name) for name in algorithms for size in SIZES
+        ]
         machine = Machine(facts={"mpi": {"library": "Open MPI v5.0.8", "threads": "multiple"}})
         judgement = judge(pool((synthetic_run(cases, machine=machine, launches=2),)))
         (fitted,) = joint_fits_of([judgement.dataset])
@@ -496,7 +494,7 @@ class TestShown:
     def test_where_no_size_is_common_to_all_every_pair_is_shown(self) -> None:
         names = [*ROUNDS, "direct"]
         cases = [
-            case("all_reduce", size, RANKS, variant=f"by hand: {name}")
+            case("all_reduce", size, RANKS, algorithm=name)
             for place, name in enumerate(names)
             for size in SIZES[: place + 1] + SIZES[place + 2 :]
         ]

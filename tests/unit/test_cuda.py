@@ -406,7 +406,7 @@ def test_a_real_library_is_measured_behind_a_device(
 
 
 @pytest.mark.parametrize(
-    ("op", "variant", "modes"),
+    ("op", "pinning", "modes"),
     [
         ("host_to_device", "pageable", ("isolated", "pipelined")),
         ("device_to_host", "pageable", ("isolated", "pipelined")),
@@ -417,7 +417,7 @@ def test_a_real_library_is_measured_behind_a_device(
     ],
 )
 def test_copies_of_a_device_are_measured_and_verified(
-    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, variant: str | None, modes: tuple[Mode, ...]
+    backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch, op: str, pinning: str | None, modes: tuple[Mode, ...]
 ) -> None:
     asked: list[bool] = []
 
@@ -429,19 +429,19 @@ def test_copies_of_a_device_are_measured_and_verified(
     clock = HostClock()
     bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
     for mode in modes:
-        one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, variant=variant)
+        one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
         assert refusal(one, backend, Place(crowded=False, comparable=True)) is None
         made = measure(bench, one, (), launch=0, block=0)
         assert isinstance(made, Measurement), made
         assert made.check.state == "verified"
         assert made.groups[0].bus_factor is None
-    assert set(asked) == ({variant == "pinned"} if variant else set())
+    assert set(asked) == ({pinning == "pinned"} if pinning else set())
 
 
 def test_a_pair_is_bound_to_the_name_that_this_process_has_for_the_other_gpu(
     backend: nccl.NcclBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = case("peer_copy", 64, 2, backend="nccl", device="cuda", variant="together")
+    one = case("peer_copy", 64, 2, backend="nccl", device="cuda", pairs="together")
     own = backend._views[0]
     assert (own.gpu, own.names, own.access) == (f"GPU-{UUID}", {f"GPU-{UUID}": "cuda:0"}, ())
     assert backend.peer_in((0,)) is None

@@ -34,8 +34,8 @@ HERE = Place(crowded=False, comparable=True)
 
 
 def on_device(op: str, ranks: int = 1, **changes: object) -> Case:
-    variant = "pinned" if op in HOST_OPS else "together" if op in PEER_OPS else None
-    return case(op, 64, ranks, **{"backend": "nccl", "device": "cuda", "variant": variant, **changes})
+    pinning, pairs = "pinned" if op in HOST_OPS else None, "together" if op in PEER_OPS else None
+    return case(op, 64, ranks, **{"backend": "nccl", "device": "cuda", "pinning": pinning, "pairs": pairs, **changes})
 
 
 class Machine:
@@ -76,12 +76,12 @@ def pinned(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 # --- with the host -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("variant", ["pinned", "pageable"])
+@pytest.mark.parametrize("pinning", ["pinned", "pageable"])
 def test_one_of_the_buffers_is_the_hosts_and_the_other_one_that_of_the_device(
-    machine: Machine, pinned: list[bool], variant: str
+    machine: Machine, pinned: list[bool], pinning: str
 ) -> None:
     for op, mine in (("host_to_device", 1), ("device_to_host", 0)):
-        bound = machine.bound(op, variant=variant)
+        bound = machine.bound(op, pinning=pinning)
         made = LOCAL[op].bind(bound)
         assert made.buffers is not None
         given = (bound.send, bound.receive)
@@ -93,7 +93,7 @@ def test_one_of_the_buffers_is_the_hosts_and_the_other_one_that_of_the_device(
         made.call()
         assert target.tolist() == source.tolist()
         assert made.post is None
-    assert pinned == [variant == "pinned"] * 2
+    assert pinned == [pinning == "pinned"] * 2
 
 
 def test_memory_of_the_host_is_of_the_kind_that_was_asked_for_or_it_is_said_why_not(
@@ -174,9 +174,9 @@ def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machi
     [
         ("host_to_device", {"mode": "persistent"}, "nothing that could be prepared"),
         ("device_to_host", {"mode": "overlap"}, "posted first"),
-        ("host_and_device", {"variant": "pageable"}, "both directions under way"),
-        ("host_to_device", {"variant": "pageable", "mode": "graph"}, "neither captured nor handed over ahead"),
-        ("device_to_host", {"variant": "pageable", "held": True}, "neither captured nor handed over ahead"),
+        ("host_and_device", {"pinning": "pageable"}, "both directions under way"),
+        ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "neither captured nor handed over ahead"),
+        ("device_to_host", {"pinning": "pageable", "held": True}, "neither captured nor handed over ahead"),
         ("peer_copy", {"mode": "graph"}, "not part of the capture"),
         ("peer_copy_both", {"held": True}, "would be held"),
         ("peer_copy_staged", {"cache": "flushed"}, "only one"),
@@ -367,8 +367,8 @@ def test_a_gpu_that_is_not_seen_is_not_copied_to(machine: Machine, monkeypatch: 
 
 @pytest.mark.parametrize("op", PEER_OPS)
 def test_every_ordered_pair_copies_once_and_pairs_that_play_together_share_no_gpu(op: str) -> None:
-    for variant, most in (("together", 2), ("alone", 1)):
-        rounds = rounds_of(on_device(op, 4, variant=variant))
+    for pairs, most in (("together", 2), ("alone", 1)):
+        rounds = rounds_of(on_device(op, 4, pairs=pairs))
         assert sorted(pair for one in rounds for pair in one) == sorted(permutations(range(4), 2))
         for one in rounds:
             ranks = [rank for pair in one for rank in pair]
@@ -433,12 +433,12 @@ class WithPeers(WrappingBackend):
 
 
 @pytest.mark.parametrize("op", PEER_OPS)
-@pytest.mark.parametrize("variant", ["together", "alone"])
+@pytest.mark.parametrize("pairs", ["together", "alone"])
 def test_all_pairs_are_measured_and_verified_with_one_rank_that_only_lends_its_gpu(
-    pinned: list[bool], op: str, variant: str
+    pinned: list[bool], op: str, pairs: str
 ) -> None:
     world = FakeWorld(3, Script(device=DeviceScript(), read_cost_ns=50))
-    for made in measure_everywhere(world, on_device(op, 3, variant=variant, mode="pipelined"), wrap=WithPeers):
+    for made in measure_everywhere(world, on_device(op, 3, pairs=pairs, mode="pipelined"), wrap=WithPeers):
         assert isinstance(made, Measurement), made
         assert made.check.state == "verified"
         assert sorted(group.ranks for group in made.groups) == sorted(permutations(range(3), 2))

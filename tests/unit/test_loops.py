@@ -69,7 +69,7 @@ def test_rounds_of_one_block_have_rows_of_one_length() -> None:
     def durations(rank: int, _index: int, _case: Case) -> int:
         return 100_000 if rank == 3 else 20_000
 
-    one = timed("pair_matrix", "pipelined", 4, variant="alone")
+    one = timed("pair_matrix", "pipelined", 4, pairs="alone")
     made = measured(FakeWorld(4, Script(durations=durations)), one)
     per_call = {group.ranks: max(group.slowest_ns) / made.calls for group in made.groups}
     assert per_call == {pair: 100_000 if 3 in pair else 20_000 for pair in per_call}

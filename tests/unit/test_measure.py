@@ -33,7 +33,7 @@ def samples_of(made: Measurement) -> int:
 @pytest.mark.parametrize("op", OPS.values(), ids=lambda op: op.name)
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) -> None:
-    one = case(op.name, 64 * ranks, ranks, variant="together" if op.members == "pairs" else None)
+    one = case(op.name, 64 * ranks, ranks, pairs="together" if op.members == "pairs" else None)
     world = FakeWorld(ranks)
     if ranks < op.least_ranks():
         assert "needs 2 ranks" in str(refusal(one, world.backends[0], HERE))
@@ -174,8 +174,8 @@ def test_the_wall_time_of_a_block_holds_its_samples() -> None:
 
 
 def test_wire_bytes_come_from_the_split_matrix() -> None:
-    one = case("all_to_all_v", 4_000, 4, variant="skew:0.5")
-    matrix = traffic.split(traffic.skewed(4, 0.5), one.count)
+    one = case("all_to_all_v", 4_000, 4, imbalance=0.5)
+    matrix = traffic.split(traffic.imbalanced(4, 0.5), one.count)
     (group,) = measured(FakeWorld(4), one).groups
     assert group.wire_bytes == traffic.crossing(matrix) * 4
     assert measured(FakeWorld(4), case("all_reduce", 64)).groups[0].wire_bytes == 2 * 3 * 64
@@ -217,15 +217,15 @@ def test_data_of_the_neighbouring_group_are_wrong_data() -> None:
     assert bool((kept[0] != kept[2]).all())
 
 
-@pytest.mark.parametrize("variant", ["together", "alone"])
+@pytest.mark.parametrize("how", ["together", "alone"])
 @pytest.mark.parametrize("ranks", [2, 3, 4])
-def test_the_pair_matrix_has_every_ordered_pair(ranks: int, variant: str) -> None:
-    one = case("pair_matrix", 16, ranks, variant=variant)
+def test_the_pair_matrix_has_every_ordered_pair(ranks: int, how: str) -> None:
+    one = case("pair_matrix", 16, ranks, pairs=how)
     made = measured(FakeWorld(ranks), one)
     pairs = [group.ranks for group in made.groups]
     assert len(pairs) == len(set(pairs)) == ranks * (ranks - 1)
     assert all(group.bus_factor == 1.0 for group in made.groups)
-    assert len(rounds_of(one)) == (len(pairs) if variant == "alone" else 2 * (ranks - 1 + ranks % 2))
+    assert len(rounds_of(one)) == (len(pairs) if how == "alone" else 2 * (ranks - 1 + ranks % 2))
 
 
 def test_a_slow_pair_stands_out_in_the_matrix() -> None:
@@ -233,7 +233,7 @@ def test_a_slow_pair_stands_out_in_the_matrix() -> None:
         del one
         return 50_000 if rank == 3 else 1_000
 
-    made = measured(FakeWorld(4, Script(durations=durations)), case("pair_matrix", 16, variant="together"))
+    made = measured(FakeWorld(4, Script(durations=durations)), case("pair_matrix", 16, pairs="together"))
     slow = {group.ranks for group in made.groups if max(group.slowest_ns) == 50_000}
     assert slow == {(0, 3), (1, 3), (2, 3), (3, 0), (3, 1), (3, 2)}
 

@@ -210,7 +210,7 @@ def receives(op: Op) -> bool:
 
 @pytest.mark.parametrize("name", [op.name for op in OPS.values() if receives(op)])
 def test_one_wrong_bit_on_one_rank_fails_the_case_everywhere(name: str) -> None:
-    one = case(name, 64, 2, variant="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
+    one = case(name, 64, 2, pairs="together" if name == "pair_matrix" else None, root=1 if OPS[name].rooted else None)
     for outcome in measure_everywhere(FakeWorld(2), one, wrap=corrupting(1, lambda index: index == 0)):
         assert isinstance(outcome, Failed)
         assert outcome.error == "wrong data before timing: 1 elements differ"
@@ -285,7 +285,7 @@ REFUSALS: list[tuple[Case, str | None]] = [
     (case("broadcast", 64, root=3), None),
     (case("broadcast", 64, root=4), "root 4 is not a rank of every group; the smallest has 4 ranks"),
     (case("broadcast", 64, root=2, group="div:2"), "the smallest has 2 ranks"),
-    (case("all_to_all_v", 64, 3, group="div:2", variant="skew:0.5"), "groups of one size"),
+    (case("all_to_all_v", 64, 3, group="div:2", imbalance=0.5), "groups of one size"),
     (case("barrier", 0), None),
 ]
 
@@ -306,7 +306,7 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
     ],
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
-    one = case("memory_copy", 64, 1, variant=f"threads:{threads}", cache=cache)
+    one = case("memory_copy", 64, 1, threads=threads, cache=cache)
     reason = refusal(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
     assert (reason is None) if said is None else (said in str(reason))
 
@@ -316,7 +316,7 @@ def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str)
     here = dataclasses.replace(HERE, in_blocks=in_blocks(tuple(hosts)))
     ring, by_hosts = (
         refusal(
-            case("all_reduce", 960, len(hosts), variant=f"by hand: {name}", nodes=len(set(hosts))),
+            case("all_reduce", 960, len(hosts), algorithm=name, nodes=len(set(hosts))),
             FakeWorld(len(hosts)).backends[0],
             here,
         )

@@ -23,7 +23,7 @@ from busbw.errors import BackendError
 from busbw.ops import OPS
 from busbw.ops.base import Layout, Share
 from busbw.ops.copies import COPIES
-from busbw.ops.threads import as_variant, parse_threads, threads_of
+from busbw.ops.threads import parse_threads
 from busbw.runs.records import JSON
 from busbw.testing.synthetic import case
 
@@ -44,8 +44,7 @@ class Bed:
         self, op: str, count: int, *, dtype: str = "float64", threads: int | None = None, start: int = 0
     ) -> None:
         kind = TORCH_DTYPES[dtype]
-        variant = None if threads is None else as_variant(threads)
-        self.case = case(op, count * kind.itemsize, 1, dtype=dtype, variant=variant)
+        self.case = case(op, count * kind.itemsize, 1, dtype=dtype, threads=threads)
         self.layout: Layout = OPS[op].layout(Share(0, 1, count))
         self.pattern = pattern(1, dtype, None, seed=3)
         self.start = start
@@ -271,7 +270,7 @@ def test_what_a_kernel_cannot_do_is_refused_with_the_reason() -> None:
     assert "only the first would find fresh pages" in str(refused("memory_touch", mode="pipelined"))
     assert "fresh pages are in no cache" in str(refused("memory_touch", cache="rotating"))
     assert "pages of the host" in str(refused("memory_touch", device="cuda"))
-    assert "a GPU divides it itself" in str(refused("stream_copy", device="cuda", variant="threads:2"))
+    assert "a GPU divides it itself" in str(refused("stream_copy", device="cuda", threads=2))
 
 
 def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,7 +278,7 @@ def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch
     monkeypatch.setattr(kernels, "missing", lambda: "llvmlite is not there")
     assert {refused(op) for op in (*OF_ARRAYS, "memory_touch") if op != "memory_copy"} == {"llvmlite is not there"}
     assert refused("memory_copy") is None
-    assert refused("memory_copy", variant="threads:2") == "llvmlite is not there"
+    assert refused("memory_copy", threads=2) == "llvmlite is not there"
     bed = Bed("memory_copy", 100)
     bed.operation.call()
     assert bed.wrong() == 0
@@ -304,7 +303,3 @@ def test_without_a_compiler_the_reason_is_told_and_copies_are_torchs(monkeypatch
 )
 def test_numbers_of_threads_are_read(text: str, cores: int, found: tuple[int, ...]) -> None:
     assert parse_threads(text, cores) == found
-
-
-def test_threads_are_part_of_the_case_and_nothing_else_is_taken_for_them() -> None:
-    assert [threads_of(variant) for variant in (None, as_variant(4), "skew:0.5", "alone")] == [None, 4, None, None]

@@ -8,17 +8,16 @@ from typing import cast
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
 from busbw.measure.unsupported import Place, refusal
-from busbw.ops.numa_nodes import node_of, on_node
-from busbw.ops.threads import as_variant, threads_of
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
-from busbw.runs.records import Case
+from busbw.runs.records import Case, settings_in_words
 from busbw.system import environment, numa
 from busbw.system.device import Device
 from busbw.testing.fakes import FakeWorld
@@ -102,12 +101,12 @@ def test_a_release_gives_the_whole_pages_inside_back() -> None:
 @linux
 @compiled
 @pytest.mark.parametrize("kib", [256, 4096])
-@pytest.mark.parametrize("variant", ["node:0", "threads:2 node:0"])
+@pytest.mark.parametrize("threads", [None, 2])
 def test_the_next_buffer_finds_no_page_of_the_last_ones_node(
-    monkeypatch: pytest.MonkeyPatch, kib: int, variant: str
+    monkeypatch: pytest.MonkeyPatch, kib: int, threads: int | None
 ) -> None:
     monkeypatch.setattr(numa, "bind", lambda *_: None)
-    bound = buffers(case("memory_copy", kib << 10, 1, dtype="float64", variant=variant), 1, 1)
+    bound = buffers(case("memory_copy", kib << 10, 1, dtype="float64", threads=threads, numa_node=0), 1, 1)
     operation = LOCAL["memory_copy"].bind(bound)
     if operation.prepare is not None:
         operation.prepare()
@@ -162,22 +161,20 @@ def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
 # --- as a plan says it -------------------------------------------------------------------------------------------
 
 
-def test_nodes_are_variants_of_what_is_in_memory_of_the_host() -> None:
+def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
     sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", memory_nodes=(0, 1))
     found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
-    by_op = {op: [one.variant for one in found if one.op == op] for op in sweep.ops}
-    assert by_op["stream_triad"] == ["node:0", "node:1"]
-    assert by_op["host_to_device"] == ["pinned node:0", "pinned node:1", "pageable node:0", "pageable node:1"]
-    assert by_op["all_reduce"] == [None]
+    by_op = {op: [(one.pinning, one.numa_node) for one in found if one.op == op] for op in sweep.ops}
+    assert by_op["stream_triad"] == [(None, 0), (None, 1)]
+    assert by_op["host_to_device"] == [("pinned", 0), ("pinned", 1), ("pageable", 0), ("pageable", 1)]
+    assert by_op["all_reduce"] == [(None, None)]
 
 
 def test_threads_and_nodes_are_told_apart() -> None:
     sweep = Sweep(ops=("stream_triad",), sizes="1KiB", memory_nodes=(1,), threads="2")
     (one,) = cases.expand(Plan(sweep=(sweep,)), 1, 1, cores=2).cases
-    assert one.variant == "threads:2 node:1"
-    assert (threads_of(one.variant), node_of(one.variant)) == (2, 1)
-    assert (threads_of("node:1"), node_of(as_variant(3)), node_of(None), node_of("pinned")) == (None, None, None, None)
-    assert on_node("pageable", 12) == "pageable node:12"
+    assert (one.threads, one.numa_node) == (2, 1)
+    assert settings_in_words(one) == ["2 threads", "NUMA node 1"]
 
 
 def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
@@ -202,20 +199,16 @@ def why_not(one: Case, *nodes: int) -> str | None:
 
 
 def test_a_host_with_one_node_has_no_choice() -> None:
-    one = case("memory_copy", 4096, 1, variant="node:0")
+    one = case("memory_copy", 4096, 1, numa_node=0)
     assert why_not(one, 0) == "there is no NUMA node to choose: a host here has one, or its system tells of none"
     assert why_not(one) == why_not(one, 0)
-    assert why_not(replace_variant(one, "node:2"), 0, 1) == "there is no NUMA node 2 on every host; there are 0, 1"
-    assert "NUMA" not in str(why_not(replace_variant(one, "node:1"), 0, 1))
-    assert "NUMA" not in str(why_not(replace_variant(one, None)))
-
-
-def replace_variant(one: Case, variant: str | None) -> Case:
-    return type(one)(**{**{field: getattr(one, field) for field in one.__struct_fields__}, "variant": variant})
+    assert why_not(replace(one, numa_node=2), 0, 1) == "there is no NUMA node 2 on every host; there are 0, 1"
+    assert "NUMA" not in str(why_not(replace(one, numa_node=1), 0, 1))
+    assert "NUMA" not in str(why_not(replace(one, numa_node=None)))
 
 
 def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
-    one = case("stream_triad", 4096, 1, variant="node:1", device="cuda")
+    one = case("stream_triad", 4096, 1, numa_node=1, device="cuda")
     assert (
         LOCAL["stream_triad"].refuse(one) == "the buffers are memory of the GPU, which lies on no NUMA node of the host"
     )
@@ -245,11 +238,11 @@ def buffers(one: Case, sends: int, receives: int) -> Bound:
         ("memory_touch", 0, 0),
     ],
 )
-@pytest.mark.parametrize("variant", ["node:1", "threads:2 node:1"])
+@pytest.mark.parametrize("threads", [None, 2])
 def test_every_array_of_a_kernel_is_put_on_the_node_and_taken_off(
-    kernel: Kernel, op: str, sends: int, receives: int, variant: str
+    kernel: Kernel, op: str, sends: int, receives: int, threads: int | None
 ) -> None:
-    one = case(op, 64 * mmap.PAGESIZE, 1, dtype="float64", variant=variant)
+    one = case(op, 64 * mmap.PAGESIZE, 1, dtype="float64", threads=threads, numa_node=1)
     bound = buffers(one, sends, receives)
     operation = LOCAL[op].bind(bound)
     put = kernel.calls
@@ -284,7 +277,7 @@ def test_what_was_put_there_is_taken_off_when_the_next_array_cannot_be(
         bind(address, length, node)
 
     monkeypatch.setattr(numa, "bind", second_fails)
-    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", variant="node:1")
+    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", numa_node=1)
     with pytest.raises(BackendError, match="cannot be put on NUMA node 1"):
         LOCAL["memory_copy"].bind(buffers(one, 1, 1))
     assert len(policies(kernel, BIND)) == 2
@@ -301,7 +294,7 @@ def test_what_was_put_there_is_taken_off_when_no_team_can_be_had(
         raise BackendError(message)
 
     monkeypatch.setattr(memory, "Lease", no_team)
-    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", variant="threads:2 node:1")
+    one = case("memory_copy", 64 * mmap.PAGESIZE, 1, dtype="float64", threads=2, numa_node=1)
     with pytest.raises(BackendError, match="no thread can be started"):
         LOCAL["memory_copy"].bind(buffers(one, 1, 1))
     assert policies(kernel, DEFAULT) == policies(kernel, BIND) != []
@@ -352,7 +345,9 @@ class Together:
 
 
 def both_ways(device: Device | None) -> Bound:
-    one = case("host_and_device", 4096, 1, dtype="float64", variant="pinned node:1", device="cuda", backend="nccl")
+    one = case(
+        "host_and_device", 4096, 1, dtype="float64", pinning="pinned", numa_node=1, device="cuda", backend="nccl"
+    )
     on_gpu = torch.zeros(512, dtype=torch.float64)
     return Bound(one, on_gpu, on_gpu.clone(), device)
 
@@ -377,7 +372,7 @@ def test_every_buffer_is_unpinned_though_the_first_raises(cudart: Cudart) -> Non
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host"])
 @pytest.mark.parametrize("pinning", ["pinned", "pageable"])
 def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudart, op: str, pinning: str) -> None:
-    one = case(op, 4096, 1, dtype="float64", variant=f"{pinning} node:1", device="cuda", backend="nccl")
+    one = case(op, 4096, 1, dtype="float64", pinning=pinning, numa_node=1, device="cuda", backend="nccl")
     on_gpu = torch.full((512,), 3.0, dtype=torch.float64)
     operation = LOCAL[op].bind(Bound(one, on_gpu, torch.zeros_like(on_gpu), None))
     assert operation.buffers is not None
@@ -395,7 +390,9 @@ def test_the_hosts_side_of_a_copy_lies_on_the_node(kernel: Kernel, cudart: Cudar
 
 def test_memory_that_cannot_be_had_there_is_said(kernel: Kernel) -> None:
     kernel.answer = errno.EPERM
-    one = case("host_to_device", 4096, 1, dtype="float64", variant="pageable node:1", device="cuda", backend="nccl")
+    one = case(
+        "host_to_device", 4096, 1, dtype="float64", pinning="pageable", numa_node=1, device="cuda", backend="nccl"
+    )
     on_gpu = torch.zeros(512, dtype=torch.float64)
     with pytest.raises(BackendError, match="4096 B cannot be put on NUMA node 1: Operation not permitted"):
         LOCAL["host_to_device"].bind(Bound(one, on_gpu, on_gpu.clone(), None))

@@ -266,7 +266,7 @@ def judged(
     *,
     nodes: int = 1,
     variables: dict[str, JSON] | None = None,
-    variant: str | None = None,
+    algorithm: str | None = None,
     ranks: int = 8,
 ) -> Judgement:
     cards = gpus(8) if cards is None else cards
@@ -274,7 +274,7 @@ def judged(
     found: dict[str, JSON] = {"pci": {"gpus": list(cards), "nics": [], "drives": []}, "ranks": seats}
     facts = {**found, **({} if variables is None else {"variables": variables})}
     sizes = [0] if op == "barrier" else SIZES
-    cases = [case(op, size, ranks, nodes=nodes, backend="nccl", device="cuda", variant=variant) for size in sizes]
+    cases = [case(op, size, ranks, nodes=nodes, backend="nccl", device="cuda", algorithm=algorithm) for size in sizes]
     hosts = tuple(f"node{number}" for number in range(nodes))
     return judge(pool((synthetic_run(cases, machine=Host(hosts=hosts, facts=facts), samples=5),)))
 
@@ -315,7 +315,7 @@ def test_a_run_on_few_gpus_is_not_said_to_add_up_in_the_switch(ranks: int, longe
         (lambda: judged(cards=gpus(8, up=0, switch=0)), "was not recorded"),
         (lambda: judged(cards=gpus(8, switch=0)), "NVSwitches"),
         (lambda: judged(cards=gpus(8, name="NVIDIA H100 PCIe")), "not connected by NVLink"),
-        (lambda: judged(variant="by hand: ring"), "run by hand"),
+        (lambda: judged(algorithm="ring"), "run by hand"),
     ],
 )
 def test_what_a_run_does_not_tell_is_said(judgement: Callable[[], Judgement], words: str) -> None:

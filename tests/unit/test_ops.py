@@ -89,7 +89,7 @@ def table(
     """A group of ``ranks`` with blocks of ``block`` elements, after the operation."""
     redop = redop if op.reduces else None
     count = block * ranks
-    matrix = traffic.split(traffic.skewed(ranks, 0.5), count) if op.uneven else ()
+    matrix = traffic.split(traffic.imbalanced(ranks, 0.5), count) if op.uneven else ()
     made = Table(op, Share(0, ranks, count, in_place, root, matrix), pattern(ranks, dtype, redop, seed=5), dtype, redop)
     made.run()
     return made

@@ -56,7 +56,7 @@ def test_the_numbers_of_all_pairs_are_those_of_each_pair(
     *, launches: int, blocks: int, ragged: bool, shared: bool
 ) -> None:
     run = synthetic_run(
-        [case("pair_matrix", 1 << 10, 4, variant="alone")],
+        [case("pair_matrix", 1 << 10, 4, pairs="alone")],
         replace(_UNEVEN, shared_clock=shared),
         launches=launches,
         blocks=blocks,
@@ -99,7 +99,7 @@ def test_what_is_made_for_a_matrix_does_not_grow_with_its_pairs() -> None:
     made: dict[int, int] = {}
     for ranks in (8, 24):
         run = synthetic_run(
-            [case("pair_matrix", size, ranks, nodes=2, variant="together") for size in (8, 1 << 20)],
+            [case("pair_matrix", size, ranks, nodes=2, pairs="together") for size in (8, 1 << 20)],
             _UNEVEN,
             machine=Machine(hosts=("a", "b")),
             launches=3,
@@ -115,7 +115,7 @@ def test_what_is_made_for_a_matrix_does_not_grow_with_its_pairs() -> None:
 
 
 def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = synthetic_run([case("pair_matrix", 8, 6, variant="together"), case("barrier", 0, 6)], launches=2, samples=5)
+    run = synthetic_run([case("pair_matrix", 8, 6, pairs="together"), case("barrier", 0, 6)], launches=2, samples=5)
     folder = write_synthetic(tmp_path, run)
     whole = load([folder])
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
@@ -260,7 +260,7 @@ def test_a_flaw_of_a_pair_of_a_long_row_is_found_as_in_a_short_one(
 def test_a_large_matrix_names_its_slowest_pairs_and_says_how_many_more() -> None:
     ranks = pairs._MOST_IN_A_HEATMAP + 2
     run = synthetic_run(
-        [case("pair_matrix", 1 << 20, ranks, nodes=2, variant="together")],
+        [case("pair_matrix", 1 << 20, ranks, nodes=2, pairs="together")],
         World(slow_pairs=((5, 60),), shared_clock=False),
         machine=Machine(hosts=("a", "b")),
         launches=1,

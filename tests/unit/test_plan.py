@@ -60,7 +60,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsizes = '1MB'\n", 7, ["'sizes'", "1MiB"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ndtypes = ['f4']\n", 7, ["'dtypes'", *DTYPE_BYTES]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nredops = []\n", 7, ["'redops'", "sum", "empty"]),
-        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nskew = 2.0\n", 7, ["'skew'", "0", "1"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nimbalance = 2.0\n", 7, ["'imbalance'", "0", "1"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\ntraffic = [[1, 2]]\n", 7, ["'traffic'", "square"]),
         (
             GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nmodes = ['isolated', 'fast']\n",
@@ -130,9 +130,7 @@ def test_the_suite_of_memory_goes_from_4_kib_to_several_times_the_caches_of_larg
         sets = sorted({factor * case.size_bytes for case in cases if case.op == op})
         assert (round(sets[0] / 4096, 2), sets[-1]) == (1.0, largest)
         assert all(after / before <= 2 for before, after in itertools.pairwise(sets))
-        assert {case.variant for case in cases if case.op == op and factor * case.size_bytes == largest} == {
-            "threads:64"
-        }
+        assert {case.threads for case in cases if case.op == op and factor * case.size_bytes == largest} == {64}
 
 
 @pytest.mark.parametrize("name", sorted(plan.suites()))
@@ -218,7 +216,7 @@ def test_an_op_gets_only_what_it_has() -> None:
     sweep = Sweep(
         ops=("all_reduce", "broadcast", "barrier", "pair_matrix", "memory_copy"), sizes="8", redops=("sum", "max")
     )
-    found = {(case.op, case.dtype, case.redop, case.root, case.variant, case.in_place) for case in cases_of(sweep)}
+    found = {(case.op, case.dtype, case.redop, case.root, case.pairs, case.in_place) for case in cases_of(sweep)}
     assert found == {
         ("all_reduce", "float32", "sum", None, None, True),
         ("all_reduce", "float32", "max", None, None, True),
@@ -231,10 +229,10 @@ def test_an_op_gets_only_what_it_has() -> None:
 
 def test_a_copy_with_the_host_is_a_case_for_each_kind_of_memory_and_one_between_gpus_for_each_way_to_play() -> None:
     sweep = Sweep(ops=("host_to_device", "peer_copy", "memory_copy"), sizes="8", pairs="alone")
-    found = [(case.op, case.variant) for case in cases_of(sweep)]
+    found = [(case.op, case.pinning or case.pairs) for case in cases_of(sweep)]
     assert found[:3] == [("host_to_device", "pinned"), ("host_to_device", "pageable"), ("peer_copy", "alone")]
     pageable = Sweep(ops=("device_to_host",), sizes="8", pinning=("pageable",))
-    assert [case.variant for case in cases_of(pageable)] == ["pageable"]
+    assert [case.pinning for case in cases_of(pageable)] == ["pageable"]
     with pytest.raises(UsageError, match="key 'pinning': pinning 'locked' is unknown; known: pinned, pageable"):
         Sweep(ops=("device_to_host",), pinning=("locked",))
 
@@ -270,7 +268,7 @@ def test_a_placement_that_was_named_is_always_a_case(
         assert [case.in_place for case in cases_of(Sweep(ops=(op,), sizes="16", placement=choice))] == expected
 
 
-def test_sweeps_of_one_skew_over_different_groups_keep_their_own_traffic() -> None:
+def test_sweeps_of_one_imbalance_over_different_groups_keep_their_own_traffic() -> None:
     sweeps = tuple(Sweep(ops=("all_to_all_v",), sizes="1KiB", groups=groups) for groups in ("all", "div:2"))
     expanded = planned.expand(Plan(sweep=sweeps), 4, 1)
     assert [len(planned.shares(case, expanded.weights)) for case in expanded.cases] == [4, 2]
@@ -310,7 +308,7 @@ def test_traffic_comes_from_a_csv_beside_the_plan(tmp_path: Path) -> None:
     text = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "300"\ndtypes = ["int8"]\ntraffic = "moe.csv"\n'
     expanded = planned.expand(plan.parse_plan(text, "my.toml", tmp_path), 2, 1)
     (case,) = expanded.cases
-    assert case.variant == f"matrix:{traffic.fingerprint(((0.0, 3.0), (1.0, 0.0)))}"
+    assert (case.traffic, case.imbalance) == (traffic.fingerprint(((0.0, 3.0), (1.0, 0.0))), None)
     assert planned.shares(case, expanded.weights) == ((0, 300), (100, 0))
 
 
@@ -375,7 +373,7 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
         ("redops", ("mul",), "sum, avg, min, max, product"),
         ("dtypes", ("float33",), "float32"),
         ("sizes", "1M", "1MiB"),
-        ("skew", 1.5, "0"),
+        ("imbalance", 1.5, "0"),
         ("root", -1, "0 to"),
         ("precision", 0.0, "precision"),
         ("max_seconds", float("nan"), "max_seconds"),
@@ -402,7 +400,7 @@ def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed:
         (("barrier",), "dtypes", ("int8",), "it is for all but barrier"),
         (("all_gather",), "redops", ("max",), "it is for all_reduce, "),
         (("all_gather",), "root", 1, "it is for broadcast, "),
-        (("all_to_all",), "skew", 0.9, "it is for all_to_all_v"),
+        (("all_to_all",), "imbalance", 0.9, "it is for all_to_all_v"),
         (("all_to_all",), "traffic", ((0.0, 1.0), (1.0, 0.0)), "it is for all_to_all_v"),
         (("ping_pong", "all_reduce"), "pairs", "alone", "it is for pair_matrix, "),
     ],
@@ -445,18 +443,18 @@ def test_sizes_leave_the_roof_of_a_plan_alone_unless_it_is_all_there_is() -> Non
 # --- threads ---------------------------------------------------------------------------------------------------
 
 
-def test_threads_are_variants_of_kernels_in_memory_and_of_nothing_else() -> None:
+def test_threads_are_for_kernels_in_memory_and_of_nothing_else() -> None:
     sweep = Sweep(ops=("stream_triad", "memory_copy", "all_reduce"), sizes="1KiB", threads="1..cores*2,cores")
     found = planned.expand(Plan(sweep=(sweep,)), 2, 1, cores=6).cases
-    over = [f"threads:{number}" for number in (1, 2, 4, 6)]
-    assert [one.variant for one in found if one.op == "stream_triad"] == over
-    assert [one.variant for one in found if one.op == "memory_copy"] == over
-    assert [one.variant for one in found if one.op == "all_reduce"] == [None]
+    over = [1, 2, 4, 6]
+    assert [one.threads for one in found if one.op == "stream_triad"] == over
+    assert [one.threads for one in found if one.op == "memory_copy"] == over
+    assert [one.threads for one in found if one.op == "all_reduce"] == [None]
 
 
-def test_without_threads_a_kernel_in_memory_has_no_variant() -> None:
+def test_without_threads_a_kernel_in_memory_has_none() -> None:
     (one,) = planned.expand(Plan(sweep=(Sweep(ops=("stream_triad",), sizes="1KiB"),)), 2, 1, cores=6).cases
-    assert one.variant is None
+    assert one.threads is None
 
 
 @pytest.mark.parametrize(
@@ -497,8 +495,8 @@ class TestAlgorithms:
 
     def test_ops_that_know_of_none_are_measured_as_ever(self) -> None:
         wanted = plan.override(plan.read_suite("quick"), algorithms=("ring",))
-        variants = {(case.op, case.variant) for case in planned.expand(wanted, 4, 1).cases}
-        assert ("all_reduce", "by hand: ring") in variants
-        assert ("all_reduce", None) not in variants
-        assert ("ping_pong", None) in variants
-        assert ("memory_copy", None) in variants
+        found = {(case.op, case.algorithm) for case in planned.expand(wanted, 4, 1).cases}
+        assert ("all_reduce", "ring") in found
+        assert ("all_reduce", None) not in found
+        assert ("ping_pong", None) in found
+        assert ("memory_copy", None) in found

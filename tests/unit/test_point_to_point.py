@@ -320,7 +320,7 @@ def test_an_all_to_all_by_spread_tells_the_gap_between_messages() -> None:
     messages = [case("ping_pong", size, 4) for size in sizes]
     library = [case("all_to_all", size, 4) for size in sizes]
     assert next(row for row in rows_of(messages + library) if row["model"] == "LogGP")["gap_seconds"] is None
-    rows = rows_of([*messages, *(case("all_to_all", size, 4, variant="by hand: spread") for size in sizes)])
+    rows = rows_of([*messages, *(case("all_to_all", size, 4, algorithm="spread") for size in sizes)])
     loggp = next(row for row in rows if row["model"] == "LogGP")
     assert loggp["gap_seconds"] is not None
     assert "g only as max(g, o)" in loggp["note"]
@@ -338,7 +338,7 @@ def test_too_few_sizes_are_refused_in_words() -> None:
 
 def test_pairs_that_ran_alone_and_together_tell_what_they_share() -> None:
     sizes = [8, MIB, 8 * MIB]
-    both = [case("pair_matrix", size, 4, variant=variant) for size in sizes for variant in ("alone", None)]
+    both = [case("pair_matrix", size, 4, pairs=pairs) for size in sizes for pairs in ("alone", None)]
     rows = [row for row in rows_of(both) if row["model"] == "max-rate"]
     assert len(rows) == 1
     assert rows[0]["refused"] is None

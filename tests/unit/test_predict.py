@@ -237,23 +237,23 @@ def curve() -> MeasuredCurve:
 
 
 @pytest.mark.parametrize("ranks", [2, 5])
-def test_a_curve_of_a_skew_is_predicted_with_its_busbw(ranks: int) -> None:
-    """A variant that is no algorithm is a way to measure an op: the usual one answers, or that asked for."""
-    worlds = {"skew:0.5": BETA, "skew:0.9": 4 * BETA}
+def test_a_curve_of_an_imbalance_is_predicted_with_its_busbw(ranks: int) -> None:
+    """A setting that is no algorithm is a way to measure an op: the usual one answers, or that asked for."""
+    worlds = {0.5: BETA, 0.9: 4 * BETA}
     stored = synthetic_run(
-        [case("all_to_all_v", size, ranks, variant=skew) for skew in worlds for size in SIZES],
-        World(by_variant={skew: (Piece(CALL, beta),) for skew, beta in worlds.items()}, sample_noise=0.003),
+        [case("all_to_all_v", size, ranks, imbalance=one) for one in worlds for size in SIZES],
+        World(by_setting={one: (Piece(CALL, beta),) for one, beta in worlds.items()}, sample_noise=0.003),
         samples=7,
     )
-    for asked, skew in ((None, "skew:0.5"), ("skew:0.9", "skew:0.9")):
-        known = evidence_of(read_groups([stored]), "all_to_all_v", variant=asked)
+    for asked, taken in ((None, 0.5), (0.9, 0.9)):
+        known = evidence_of(read_groups([stored]), "all_to_all_v", imbalance=asked)
         (found,) = answer(known, ranks, 3 * MIB).forecasts
-        wanted = CALL + 3 * MIB * worlds[skew]
+        wanted = CALL + 3 * MIB * worlds[taken]
         assert found.seconds.value == pytest.approx(wanted, rel=0.05)
         assert found.busbw == pytest.approx(3 * MIB / found.seconds.value * (ranks - 1) / ranks)
-        assert any(skew in note for note in known.notes)
+        assert any(f"imbalance {taken}" in note for note in known.notes)
     with refused(AnalysisError, "way-not-measured"):
-        evidence_of(read_groups([stored]), "all_to_all_v", variant="skew:1")
+        evidence_of(read_groups([stored]), "all_to_all_v", imbalance=1)
     with refused(AnalysisError, "nothing-follows"):
         answer(evidence_of(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
 

@@ -53,9 +53,8 @@ def run(
     hosts: int, each: int, op: str, algorithm: str | None = "ring", *, slower: float = 1.0, cores: int = 8
 ) -> StoredRun:
     ranks = hosts * each
-    variant = None if algorithm is None else f"by hand: {algorithm}"
     return synthetic_run(
-        [case(op, size, ranks, nodes=hosts, variant=variant) for size in SIZES],
+        [case(op, size, ranks, nodes=hosts, algorithm=algorithm) for size in SIZES],
         ByHand(sample_noise=0.003, hosts=hosts, algorithm=algorithm, slower=slower),
         machine=Machine(hosts=tuple(f"node{number}" for number in range(hosts)), usable_cores=cores),
         launches=2,

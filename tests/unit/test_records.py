@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from busbw.ops.storage import Access, Way
 from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,
@@ -23,6 +24,8 @@ from busbw.runs.records import (
     Measurement,
     Mode,
     OverlapSamples,
+    Pairs,
+    Pinning,
     RankClock,
     RankSamples,
     Row,
@@ -53,7 +56,14 @@ cases = st.builds(
     held=st.booleans(),
     in_place=st.booleans(),
     root=st.none() | st.integers(0, 100),
-    variant=st.none() | words,
+    algorithm=st.none() | words,
+    threads=st.none() | st.integers(1, 100),
+    numa_node=st.none() | st.integers(0, 100),
+    access=st.none() | st.builds(Access, st.integers(1, 1 << 40), st.integers(1, 100), st.sampled_from(get_args(Way))),
+    pairs=st.none() | st.sampled_from(get_args(Pairs)),
+    pinning=st.none() | st.sampled_from(get_args(Pinning)),
+    imbalance=st.none() | finite,
+    traffic=st.none() | words,
 )
 
 

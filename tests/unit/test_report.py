@@ -184,7 +184,7 @@ def test_launches_are_counted_from_1_as_in_the_live_table() -> None:
 
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
-    odd_one, failed = case("all_reduce", 1 << 30, variant=hostile), case("broadcast", 1 << 29)
+    odd_one, failed = case("all_reduce", 1 << 30, algorithm=hostile), case("broadcast", 1 << 29)
     fate = Fate(skipped={odd_one: hostile}, failed={failed: hostile})
     facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
     machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
@@ -208,13 +208,13 @@ def test_the_same_judgement_gives_the_same_bytes() -> None:
 
 
 def test_a_run_of_pairs_alone_says_where_they_are() -> None:
-    judgement = judge(pool((synthetic_run([case("pair_matrix", 1 << 20, 4, variant="together")], launches=4),)))
+    judgement = judge(pool((synthetic_run([case("pair_matrix", 1 << 20, 4, pairs="together")], launches=4),)))
     (operations,) = [one for one in compose.page_of(judgement).sections if one.anchor == "operations"]
     assert operations.blocks == (Paragraph("Pairs of ranks alone were measured: they are below."),)
 
 
 def test_the_json_is_strict_and_says_what_was_found() -> None:
-    matrix = case("pair_matrix", 1 << 20, variant="together")
+    matrix = case("pair_matrix", 1 << 20, pairs="together")
     world = replace(WORLD, slow_pairs=((2, 1),), launch_noise=0.0)
     written = compose.compose(judged(synthetic_run([*sweep(), case("barrier", 0), matrix], world, launches=6)))
 

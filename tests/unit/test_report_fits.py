@@ -28,8 +28,8 @@ SIZES = tuple(2**exponent for exponent in range(3, 23))
 SAMPLE = Path(__file__).parents[2] / "results/samples/vm/20261121T081628.085Z-4ad500"
 
 
-def sweep(op: str, ranks: int, sizes: tuple[int, ...] = SIZES, variant: str | None = None) -> list[Case]:
-    return [case(op, size, ranks, variant=variant) for size in sizes]
+def sweep(op: str, ranks: int, sizes: tuple[int, ...] = SIZES, algorithm: str | None = None) -> list[Case]:
+    return [case(op, size, ranks, algorithm=algorithm) for size in sizes]
 
 
 def judged(*cases: Case, launches: int = 6) -> Judgement:
@@ -39,7 +39,7 @@ def judged(*cases: Case, launches: int = 6) -> Judgement:
 
 @cache
 def usual(launches: int = 6) -> Judgement:
-    ring = sweep("all_reduce", 8, variant="by hand: ring")
+    ring = sweep("all_reduce", 8, algorithm="ring")
     return judged(*sweep("all_reduce", 8), *ring, *sweep("ping_pong", 2), launches=launches)
 
 

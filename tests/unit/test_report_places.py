@@ -129,7 +129,7 @@ def test_hosts_with_one_kernel_are_one_machine() -> None:
 def results(tmp_path: Path) -> Path:
     near, far = (Piece(2e-6, 1e-10),), (Piece(50e-6, 1e-9),)
     world = World(by_distance={0: near, None: far})
-    cases = [case("pair_matrix", 1 << 20, 4, nodes=2, variant="together")]
+    cases = [case("pair_matrix", 1 << 20, 4, nodes=2, pairs="together")]
     write_synthetic(tmp_path, synthetic_run(cases, world, machine=Machine(hosts=HOSTS)))
     return tmp_path
 

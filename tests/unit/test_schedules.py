@@ -8,7 +8,7 @@ import pytest
 from exhaustive import EXHAUSTIVE, RANKS
 
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND, rings
+from busbw.ops.algorithms import ALGORITHMS, rings
 from busbw.ops.algorithms.all_reduce import double_tree
 from busbw.ops.algorithms.base import Contribution, Schedule, Transfer, by_level, cost, execute, through_a_link
 from busbw.ops.algorithms.switched import SWITCHED
@@ -166,7 +166,6 @@ def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
 def test_there_is_a_row_for_every_schedule_and_for_nothing_else() -> None:
     assert {(row.op, row.algorithm) for row in TEXTBOOK} == set(EVERY)
     assert len(TEXTBOOK) == len(EVERY)
-    assert textbook.BY_HAND == BY_HAND
 
 
 def test_where_a_schedule_is_possible_so_is_its_row() -> None:

@@ -26,7 +26,7 @@ from busbw.backends.local.files import BlockFile
 from busbw.backends.pytorch import checkpoint
 from busbw.cli.main import main
 from busbw.errors import BackendError, UsageError
-from busbw.ops.storage import Access, access_of
+from busbw.ops.storage import Access
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Failed
@@ -51,37 +51,22 @@ MIB = 1 << 20
 # --- cases -----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("access", [Access(MIB, 4, "direct"), Access(4096, 1, "dropped"), Access(12288, 32, "memory")])
-def test_how_a_file_is_gone_through_is_read_from_the_case_as_it_was_written(access: Access) -> None:
-    assert access_of(str(access)) == access
-
-
-def test_the_variant_is_what_readers_of_runs_expect() -> None:
-    assert str(Access(MIB, 4, "direct")) == "block:1MiB depth:4 direct"
-
-
-@pytest.mark.parametrize("text", [None, "", "block:1MiB", "block:1MiB depth:4 fast", "skew:0.5"])
-def test_a_variant_of_something_else_is_refused(text: str | None) -> None:
-    with pytest.raises(UsageError, match="is none of storage; want one such as block:1MiB depth:4 direct"):
-        access_of(text)
-
-
-def variants(sweep: Sweep, way: Way = "direct") -> set[str | None]:
-    return {one.variant for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
+def accesses(sweep: Sweep, way: Way = "direct") -> set[Access | None]:
+    return {one.access for one in cases.expand(Plan(sweep=(sweep,)), 2, 1, way=way).cases}
 
 
 def test_blocks_and_depths_multiply_and_a_checkpoint_has_none() -> None:
     sweep = Sweep(ops=("storage_read",), blocks=("4KiB", "1MiB"), depths=(1, 8))
-    wanted = {f"block:{block} depth:{depth} direct" for block in ("4KiB", "1MiB") for depth in (1, 8)}
-    assert variants(sweep) == wanted
-    assert variants(Sweep(ops=("checkpoint_save",), blocks=("4KiB", "1MiB"))) == {None}
+    wanted = {Access(block, depth, "direct") for block in (4096, MIB) for depth in (1, 8)}
+    assert accesses(sweep) == wanted
+    assert accesses(Sweep(ops=("checkpoint_save",), blocks=("4KiB", "1MiB"))) == {None}
 
 
 def test_a_plan_can_do_without_o_direct_but_not_make_storage_of_memory() -> None:
     sweep = Sweep(ops=("storage_read",), direct=False)
-    assert variants(sweep) == {"block:1MiB depth:1 dropped"}
-    assert variants(sweep, "memory") == {"block:1MiB depth:1 memory"}
-    assert variants(Sweep(ops=("storage_read",)), "dropped") == {"block:1MiB depth:1 dropped"}
+    assert accesses(sweep) == {Access(MIB, 1, "dropped")}
+    assert accesses(sweep, "memory") == {Access(MIB, 1, "memory")}
+    assert accesses(Sweep(ops=("storage_read",)), "dropped") == {Access(MIB, 1, "dropped")}
 
 
 def test_files_are_whole_blocks_of_storage_and_that_is_said() -> None:
@@ -217,7 +202,7 @@ def test_a_file_that_o_direct_does_not_suit_or_is_not_allowed_for_leaves_no_name
 
 
 def bound_at(folder: Path | None, op: str, way: Way = "dropped", size: int = 64 * 1024) -> Bound:
-    one = case(op, size, 1, dtype="float32", variant=str(Access(8192, 2, way)))
+    one = case(op, size, 1, dtype="float32", access=Access(8192, 2, way))
     send = torch.arange(size // 4, dtype=torch.float32)
     return Bound(one, send, torch.zeros(size // 4), None, folder=folder)
 
@@ -532,7 +517,7 @@ def test_without_fio_there_is_no_rate(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_fio_itself_runs_on_the_file_that_has_no_name(tmp_path: Path, op: str) -> None:
     for way in ways_here(tmp_path):
         bound = bound_at(tmp_path, op, way, MIB)
-        bound = dataclasses.replace(bound, case=case(op, MIB, 1, variant=str(Access(65536, 1, way))))
+        bound = dataclasses.replace(bound, case=case(op, MIB, 1, access=Access(65536, 1, way)))
         operation = LOCAL[op].bind(bound)
         checked(operation)
         assert operation.cross_check is not None

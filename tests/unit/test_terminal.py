@@ -53,8 +53,8 @@ def poisoned(value: JSON) -> JSON:
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
     """A run whose every free text is hostile, and that lacks a launch."""
-    cases = [case("all_reduce", 1 << power, variant=None) for power in range(3, 24, 4)]
-    odd = [case("all_gather", 1 << power, variant=f"by hand: {HOSTILE}") for power in (10, 12)]
+    cases = [case("all_reduce", 1 << power, algorithm=None) for power in range(3, 24, 4)]
+    odd = [case("all_gather", 1 << power, algorithm=HOSTILE) for power in (10, 12)]
     stored = synthetic_run([*cases, *odd], launches=2)
     run = stored.run
     facts = json.loads(json.dumps(run.environments["node0"]))

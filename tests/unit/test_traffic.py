@@ -52,20 +52,20 @@ def test_shares_are_in_proportion_to_within_an_element(matrix: list[list[float]]
 
 
 @given(st.integers(1, 40), st.floats(0, 1))
-def test_a_skew_keeps_the_volume_and_heats_the_last_rank(ranks: int, skew: float) -> None:
-    rows = traffic.skewed(ranks, skew)
+def test_an_imbalance_keeps_the_volume_and_heats_the_last_rank(ranks: int, imbalance: float) -> None:
+    rows = traffic.imbalanced(ranks, imbalance)
     assert len(set(rows)) == 1, "all ranks send alike"
     assert sum(rows[0]) == pytest.approx(ranks)
     assert list(rows[0]) == sorted(rows[0])
     if ranks > 1:
-        assert rows[0][0] == pytest.approx(1 - skew)
-        assert rows[0][-1] == pytest.approx(1 + skew)
+        assert rows[0][0] == pytest.approx(1 - imbalance)
+        assert rows[0][-1] == pytest.approx(1 + imbalance)
 
 
-@pytest.mark.parametrize("skew", [-0.1, 1.1, float("nan"), float("inf")])
-def test_a_skew_has_limits(skew: float) -> None:
+@pytest.mark.parametrize("imbalance", [-0.1, 1.1, float("nan"), float("inf")])
+def test_an_imbalance_has_limits(imbalance: float) -> None:
     with pytest.raises(UsageError, match="allowed is 0"):
-        traffic.skewed(4, skew)
+        traffic.imbalanced(4, imbalance)
 
 
 def test_what_stays_at_home_does_not_cross() -> None:
@@ -119,8 +119,8 @@ def test_a_matrix_is_read_with_spaces_and_empty_lines(tmp_path: Path) -> None:
 
 @given(st.integers(1, 40), st.floats(0, 1), st.integers(0, 1 << 30))
 @settings(deadline=None, max_examples=50)
-def test_the_hot_rank_of_a_skew_receives_exactly_the_size(ranks: int, skew: float, count: int) -> None:
-    assert traffic.largest(traffic.split(traffic.skewed(ranks, skew), count)) == count
+def test_the_hot_rank_of_an_imbalance_receives_exactly_the_size(ranks: int, imbalance: float, count: int) -> None:
+    assert traffic.largest(traffic.split(traffic.imbalanced(ranks, imbalance), count)) == count
 
 
 @given(weights, st.integers(0, 1 << 20))

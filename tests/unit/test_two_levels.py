@@ -440,15 +440,15 @@ def world(hosts: int, each: int, *names: str, machines: Machines | None = None) 
         none, all_of_it = (machines.seconds("all_reduce", name, hosts, each, size) for size in (0, MIB))
         return Piece(none, (all_of_it - none) / MIB)
 
-    by_variant = {f"by hand: {name}": (piece(name),) for name in names}
-    return World(by_variant=by_variant, by_op={"pair_matrix": (Piece(60e-6, 1e-9),)}, sample_noise=0.01)
+    by_setting = {name: (piece(name),) for name in names}
+    return World(by_setting=by_setting, by_op={"pair_matrix": (Piece(60e-6, 1e-9),)}, sample_noise=0.01)
 
 
 def test_predict_knows_both_levels(tmp_path: Path) -> None:
     chosen: list[str] = []
     for hosts, each in SHAPES:
         stored = synthetic_run(
-            [case("all_reduce", size, hosts * each, nodes=hosts, variant="by hand: hierarchical") for size in SIZES],
+            [case("all_reduce", size, hosts * each, nodes=hosts, algorithm="hierarchical") for size in SIZES],
             world(hosts, each, "hierarchical"),
             machine=Machine(hosts=tuple(f"node{number}" for number in range(hosts))),
             launches=6,
@@ -474,7 +474,7 @@ def test_predict_and_simulate_say_the_same_of_rings_that_wait_for_what_is_inside
     measured = [*product((2, 3, 4), [2], ("ring", "multi-ring", "hierarchical")), (2, 4, "hierarchical")]
     for seed, (hosts, each, name) in enumerate(measured):
         stored = synthetic_run(
-            [case("all_reduce", size, hosts * each, nodes=hosts, variant=f"by hand: {name}") for size in LONGER],
+            [case("all_reduce", size, hosts * each, nodes=hosts, algorithm=name) for size in LONGER],
             world(hosts, each, name, machines=machines),
             machine=Machine(hosts=tuple(f"node{number}" for number in range(hosts))),
             samples=7,
@@ -496,7 +496,7 @@ def test_predict_and_simulate_say_the_same_of_rings_that_wait_for_what_is_inside
 
 def test_messages_between_hosts_say_no_crossing_of_two_levels() -> None:
     names = ("ring", "binomial-tree", "hierarchical")
-    cases = [case("all_reduce", size, 8, nodes=2, variant=f"by hand: {name}") for name in names for size in SIZES]
+    cases = [case("all_reduce", size, 8, nodes=2, algorithm=name) for name in names for size in SIZES]
     cases += [case("pair_matrix", size, 8, nodes=2) for size in SIZES]
     stored = synthetic_run(cases, world(2, 4, *names), machine=Machine(hosts=("a", "b")), launches=2)
     (race,) = judge(pool((stored,))).races

@@ -32,7 +32,9 @@ from busbw_analysis.report.tables import predict as tables
 )
 @click.option("--dtype", help="Of the data types that were measured.  [default: the most usual]")
 @click.option("--mode", help="Of the modes that were measured.  [default: the most usual]")
-@click.option("--variant", help="Of the variants that were measured, such as skew:0.9.  [default: the most usual]")
+@click.option(
+    "--imbalance", type=float, help="Of those that all_to_all_v was measured with.  [default: the most usual]"
+)
 @click.option(
     "--plot",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -52,7 +54,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     algorithm: str | None,
     dtype: str | None,
     mode: str | None,
-    variant: str | None,
+    imbalance: float | None,
     plot: Path | None,
     results_dir: Path,
     force: bool,
@@ -65,7 +67,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = [read(store.find(results_dir, run)) for run in runs]
-    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, variant=variant)
+    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, imbalance=imbalance)
     asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
     prediction = prediction_for(evidence, asked)
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table

@@ -4,6 +4,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from busbw.ops import PAIRED
+from busbw.ops.storage import Access
+from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
@@ -26,12 +28,19 @@ class SeriesKey:
     held: bool
     in_place: bool
     root: int | None
-    variant: str | None
+    algorithm: str | None = None
+    threads: int | None = None
+    numa_node: int | None = None
+    access: Access | None = None
+    pairs: str | None = None
+    pinning: str | None = None
+    imbalance: float | None = None
+    traffic: str | None = None
 
     @property
     def label(self) -> str:
         """A name for tables and legends; says only what is not the usual."""
-        parts = [self.op, self.dtype, self.redop, "in place" if self.in_place else None, self.variant]
+        parts = [self.op, self.dtype, self.redop, "in place" if self.in_place else None, *settings_in_words(self)]
         parts += [
             None if self.mode == "isolated" else self.mode,
             None if self.sync == "barrier" else f"sync {self.sync}",
@@ -124,7 +133,7 @@ def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> Serie
         held=case.held,
         in_place=case.in_place,
         root=case.root,
-        variant=case.variant,
+        **{name: getattr(case, name) for name in SETTINGS},
     )
 
 

@@ -15,7 +15,7 @@ from busbw_analysis.diagnosis.crossovers_model import Costs, Expected, costs_of,
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.choices import Library
-from busbw_analysis.predict.selection import LIBRARY, algorithm_of
+from busbw_analysis.predict.selection import algorithm_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +113,8 @@ def races_of(
     found: dict[SeriesKey, dict[str, Curve]] = {}
     for curve in curves:
         key, name = curve.series.key, algorithm_of(curve.series.key)
-        if (key.variant is None or name != LIBRARY) and sized(curve.series):
-            found.setdefault(replace(key, variant=None), {})[name] = curve
+        if sized(curve.series):
+            found.setdefault(replace(key, algorithm=None), {})[name] = curve
     everything = [curve.series for curve in curves]
     races = [
         Race(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))

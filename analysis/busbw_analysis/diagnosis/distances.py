@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
+from busbw.runs.records import settings_in_words
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
 
@@ -134,7 +135,7 @@ def _split(summaries: Sequence[CaseSummary], seats: Sequence[Seat]) -> PairSplit
         step: pairs.only(np.isin(which, [at for at, one in enumerate(steps) if one == step]))
         for step in dict.fromkeys(steps)
     }
-    parts = (case.op, case.dtype, case.variant, None if case.mode == "isolated" else case.mode)
+    parts = (case.op, case.dtype, *settings_in_words(case), None if case.mode == "isolated" else case.mode)
     return PairSplit(
         case=summaries[0].index,
         op=case.op,

@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 
 from busbw.ops import TO_THE_HOST
+from busbw.runs.records import settings_in_words
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
@@ -279,11 +280,11 @@ def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterat
         for op in dict.fromkeys(one.op for one in files)
     }
     for op, one in best.items():
-        way = "" if one.block is None else f", blocks of {one.block}, {one.depth} under way, {one.way}"
+        way = "".join(f", {words}" for words in settings_in_words(one))
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
         yield Rung(
             kind="storage",
-            name=f"{op.replace('_', ' ')}{', in memory' if one.way == 'memory' else ''}",
+            name=f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}",
             measured=one.rate,
             low=one.low,
             high=one.high,

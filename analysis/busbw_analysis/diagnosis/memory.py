@@ -5,7 +5,6 @@ fetches before it writes them are not counted, though the memory carries them.
 """
 
 import math
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -23,9 +22,6 @@ FIRST_TOUCH = "memory_touch"
 
 _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_copy", "memory_read", "memory_write")
 """Whose plateaus are shown, first come first served: STREAM's headline is its triad."""
-
-_THREADS = re.compile(r"threads:(\d+) ?")
-_NODE = re.compile(r"node:(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +62,7 @@ class MemoryCurve:
     @property
     def where(self) -> str:
         """The NUMA node that its memory was put on, to be said behind its threads; empty where none was asked for."""
-        match = _NODE.search(self.key.variant or "")
-        return f" in memory of node {match[1]}" if match else ""
+        return "" if self.key.numa_node is None else f" in memory of node {self.key.numa_node}"
 
     @property
     def nominal(self) -> float | None:
@@ -138,7 +133,7 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
     together = max(working.values()) if key.device == "cpu" else 1
     found = MemoryCurve(
         key=key,
-        threads=threads_of(key.variant),
+        threads=key.threads,
         factor=factor,
         together=together,
         points=(),
@@ -178,12 +173,6 @@ def _caches_of_a_rank(dataset: Dataset, working: Mapping[str, int]) -> int | Non
     stated = {host: fact(dataset.environment(host), "cpu.last_level_cache_bytes") for host in working}
     shares = [math.ceil(held / working[host]) for host, held in stated.items() if isinstance(held, int)]
     return max(shares) if len(shares) == len(working) else None
-
-
-def threads_of(variant: str | None) -> int | None:
-    """``threads:4`` → 4; None for anything else."""
-    match = _THREADS.search(variant or "")
-    return int(match[1]) if match else None
 
 
 def _plateaus(key: SeriesKey, points: Sequence[MemoryPoint], caches_bytes: int | None) -> Plateaus | Unavailable:
@@ -255,7 +244,7 @@ def scaling(curves: Iterable[MemoryCurve]) -> tuple[Scaled, ...]:
     alike: dict[SeriesKey, list[MemoryCurve]] = {}
     for curve in curves:
         if curve.threads is not None:
-            alike.setdefault(replace(curve.key, variant=_but_for_threads(curve.key.variant)), []).append(curve)
+            alike.setdefault(replace(curve.key, threads=None), []).append(curve)
     found: list[Scaled] = []
     for members in alike.values():
         shared = set.intersection(*({point.size_bytes for point in curve.points} for curve in members))
@@ -282,10 +271,6 @@ def beside(
         if shared:
             found.append((curve, _at(curve, max(shared)), _at(partner, max(shared))))
     return tuple(found)
-
-
-def _but_for_threads(variant: str | None) -> str | None:
-    return _THREADS.sub("", variant or "") or None
 
 
 def _but_for_op(key: SeriesKey) -> SeriesKey:

@@ -66,7 +66,7 @@ class PairMatrix:
     launches where there are enough for one, else of their range, and for a single launch that within it.
 
     ``steps[s][d]`` is how far apart they are, as
-    ``placement.distance`` has it. ``variant`` is ``together`` or ``alone``. ``untold`` says what could not be told from
+    ``placement.distance`` has it. ``pairs`` says whether they ran together. ``untold`` says what could not be told from
     it and why, None where everything could. ``op`` says what the pairs did.
     """
 
@@ -75,7 +75,7 @@ class PairMatrix:
     steps: Steps
     size_bytes: int
     dtype: str | None
-    variant: str | None
+    pairs: str | None
     rate: Floats
     time_ns: Floats
     low_ns: Floats
@@ -113,7 +113,7 @@ def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
         steps=steps,
         size_bytes=summary.case.size_bytes,
         dtype=summary.case.dtype,
-        variant=summary.case.variant,
+        pairs=summary.case.pairs,
         rate=rate,
         time_ns=time_ns,
         low_ns=low_ns,

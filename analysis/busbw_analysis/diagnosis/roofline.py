@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
-from busbw.runs.records import DTYPE_BYTES, Case
+from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of
 from busbw.units import format_size
@@ -67,7 +67,8 @@ class Kernel:
     op: str
     dtype: str
     size_bytes: int
-    variant: str | None
+    threads: int | None
+    numa_node: int | None
     mode: str
     intensity: float
     flop_per_second: float
@@ -223,11 +224,13 @@ def _memory_roofs(done: Sequence[_Done], curves: Iterable[MemoryCurve], workers:
     outer, case = _traffic_rate(best), best.summary.case
     yield from (cache for cache in _caches(curves, workers) if cache.bytes_per_second > outer)
     arrays = round(MEMORY_TRAFFIC[case.op] * case.size_bytes * workers)
-    what = (
-        f"{case.op}{f' ({case.variant})' if case.variant else ''} of {case.dtype}, "
-        f"{format_size(arrays)} of arrays in all, bytes read and written"
-    )
+    what = f"{case.op}{_team(case)} of {case.dtype}, {format_size(arrays)} of arrays in all, bytes read and written"
     yield MemoryRoof("memory", outer, measured=True, what=what)
+
+
+def _team(case: Case) -> str:
+    words = ", ".join(settings_in_words(case))
+    return f" ({words})" if words else ""
 
 
 def _traffic_rate(one: _Done) -> float:
@@ -263,8 +266,7 @@ def _compute_roofs(done: Sequence[_Done]) -> Iterator[ComputeRoof]:
             best = max(products, key=_flop_rate)
             case = best.summary.case
             side = math.isqrt(case.count)
-            team = f" ({case.variant})" if case.variant else ""
-            what = f"the best matmul of this run, {side} × {side}{team}"
+            what = f"the best matmul of this run, {side} × {side}{_team(case)}"
             yield ComputeRoof(dtype, _flop_rate(best), measured=True, what=what)
 
 
@@ -330,7 +332,8 @@ def _kernel(one: _Done, memory: Iterable[MemoryRoof], compute: Iterable[ComputeR
         op=case.op,
         dtype=dtype,
         size_bytes=case.size_bytes,
-        variant=case.variant,
+        threads=case.threads,
+        numa_node=case.numa_node,
         mode=case.mode,
         intensity=intensity,
         flop_per_second=flop * one.calls_per_second,

@@ -4,12 +4,12 @@ Rates are the bytes of all ranks over the time from the first entry to the last 
 over the time of the slowest rank, which is too short for ranks that took turns; ``whole`` says which it was.
 """
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
 from busbw.ops import STORING
+from busbw.ops.storage import Access
 from busbw.runs.records import CrossCheck
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
@@ -17,14 +17,12 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.peaks.peaks import Roof
 
-_VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
-
 WAYS = {
     "direct": "past the page cache (O_DIRECT)",
     "dropped": "through the page cache, which was emptied of the file before it was read",
     "memory": "the file system is memory: nothing of this is a drive",
 }
-"""How a file is gone through, as a variant says it, and in words."""
+"""How the page cache is kept out, as a case says it, and in words."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +40,16 @@ class Beside:
 class Stored:
     """One case on storage. Times are ns per call, ``rate`` with ``low`` and ``high`` B/s of all ``ranks`` together.
 
-    ``block`` and ``way`` are as the plan has them (None for a checkpoint), ``depth`` blocks under way at any time. For
-    a save beside computation ``blocked_ns`` is what the trainer waits until it may go on, and the time is that until
-    all of it is on the device, when nothing is computed beside it.
+    ``access`` is how a file was gone through (None for a checkpoint). For a save beside computation ``blocked_ns``
+    is what the trainer waits until it may go on, and the time is that until all of it is on the device, when
+    nothing is computed beside it.
     """
 
     op: str
     case: int
     size_bytes: int
     ranks: int
-    block: str | None
-    depth: int | None
-    way: str | None
+    access: Access | None
     time_ns: float
     rate: float
     low: float | None
@@ -123,7 +119,6 @@ def _beside(checks: Sequence[CrossCheck], places: Sequence[int]) -> Beside | Non
 
 def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | Unavailable, beside: Beside | None) -> Stored:
     case = summary.case
-    variant = _VARIANT.fullmatch(case.variant or "")
     posted = group.overlap
     time_ns = group.time_ns if posted is None else posted.pure_ns
     whole = posted is None and group.span_ns is not None
@@ -135,9 +130,7 @@ def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | Unavailable,
         case=summary.index,
         size_bytes=case.size_bytes,
         ranks=len(group.ranks),
-        block=None if variant is None else variant["block"],
-        depth=None if variant is None else int(variant["depth"]),
-        way=None if variant is None else variant["way"],
+        access=case.access,
         time_ns=time_ns,
         rate=moved / time_ns,
         low=None if high is None else moved / high,

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import crowded_hosts, taken_twice
-from busbw.runs.records import JSON, LaunchStarted
+from busbw.runs.records import JSON, LaunchStarted, settings_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.pair_numbers import PairNumbers
@@ -105,7 +105,8 @@ def oversubscribed_hosts(dataset: Dataset) -> dict[str, tuple[int, int]]:
 def case_name(summary: CaseSummary) -> str:
     """A case in a sentence: op, size and what is not the usual."""
     case = summary.case
-    parts = [case.op, format_size(case.size_bytes) if case.size_bytes else None, case.dtype, case.redop, case.variant]
+    parts = [case.op, format_size(case.size_bytes) if case.size_bytes else None, case.dtype, case.redop]
+    parts += settings_in_words(case)
     parts += ["in place" if case.in_place else None, None if case.group == "all" else f"groups {case.group}"]
     parts += [None if case.mode == "isolated" else case.mode, None if case.sync == "barrier" else f"sync {case.sync}"]
     parts += [None if case.cache == "warm" else case.cache, "held" if case.held else None]

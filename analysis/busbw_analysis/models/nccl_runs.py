@@ -11,7 +11,6 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.nccl import OPS, Chosen, Machine, choose, ring_peak
 from busbw_analysis.models.nccl_tables import Architecture
-from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.paths import gpu_model
 
 _BY_LINK: Final[dict[str, Architecture]] = {
@@ -51,8 +50,8 @@ def choices_of(
         return Unavailable(
             "op-not-in-table", f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row"
         )
-    if (key.variant or "").startswith(BY_HAND):
-        return Unavailable("by-hand", "it was run by hand over send and receive, which is not NCCL's choice")
+    if key.algorithm is not None:
+        return Unavailable("explicit-algorithm", "it was run by hand over send and receive, which is not NCCL's choice")
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, Unavailable):
         return machine

@@ -150,7 +150,7 @@ def _host_rate(
             rates.append((len(other.key.ranks) * last.size_bytes / last.time_ns * 1e9, "the send_recv ring"))
     for summary in summaries:
         case = summary.case
-        if case.op == "pair_matrix" and summary.state == "measured" and case.variant != "alone":
+        if case.op == "pair_matrix" and summary.state == "measured" and case.pairs != "alone":
             within = ~between_hosts(dataset, summary.groups)
             at_once = len(np.unique(pairs_of(summary.groups)[within])) // 2
             if at_once > 1 and case.size_bytes >= _SMALLEST_HOST_RATE_MESSAGE:

@@ -10,7 +10,7 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Call, Library, choose
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters, in_closed_form
-from busbw_analysis.models.textbook import BY_HAND, rows_of, textbook
+from busbw_analysis.models.textbook import rows_of, textbook
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,13 +71,13 @@ def model_of(
     """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
     library depends on the size and on the ``library``.
     """
-    if key.variant is None or not key.variant.startswith(BY_HAND):
+    if key.algorithm is None:
         if key.backend == "mpi" and size_bytes is not None and library is not None:
             return model_chosen(library, Call(key.op, len(key.ranks), key.hosts, size_bytes, key.dtype, key.mode))
         return model_for(key.op, key.backend)
-    row = textbook(key.op, key.variant.removeprefix(BY_HAND))
+    row = textbook(key.op, key.algorithm)
     return (
-        Unavailable("algorithm-not-known", f"{key.variant} is unknown to this version")
+        Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
         if row is None
         else in_closed_form(row, key.hosts)
     )

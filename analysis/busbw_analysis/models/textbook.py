@@ -43,7 +43,6 @@ from busbw_analysis.models.counts import (
 from busbw_analysis.models.in_network import LIMITS, SWITCHED
 
 __all__ = [
-    "BY_HAND",
     "LIMITS",
     "SWITCHED",
     "TEXTBOOK",
@@ -54,9 +53,6 @@ __all__ = [
     "textbook",
     "up",
 ]
-
-BY_HAND: Final = "by hand: "
-"""What the variant of a case begins with that was measured with one of these; its name follows."""
 
 _ROUNDING = 1e-12
 _ONE_ELEMENT = "an all_reduce of one element, as PyTorch has its barrier over NCCL"

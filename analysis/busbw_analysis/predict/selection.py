@@ -6,9 +6,11 @@ nothing else of their machines and settings differs.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
+from types import SimpleNamespace
 
 from busbw.errors import AnalysisError, UnlikeRuns, UsageError
 from busbw.runs import store
+from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -18,7 +20,6 @@ from busbw_analysis.models.choices import Calls, Library, library_of_run
 from busbw_analysis.models.gloo import MODELS, UNMODELLED, Parameters
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.terms import algorithms
-from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.peaks import HostCopy, host_copies
 
 LIBRARY = "library"
@@ -37,9 +38,11 @@ _USUAL = {
     "held": False,
     "dtype": "float32",
     "redop": "sum",
-    "variant": "skew:0.5",
+    **dict.fromkeys(SETTINGS),
+    "imbalance": 0.5,
 }
-_NO_WAY = frozenset({"op", "ranks", "group", "hosts"})
+_NO_WAY = frozenset({"op", "ranks", "group", "hosts", "algorithm"})
+_UNTOLD = frozenset({"held", "device", *SETTINGS})
 _WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
 
 
@@ -148,8 +151,7 @@ def shape_of(series: Series) -> tuple[int, int]:
 
 def algorithm_of(key: SeriesKey) -> str:
     """The algorithm that was run by hand, or ``library`` for the backend's own."""
-    variant = key.variant or ""
-    return variant.removeprefix(BY_HAND) if variant.startswith(BY_HAND) else LIBRARY
+    return key.algorithm or LIBRARY
 
 
 def read_groups(runs: Sequence[store.StoredRun], *, force: bool = False) -> tuple[Dataset, ...]:
@@ -194,9 +196,11 @@ def _shares_cores(stored: store.StoredRun) -> bool:
     return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
 
 
-def evidence_of(datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | None) -> Evidence:
+def evidence_of(
+    datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | float | None
+) -> Evidence:
     """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
-    ``way`` (``dtype``, ``mode``, ``variant``) asks for. Raises UsageError for an op or algorithm that is unknown,
+    ``way`` (``dtype``, ``mode``, ``imbalance``) asks for. Raises UsageError for an op or algorithm that is unknown,
     AnalysisError, with what there is, where the runs have nothing of it.
     """
     return evidence_from(datasets, [summarise(dataset) for dataset in datasets], op, algorithm, **way)
@@ -207,7 +211,7 @@ def evidence_from(
     summaries: Sequence[Sequence[CaseSummary]],
     op: str,
     algorithm: str | None = None,
-    **way: str | None,
+    **way: str | float | None,
 ) -> Evidence:
     """As ``evidence_of``, where the ``summaries`` of each dataset are known already."""
     groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, summaries, strict=True))
@@ -221,7 +225,7 @@ def evidence_from(
     asked = {name: value for name, value in way.items() if value is not None}
     fitting = [one for one in of_op if all(getattr(one.key, name) == value for name, value in asked.items())]
     if not fitting:
-        there = {name: sorted({str(getattr(one.key, name)) for one in of_op}) for name in asked}
+        there = {name: sorted({_said(getattr(one.key, name)) for one in of_op}) for name in asked}
         has = "; ".join(f"{name}: {', '.join(values)}" for name, values in there.items())
         message = f"{op} was not measured with {_pairs(asked)}; these runs have {has}"
         raise AnalysisError(message, code="way-not-measured")
@@ -295,9 +299,8 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
 
 
 def _way(key: SeriesKey) -> tuple[object, ...]:
-    """How a curve was measured. Which algorithm was run by hand is no part of it, any other variant (a skew) is."""
-    by_hand = algorithm_of(key) != LIBRARY
-    return tuple(None if name == "variant" and by_hand else getattr(key, name) for name in _WAY)
+    """How a curve was measured. Which algorithm was run by hand is no part of it, any other setting is."""
+    return tuple(getattr(key, name) for name in _WAY)
 
 
 def _beside(
@@ -325,18 +328,23 @@ def _beside(
 
 def _unusual(way: tuple[object, ...]) -> tuple[tuple[bool, ...], str]:
     named = dict(zip(_WAY, way, strict=True))
-    return tuple(named[name] not in {usual, None} for name, usual in _USUAL.items()), str(way)
+    return tuple(named[name] not in {usual, None} for name, usual in _USUAL.items() if name in named), str(way)
 
 
 def _named(way: tuple[object, ...]) -> str:
     named = dict(zip(_WAY, way, strict=True))
     named["in_place"] = "in place" if named["in_place"] else "out of place"
-    del named["held"], named["device"]
-    return ", ".join(str(value) for value in named.values() if value is not None)
+    settings = settings_in_words(SimpleNamespace(**named))
+    told = [str(value) for name, value in named.items() if value is not None and name not in _UNTOLD]
+    return ", ".join(told + settings)
 
 
-def _pairs(asked: dict[str, str]) -> str:
-    return " and ".join(f"{name} {value}" for name, value in asked.items())
+def _pairs(asked: dict[str, str | float]) -> str:
+    return " and ".join(f"{name} {_said(value)}" for name, value in asked.items())
+
+
+def _said(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _cores(datasets: Iterable[Dataset]) -> int | None:

@@ -20,7 +20,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has both
 - ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
   where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
-- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, variant, rate, time_ns, low_ns and high_ns as rows of
+- ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
   senders, odd, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every
   level above it, null between hosts whose switches are not known
 - ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its roof, with the ``denominator``,
@@ -63,9 +63,10 @@ from busbw_analysis.report.tables.crossovers import crossing_rows
 from busbw_analysis.report.tables.joint_fits import joint_rows
 from busbw_analysis.report.tables.point_to_point import message_rows
 
-LAYOUT: Final = 2
+LAYOUT: Final = 3
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
 time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
+Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts.
 """
 
 _MOST_PAIRS: Final = 240

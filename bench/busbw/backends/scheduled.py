@@ -12,7 +12,7 @@ import torch
 
 from busbw.backends.base import Call, Operation
 from busbw.errors import BackendError
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, Slots
 from busbw.ops.base import Op
 from busbw.ops.groups import Ranks, split_world
@@ -43,14 +43,9 @@ _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 }
 
 
-def algorithm_of(case: Case) -> str | None:
-    """The name of the algorithm that ``case`` is measured with; None for the library's own."""
-    return case.variant.removeprefix(BY_HAND) if case.variant is not None and case.variant.startswith(BY_HAND) else None
-
-
 def refuse(op: Op, case: Case) -> str | None:
     """Why ``case`` cannot be done by hand; None when it can."""
-    name = algorithm_of(case) or ""
+    name = case.algorithm or ""
     algorithm = ALGORITHMS.get(op.name, {}).get(name)
     if algorithm is None:
         return f"{op.name} has no algorithm {name!r}; it has {', '.join(ALGORITHMS.get(op.name, {})) or 'none'}"
@@ -58,7 +53,7 @@ def refuse(op: Op, case: Case) -> str | None:
     obstacles: tuple[tuple[bool, str], ...] = (
         (
             case.mode in {"overlap", "persistent"},
-            f"{case.variant} is several steps in a row: {case.mode} has no use for it",
+            f"{name} is several steps in a row: {case.mode} has no use for it",
         ),
         (bool(case.root), "by hand the root is rank 0"),
         (op.reduces and case.redop not in _ADD, f"by hand there is no {case.redop}; there are {', '.join(_ADD)}"),
@@ -77,7 +72,7 @@ def schedule_of(op: Op, case: Case, ranks: int) -> Schedule:
     reason = refuse(op, case)
     if reason is not None:
         raise BackendError(reason)
-    return ALGORITHMS[op.name][algorithm_of(case) or ""].on(ranks, case.nodes)
+    return ALGORITHMS[op.name][case.algorithm or ""].on(ranks, case.nodes)
 
 
 def bind(

@@ -149,7 +149,7 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     "--groups", help="all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]"
 )
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
-@click.option("--skew", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
+@click.option("--imbalance", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
 @click.option(
     "--traffic",
     type=click.Path(path_type=Path),
@@ -358,6 +358,7 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415
+    from busbw.runs.records import settings_in_words  # noqa: PLC0415
     from busbw.system import environment  # noqa: PLC0415
 
     ranks = launch.ranks_of(wanted, os.environ)
@@ -383,7 +384,7 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
         return
     for case in planned.cases:
         why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
-        details = " ".join(str(part) for part in (case.dtype, case.redop, case.variant) if part)
+        details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
         way_of_call = "in place" if case.in_place else "out of place"
         echo(
             f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "

@@ -18,7 +18,7 @@ from busbw.launch.observers import in_words, timing_in_words
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan
-from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good
+from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped, least_good, settings_in_words
 from busbw.runs.resume import Remaining
 from busbw.statistics import spread
 from busbw.units import format_rate, format_span, significant
@@ -263,10 +263,10 @@ def _line(blocks: list[Measurement], parts: list[_Part], remark: str, launches: 
 
 
 def _timing(case: Case) -> str:
-    """The variant of ``case`` (an algorithm by hand, threads, a traffic), and how it is timed where it is not the usual
+    """The settings of ``case`` (an algorithm, threads, a traffic), and how it is timed where it is not the usual
     way: numbers of different ways must not be taken for one.
     """
-    words = [*([case.variant] if case.variant else []), *timing_in_words(case)]
+    words = [*settings_in_words(case), *timing_in_words(case)]
     return f"  ({', '.join(words)})" if words else ""
 
 

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
-from busbw.runs.records import Case, Failed, Measurement, Skipped
+from busbw.runs.records import Case, Failed, Measurement, Skipped, settings_in_words
 from busbw.units import format_size
 
 
@@ -76,7 +76,9 @@ def timing_in_words(case: Case) -> list[str]:
 
 def in_words(case: Case) -> str:
     """A case as a person would call it: ``all_reduce at 1 MiB (float32 sum)``."""
-    details = " ".join(detail for detail in (case.dtype, case.redop, case.variant, *timing_in_words(case)) if detail)
+    details = " ".join(
+        detail for detail in (case.dtype, case.redop, *settings_in_words(case), *timing_in_words(case)) if detail
+    )
     where = "" if case.group == "all" else f" in groups {case.group}"
     size = f" at {format_size(case.size_bytes)}" if OPS[case.op].sized else ""
     return f"{case.op}{size}{where}{f' ({details})' if details else ''}"

@@ -56,8 +56,8 @@ def rounds_of(case: Case) -> tuple[Round, ...]:
         return (groups,)
     if op.members == "ends":
         return (tuple((group[0], group[-1]) for group in groups),)
-    by_group = [pair_rounds(group, together=case.variant != "alone") for group in groups]
-    if case.variant == "alone":
+    by_group = [pair_rounds(group, together=case.pairs != "alone") for group in groups]
+    if case.pairs == "alone":
         return tuple(one for rounds in by_group for one in rounds)
     longest = max(len(rounds) for rounds in by_group)
     merged = (

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
 from busbw.ops import OPS
-from busbw.ops.algorithms import ALGORITHMS, BY_HAND
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.base import Op, Share
 from busbw.ops.groups import Round, split_world
-from busbw.ops.numa_nodes import MOST_NODES, node_of
-from busbw.ops.threads import threads_of
+from busbw.ops.numa_nodes import MOST_NODES
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.units import about_size
 
@@ -71,7 +70,7 @@ def unsuited(case: Case, place: Place) -> str | None:
 
 def _misplaced(case: Case, place: Place) -> str | None:
     """Why the algorithm of ``case``, which goes host by host, does not fit where the ranks lie."""
-    algorithm = ALGORITHMS.get(case.op, {}).get((case.variant or "").removeprefix(BY_HAND))
+    algorithm = ALGORITHMS.get(case.op, {}).get(case.algorithm or "")
     if place.in_blocks or algorithm is None or not algorithm.levels:
         return None
     return "it takes as many ranks on every host, one after the other; here they lie otherwise"
@@ -79,7 +78,7 @@ def _misplaced(case: Case, place: Place) -> str | None:
 
 def _homeless(case: Case, place: Place) -> str | None:
     """Why the memory of ``case`` cannot lie where it asks for."""
-    node = node_of(case.variant)
+    node = case.numa_node
     if node is None:
         return None
     if len(place.memory_nodes) < 2:
@@ -119,7 +118,7 @@ def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
 def _untimeable(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot be timed as it asks for."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
-    threads = threads_of(case.variant) or 1
+    threads = case.threads or 1
     obstacles = (
         (
             threads > place.cores,

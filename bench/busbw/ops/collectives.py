@@ -144,7 +144,7 @@ COLLECTIVES = (
     ),
     Op(
         name="all_to_all_v",
-        summary="every rank sends blocks of different sizes, by a skew or a traffic matrix",
+        summary="every rank sends blocks of different sizes, by an imbalance or a traffic matrix",
         size_meaning="the largest over the ranks of what is sent or received, own blocks included",
         layout=_all_to_all_v,
         bus_factor=_others,

@@ -1,17 +1,17 @@
 """Storage: files of a rank's own, and a checkpoint of all ranks. No wire that is known of, and no bus bandwidth.
 
-How a file is read and written is part of what is measured, so it stands in the variant of a case.
+How a file is read and written is part of what is measured, so a case has it.
 """
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, cast, get_args
+from typing import Literal
+
+import msgspec
 
 from busbw.errors import UsageError
 from busbw.ops.base import Layout, Op, Shape, Share, Span
 from busbw.ops.limits import MOST_DEPTH
-from busbw.units import format_size, parse_size
+from busbw.units import parse_size
 
 Way = Literal["direct", "dropped", "memory"]
 """How the page cache is kept out: past it (O_DIRECT), by dropping the pages of a file before it is read, or not at all,
@@ -21,33 +21,17 @@ because the file system is memory. Later ones are worse.
 GRAIN_BYTES = 4096
 """O_DIRECT wants offsets, lengths and addresses in multiples of the device's block: 4096 B at most of today's."""
 
-_VARIANT = re.compile(r"block:(?P<block>\S+) depth:(?P<depth>\d+) (?P<way>\w+)")
 
-
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a file is gone through: from its start, in blocks, ``depth`` of them under way at any time."""
 
     block_bytes: int
     depth: int
     way: Way
 
-    def __str__(self) -> str:
-        """As a case has it: ``block:1MiB depth:4 direct``."""
-        return f"block:{format_size(self.block_bytes).replace(' ', '')} depth:{self.depth} {self.way}"
 
-
-def access_of(variant: str | None) -> Access:
-    """What ``str`` made of it. Raises UsageError for what it does not make."""
-    match = _VARIANT.fullmatch(variant or "")
-    if match is None or match["way"] not in get_args(Way):
-        message = f"variant {variant!r} is none of storage; want one such as {Access(1 << 20, 4, 'direct')!s}"
-        raise UsageError(message)
-    return Access(parse_size(match["block"]), int(match["depth"]), cast("Way", match["way"]))
-
-
-def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[str, ...]:
-    """The variants of a sweep over blocks and depths. Raises UsageError for a block or depth that cannot be."""
+def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[Access, ...]:
+    """Those of a sweep over blocks and depths. Raises UsageError for a block or depth that cannot be."""
     if not blocks or not depths:
         message = "blocks and depths: want at least one of each; given none"
         raise UsageError(message)
@@ -59,7 +43,7 @@ def accesses(blocks: Sequence[str], depths: Sequence[int], way: Way) -> tuple[st
         if not 1 <= depth <= MOST_DEPTH:
             message = f"depth {depth} cannot be; want 1 to {MOST_DEPTH} blocks under way"
             raise UsageError(message)
-    return tuple(str(Access(parse_size(block), depth, way)) for block in blocks for depth in depths)
+    return tuple(Access(parse_size(block), depth, way) for block in blocks for depth in depths)
 
 
 def _kept(share: Share) -> Layout:

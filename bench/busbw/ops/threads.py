@@ -1,4 +1,4 @@
-"""How many threads of a rank share a call: as a plan says it, and as a case carries it."""
+"""How many threads of a rank share a call: as a plan says it."""
 
 import re
 
@@ -6,7 +6,6 @@ from busbw.errors import UsageError
 from busbw.ops.limits import MOST_THREADS, MOST_VALUES
 
 CORES = "cores"
-_PREFIX = "threads:"
 
 _PART = re.compile(
     rf"(?P<low>[0-9]{{1,9}}|{CORES})(?:\.\.(?P<high>[0-9]{{1,9}}|{CORES})(?P<how>[*+])(?P<step>[0-9]{{1,9}}))?"
@@ -47,14 +46,3 @@ def parse_threads(text: str, cores: int) -> tuple[int, ...]:
         message = f"threads {text!r} is none at all where a rank has {cores} core(s)"
         raise UsageError(message)
     return tuple(sorted(found))
-
-
-def as_variant(threads: int) -> str:
-    """The variant of a case that ``threads`` threads share."""
-    return f"{_PREFIX}{threads}"
-
-
-def threads_of(variant: str | None) -> int | None:
-    """How many threads share the calls of a case; None: the rank's own thread makes them, where the system has it."""
-    words = (variant or "").split()
-    return next((int(word.removeprefix(_PREFIX)) for word in words if word.startswith(_PREFIX)), None)

@@ -1,4 +1,4 @@
-"""Uneven traffic: how many elements each rank sends to each other one, from a skew or from a matrix of weights."""
+"""Uneven traffic: how many elements each rank sends to each other one, from a number or from a matrix of weights."""
 
 import csv
 import hashlib
@@ -15,19 +15,20 @@ from busbw.ops.limits import MOST_MATRIX_RANKS, MOST_TRAFFIC_BYTES, read_text
 Weights = tuple[tuple[float, ...], ...]
 _Value = TypeVar("_Value", int, float)
 
-_LARGEST_SKEW = 1.0
+_LARGEST = 1.0
 
 
-def skewed(ranks: int, skew: float) -> Weights:
-    """Weights that grow linearly with the destination, from 1 − skew to 1 + skew: the last rank is the hot one.
+def imbalanced(ranks: int, imbalance: float) -> Weights:
+    """Weights that grow linearly with the destination, from 1 − imbalance to 1 + imbalance: the last rank
+    is the hot one.
 
-    Raises UsageError unless 0 ≤ skew ≤ 1.
+    Raises UsageError unless 0 ≤ imbalance ≤ 1.
     """
-    if not 0 <= skew <= _LARGEST_SKEW:
-        message = f"skew {skew} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
+    if not 0 <= imbalance <= _LARGEST:
+        message = f"imbalance {imbalance} is not allowed; allowed is 0 (even) to 1 (the first rank receives nothing)"
         raise UsageError(message)
     middle = (ranks - 1) / 2
-    row = tuple(1 + skew * ((to - middle) / middle if middle else 0.0) for to in range(ranks))
+    row = tuple(1 + imbalance * ((to - middle) / middle if middle else 0.0) for to in range(ranks))
     return tuple(row for _ in range(ranks))
 
 

@@ -4,19 +4,19 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import cast
+from typing import TypedDict, cast
 
 from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, limits, storage, traffic
-from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, BY_HAND, LIBRARY
+from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Matrix, Op, Placement
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
-from busbw.ops.numa_nodes import on_node, takes_nodes
-from busbw.ops.storage import Way
-from busbw.ops.threads import as_variant, parse_threads
+from busbw.ops.numa_nodes import takes_nodes
+from busbw.ops.storage import Access, Way
+from busbw.ops.threads import parse_threads
 from busbw.runs.plan import PlacementChoice, Plan, Sweep
-from busbw.runs.records import DTYPE_BYTES, Case, Mode
+from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
 """Buffers, two checks, the least samples and control traffic of a block: about this with 4 Gloo ranks on 2 cores."""
@@ -34,15 +34,32 @@ _BALANCING = 3.0
 """Budgets of a case that overlaps until as much is computed as the call takes: up to 12 rounds of a quarter each."""
 
 
+class Settings(TypedDict, total=False):
+    """Those of a case that only some ops have, as its fields."""
+
+    algorithm: str
+    threads: int
+    numa_node: int
+    access: Access
+    pairs: Pairs
+    pinning: Pinning
+    imbalance: float
+    traffic: str
+
+
+TrafficKey = tuple[str, float | None, str | None]
+"""What the traffic of an uneven case follows from: how the world is split, imbalance and matrix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Cases:
     """What a plan means on a world: ``cases`` in order and without repeats, ``adjusted`` which sizes were rounded (in
-    words), ``weights`` the traffic behind each split of the world and variant.
+    words), ``weights`` the traffic behind the uneven ones.
     """
 
     cases: tuple[Case, ...]
     adjusted: tuple[str, ...]
-    weights: dict[tuple[str, str], traffic.Weights]
+    weights: dict[TrafficKey, traffic.Weights]
 
 
 def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "direct", cores: int = 1) -> Cases:
@@ -56,7 +73,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
     _refuse_many(plan, ranks)
     cases: dict[Case, None] = {}
     adjusted: dict[str, None] = {}
-    weights: dict[tuple[str, str], traffic.Weights] = {}
+    weights: dict[TrafficKey, traffic.Weights] = {}
     made = 0  # with repeats, which take as long
     for sweep in plan.sweep:
         sizes = len(units.parse_sizes(sweep.sizes))
@@ -65,16 +82,16 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                variants = _every_variant(op, sweep, way, cores)
-                made += _number_of_cases(op, sweep, len(variants), sizes)
+                settings = _every_setting(op, sweep, way, cores)
+                made += _number_of_cases(op, sweep, len(settings), sizes)
                 if made > limits.MOST_CASES:
                     raise UsageError(_TOO_MANY)
-                for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, variants):
+                for case, note in _cases_of(op, sweep, (spec, groups), plan, ranks, nodes, device, settings):
                     cases[case] = None
                     if note:
                         adjusted[note] = None
-                    if op.uneven and case.variant is not None and (spec, case.variant) not in weights:
-                        weights[spec, case.variant] = _weights(sweep, len(groups[0]))
+                    if op.uneven and _traffic_key(case) not in weights:
+                        weights[_traffic_key(case)] = _weights(sweep, len(groups[0]))
     if len(cases) * plan.timing.blocks > limits.MOST_LAUNCH_BLOCKS:
         message = (
             f"{len(cases)} cases of {plan.timing.blocks} blocks are too many; allowed are cases × blocks up to "
@@ -103,23 +120,23 @@ def _refuse_many(plan: Plan, ranks: int) -> None:
         raise UsageError(message)
 
 
-def _every_variant(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[str | None, ...]:
+def _every_setting(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[Settings, ...]:
     """Those of the op, on each node of memory. Raises UsageError for more than there may be cases, before all of them
     are made.
     """
     if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
-    variants = _variants(op, sweep, way, cores)
+    settings = tuple(_settings(op, sweep, way, cores))
     if not sweep.memory_nodes or not takes_nodes(op):
-        return variants
-    if len(variants) * len(sweep.memory_nodes) > limits.MOST_CASES:
+        return settings
+    if len(settings) * len(sweep.memory_nodes) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
-    return tuple(on_node(variant, node) for variant in variants for node in sweep.memory_nodes)
+    return tuple({**one, "numa_node": node} for one in settings for node in sweep.memory_nodes)
 
 
-def _number_of_cases(op: Op, sweep: Sweep, variants: int, sizes: int) -> int:
+def _number_of_cases(op: Op, sweep: Sweep, settings: int, sizes: int) -> int:
     kinds = len(sweep.dtypes) * sizes * len(_placements(op, sweep.placement)) if op.sized else 1
-    return len(sweep.modes) * variants * kinds * (len(sweep.redops) if op.reduces else 1)
+    return len(sweep.modes) * settings * kinds * (len(sweep.redops) if op.reduces else 1)
 
 
 def _cases_of(
@@ -130,15 +147,15 @@ def _cases_of(
     ranks: int,
     nodes: int,
     device: str,
-    variants: tuple[str | None, ...],
+    settings: tuple[Settings, ...],
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
     placements = _placements(op, sweep.placement)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
     spec, unit = split[0], _unit(op, split[1])
-    for mode, variant, dtype, redop, placement, wanted in product(
-        sweep.modes, variants, dtypes, redops, placements, sizes
+    for mode, setting, dtype, redop, placement, wanted in product(
+        sweep.modes, settings, dtypes, redops, placements, sizes
     ):
         size = _rounded(op, unit, dtype, wanted) if dtype is not None else 0
         note = None
@@ -161,7 +178,7 @@ def _cases_of(
             held=sweep.held,
             in_place=placement == "in",
             root=sweep.root if op.rooted else None,
-            variant=variant,
+            **setting,
         )
         yield case, note
 
@@ -173,36 +190,43 @@ def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
     return op.placements if choice == "both" else (choice,)
 
 
-def _variants(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[str | None, ...]:
+def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
     if op.threaded and sweep.threads is not None:
-        return tuple(as_variant(threads) for threads in parse_threads(sweep.threads, cores))
-    if op.stores and op.local:
-        return storage.accesses(sweep.blocks, sweep.depths, "dropped" if way == "direct" and not sweep.direct else way)
-    if op.name in ALGORITHMS:
-        return tuple(_algorithms(op, sweep.algorithms))
-    if op.members == "pairs":
-        return (sweep.pairs,)
-    if op.host_memory:
-        return sweep.pinning
-    return (_traffic(sweep),) if op.uneven else (None,)
+        for threads in parse_threads(sweep.threads, cores):
+            yield {"threads": threads}
+    elif op.stores and op.local:
+        way = "dropped" if way == "direct" and not sweep.direct else way
+        for access in storage.accesses(sweep.blocks, sweep.depths, way):
+            yield {"access": access}
+    elif op.name in ALGORITHMS:
+        yield from _algorithms(op, sweep.algorithms)
+    elif op.members == "pairs":
+        yield {"pairs": sweep.pairs}
+    elif op.host_memory:
+        for pinning in sweep.pinning:
+            yield {"pinning": cast("Pinning", pinning)}
+    else:
+        yield _of_traffic(sweep) if op.uneven else {}
 
 
-def _traffic(sweep: Sweep) -> str:
-    return f"skew:{sweep.skew:g}" if sweep.traffic is None else f"matrix:{traffic.fingerprint(sweep.traffic)}"
+def _of_traffic(sweep: Sweep) -> Settings:
+    if sweep.traffic is not None:
+        return {"traffic": traffic.fingerprint(sweep.traffic)}
+    return {"imbalance": sweep.imbalance}
 
 
-def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[str | None]:
-    """The variants of an op that can be done by hand; what only other ops of the sweep have is left out."""
+def _algorithms(op: Op, wanted: Sequence[str]) -> Iterator[Settings]:
+    """Of an op that has some over send and receive; what only other ops of the sweep have is left out."""
     every = (LIBRARY, *ALGORITHMS[op.name])
     for name in every if ALL_ALGORITHMS in wanted else wanted:
         if name in every:
-            yield None if name == LIBRARY else f"{BY_HAND}{name}"
+            yield {} if name == LIBRARY else {"algorithm": name}
 
 
 def _weights(sweep: Sweep, ranks: int) -> traffic.Weights:
     """The weights of a group of ``ranks``. Raises UsageError when the matrix is for another number of them."""
     if sweep.traffic is None:
-        return traffic.skewed(ranks, sweep.skew)
+        return traffic.imbalanced(ranks, sweep.imbalance)
     if len(sweep.traffic) != ranks:
         message = (
             f"the traffic matrix is for {len(sweep.traffic)} ranks, but a group has {ranks} ranks; make them agree"
@@ -257,20 +281,23 @@ def _file_seconds(case: Case) -> float:
 
 def _rounds_of(case: Case) -> tuple[str, str, str | None]:
     """What ``_rounds`` goes by: a split of many ranks takes long, and cases share few."""
-    return case.op, case.group, case.variant
+    return case.op, case.group, case.pairs
 
 
 def _rounds(case: Case) -> int:
     """How many times a block of ``case`` warms up and samples: once, but for every round of pairs of the matrix."""
     if OPS[case.op].members != "pairs":
         return 1
-    together = case.variant != "alone"
+    together = case.pairs != "alone"
     by_group = [number_of_rounds(len(group), together=together) for group in split_world(case.group, case.ranks)]
     return max(by_group) if together else sum(by_group)
 
 
-def shares(case: Case, weights: Mapping[tuple[str, str], traffic.Weights]) -> Matrix:
+def shares(case: Case, weights: Mapping[TrafficKey, traffic.Weights]) -> Matrix:
     """The traffic matrix of an uneven case in elements; empty for every other."""
-    if case.variant is None or (case.group, case.variant) not in weights:
-        return ()
-    return traffic.split(weights[case.group, case.variant], case.count)
+    wanted = weights.get(_traffic_key(case))
+    return () if wanted is None else traffic.split(wanted, case.count)
+
+
+def _traffic_key(case: Case) -> TrafficKey:
+    return case.group, case.imbalance, case.traffic

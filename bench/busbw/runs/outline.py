@@ -11,8 +11,8 @@ from pathlib import Path
 import msgspec
 
 from busbw.errors import DamagedRun
-from busbw.runs import soundness, store
-from busbw.runs.records import JSON, TRANSIENT, Case, Ended, LaunchStarted, Measurement
+from busbw.runs import soundness, store, upgrades
+from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted, Measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,22 @@ class Outline:
     end: Ended | None
 
 
+class _Schema(msgspec.Struct, frozen=True):
+    schema: int
+
+
 class _Head(msgspec.Struct, frozen=True):
-    """What is read of ``run.json``; its environments are most of it."""
+    """What is read of ``run.json`` of this schema or of an older one; its environments are most of it."""
 
     schema: int
     machine: str
     plan: dict[str, JSON]
     cases: tuple[Case, ...]
     hosts: tuple[str, ...]
+
+
+class _OldHead(_Head, frozen=True):
+    cases: list[JSON]  # type: ignore[assignment]  # they are lifted first
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -52,7 +60,9 @@ class _Row(msgspec.Struct, frozen=True):
     cause: str = "unknown"
 
 
+_SCHEMA_OF = msgspec.json.Decoder(_Schema)
 _HEAD = msgspec.json.Decoder(_Head)
+_OLD_HEAD = msgspec.json.Decoder(_OldHead)
 _ROW = msgspec.json.Decoder(_Row)
 _CASE = msgspec.json.Decoder(Case)
 _END = msgspec.json.Decoder(Ended)
@@ -75,30 +85,35 @@ def outline_of(stored: store.StoredRun) -> Outline:
 
 def outline(folder: Path) -> Outline:
     """The outline of the run in ``folder``; raises as ``store.read`` does."""
-    path = folder / store.RUN_FILE
     try:
-        head = _HEAD.decode(store.run_document(path))
+        head, schema = _head(store.run_document(folder / store.RUN_FILE))
     except store.NOT_A_RECORD:
-        head = None
-    # Anything else is read whole: that lifts it, or says what is wrong with it.
-    if (
-        head is None
-        or not store.has_rows_as_now(head.schema)
-        or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None
-    ):
+        return outline_of(store.read(folder))
+    # Anything else is read whole, which says what is wrong with it.
+    if not 1 <= schema <= SCHEMA or soundness.flaw_of_plan(head.plan, len(head.cases)) is not None:
         return outline_of(store.read(folder))
     for name in (store.PACKED_FILE, store.SAMPLES_FILE, store.PACKED_FILE):
         try:
-            return _with_rows(head, folder, name)
+            return _with_rows(head, schema, folder, name)
         except FileNotFoundError:
             continue
-    return _outline(head, _Seen())
+    return _outline(head, _Seen(schema))
+
+
+def _head(content: bytes) -> tuple[_Head, int]:
+    """The head as of now, and the schema that it was written in."""
+    schema = _SCHEMA_OF.decode(content).schema
+    if not 1 <= schema < SCHEMA:
+        return _HEAD.decode(content), schema
+    old = msgspec.structs.asdict(_OLD_HEAD.decode(content))
+    return msgspec.convert(upgrades.run_as_now(old, schema), _Head), schema
 
 
 class _Seen:
     """What the rows have told so far. Cases are decoded once: a run has the same ones again and again."""
 
-    def __init__(self) -> None:
+    def __init__(self, schema: int) -> None:
+        self._schema = schema
         self.launches: dict[int, int | None] = {}
         self.blocks: list[tuple[int, Case, int]] = []
         self.out: set[Case] = set()
@@ -118,12 +133,12 @@ class _Seen:
     def _case(self, raw: msgspec.Raw) -> Case:
         written = bytes(raw)
         if written not in self._cases:
-            self._cases[written] = _CASE.decode(written)
+            self._cases[written] = _CASE.decode(upgrades.case_as_now(written, self._schema))
         return self._cases[written]
 
 
-def _with_rows(head: _Head, folder: Path, name: str) -> Outline:
-    seen = _Seen()
+def _with_rows(head: _Head, schema: int, folder: Path, name: str) -> Outline:
+    seen = _Seen(schema)
     bad: Exception | None = None
     number = 0
     with store.sample_lines(folder, name) as lines:

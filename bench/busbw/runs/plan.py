@@ -19,14 +19,12 @@ from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
-from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Record, Sync
+from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pinning, Record, Sync
 
 _MANY_CORES = 1 << 10
 
 
 PlacementChoice = Literal["native", "in", "out", "both"]
-PairsChoice = Literal["together", "alone"]
-PinningChoice = Literal["pinned", "pageable"]
 
 
 _EVERY_ALGORITHM = tuple(
@@ -115,15 +113,15 @@ class Sweep(Record, frozen=True, kw_only=True):
     placement: PlacementChoice = "native"
     groups: str = ALL
     root: int = 0
-    skew: float = 0.5
+    imbalance: float = 0.5
     traffic: tuple[tuple[float, ...], ...] | None = None
-    pairs: PairsChoice = "together"
+    pairs: Pairs = "together"
     algorithms: tuple[str, ...] = (LIBRARY,)
     blocks: tuple[str, ...] = ("1MiB",)
     depths: tuple[int, ...] = (1,)
     direct: bool = True
     threads: str | None = None
-    pinning: tuple[str, ...] = get_args(PinningChoice)
+    pinning: tuple[str, ...] = get_args(Pinning)
     memory_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
@@ -137,8 +135,8 @@ class Sweep(Record, frozen=True, kw_only=True):
             "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
             "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
             "algorithms": lambda: _known("algorithm", self.algorithms, _EVERY_ALGORITHM),
-            "pairs": lambda: _known("pairs", (self.pairs,), get_args(PairsChoice)),
-            "pinning": lambda: _known("pinning", self.pinning, get_args(PinningChoice)),
+            "pairs": lambda: _known("pairs", (self.pairs,), get_args(Pairs)),
+            "pinning": lambda: _known("pinning", self.pinning, get_args(Pinning)),
             "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
             "memory_nodes": lambda: _known(
                 "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(MOST_NODES)
@@ -146,7 +144,7 @@ class Sweep(Record, frozen=True, kw_only=True):
             "root": lambda: _known("root", (self.root,), range(limits.MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
-            "skew": lambda: traffic.skewed(2, self.skew),
+            "imbalance": lambda: traffic.imbalanced(2, self.imbalance),
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
         }
         for key, check in checks.items():
@@ -414,7 +412,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "algorithms": lambda op: op.name in ALGORITHMS,
     "placement": lambda op: op.sized,
     "root": lambda op: op.rooted,
-    "skew": lambda op: op.uneven,
+    "imbalance": lambda op: op.uneven,
     "traffic": lambda op: op.uneven,
     "threads": lambda op: op.threaded,
     "memory_nodes": takes_nodes,

@@ -3,21 +3,25 @@
 They are frozen, validate themselves, know nobody, and go to JSON and back through msgspec. What is stored is what
 was measured (integer nanoseconds per sample); every statistic, algbw and busbw is derived on reading.
 
-SCHEMA history (``store.UPGRADES`` lifts older runs one step at a time):
+SCHEMA history (``upgrades.UPGRADES`` lifts older runs one step at a time):
 1 - first format.
 2 - how a sample is taken (``sync``, ``cache``, ``held``), entries and exits of every rank, exit skew, overlap, device
     time, clocks and their error, conditions of the machine, the empty call, and which launch another one resumes.
 3 - which loop made the calls, what a call costs in the compiled one, mode ``persistent``, what another tool says.
 4 - the end tells how many rows there are before it, and their checksum.
+5 - the settings of a case are fields of it; before, they were words of one text, ``variant``.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-SCHEMA = 4
+from busbw.ops.storage import Access
+from busbw.units import format_size
+
+SCHEMA = 5
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
@@ -39,6 +43,12 @@ TimedBy = Literal["host", "device"]
 
 LoopKind = Literal["python", "compiled"]
 """What makes the calls of a sample between the two reads of the clock. A Python call is longer than a short message."""
+
+Pairs = Literal["together", "alone"]
+"""How a matrix of pairs is measured: disjoint pairs at once, or one pair after another."""
+
+Pinning = Literal["pinned", "pageable"]
+"""Memory of the host that a GPU copies from or to: locked in its place, or not."""
 
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
@@ -74,12 +84,20 @@ class Case(Record, frozen=True, kw_only=True):
 
     ``size_bytes`` is S of the definitions (nccl-tests' meaning). ``ranks`` is the number of ranks in the world and
     ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
-    the op has none. ``variant`` tells apart what else an op can vary: ``skew:0.5`` or ``matrix:…`` for
-    all_to_all_v, ``together`` or ``alone`` for pairs, ``pinned`` or ``pageable`` for copies between a GPU and its host,
-    ``node:1`` for memory of the host that was put on a NUMA node.
+    the op has none.
     ``mode``, ``sync`` and ``cache`` say how it was timed: they change the number as much as the library does, so they
     are part of what is measured. ``held``: the device's stream was held while the calls were handed to it, so that
     launching them is not in the time.
+
+    The settings, None where the op has no such or it was not asked for (``settings_in_words`` says them):
+    ``algorithm``: done by this one over send and receive; None: by the backend's own.
+    ``threads``: how many threads of a rank share a call; None: the rank's own makes it.
+    ``numa_node``: the NUMA node that memory of the host was put on; None: it lies where it was touched first.
+    ``access``: how a file is gone through.
+    ``pairs``: whether disjoint pairs of a matrix ran together.
+    ``pinning``: what memory of the host is copied from or to.
+    ``imbalance``: how uneven the traffic of all_to_all_v is, 0 (even) to 1.
+    ``traffic``: fingerprint of the matrix that gives this traffic instead.
     """
 
     op: str
@@ -97,7 +115,14 @@ class Case(Record, frozen=True, kw_only=True):
     held: bool = False
     in_place: bool = False
     root: int | None = None
-    variant: str | None = None
+    algorithm: str | None = None
+    threads: int | None = None
+    numa_node: int | None = None
+    access: Access | None = None
+    pairs: Pairs | None = None
+    pinning: Pinning | None = None
+    imbalance: float | None = None
+    traffic: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPE_BYTES:
@@ -114,6 +139,29 @@ class Case(Record, frozen=True, kw_only=True):
     def count(self) -> int:
         """Elements in S (0 for an op without data)."""
         return 0 if self.dtype is None else self.size_bytes // DTYPE_BYTES[self.dtype]
+
+
+_SETTINGS: dict[str, Callable[[Any], str]] = {
+    "algorithm": lambda name: f"{name} (send/recv)",
+    "threads": lambda number: f"{number} thread{'s' if number != 1 else ''}",
+    "numa_node": lambda node: f"NUMA node {node}",
+    "access": lambda access: f"{format_size(access.block_bytes)} blocks, depth {access.depth}, {access.way}",
+    "pairs": lambda how: f"pairs {how}",
+    "pinning": str,
+    "imbalance": lambda share: f"imbalance {share:g}",
+    "traffic": lambda fingerprint: f"traffic matrix {fingerprint}",
+}
+SETTINGS = tuple(_SETTINGS)
+"""The fields of a case that only some ops have."""
+
+
+def settings_in_words(of: object, only: Container[str] = SETTINGS) -> list[str]:
+    """The settings of a case, or of what else has ``only`` some of these fields, as people call them."""
+    return [
+        words(value)
+        for name, words in _SETTINGS.items()
+        if name in only and (value := getattr(of, name, None)) is not None
+    ]
 
 
 class RankSamples(Record, frozen=True, kw_only=True):

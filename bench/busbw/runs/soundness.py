@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from busbw.ops import bus_factor, limits
+from busbw.ops.numa_nodes import MOST_NODES
 from busbw.runs.facts import flaw_of_facts
 from busbw.runs.records import (
     JSON,
@@ -78,6 +79,7 @@ def _of_run(run: Run) -> Iterator[str]:
             yield f"a case has {case.ranks} ranks on {case.nodes} hosts, and hosts names {len(run.hosts)} ranks"
         if case.root is not None and not 0 <= case.root < case.ranks:
             yield f"a case has root {case.root} of {case.ranks} ranks"
+        yield from _of_settings(case)
     if len(set(run.cases)) != len(run.cases):
         yield "cases has a case twice"
     if (flaw := flaw_of_plan(run.plan, len(run.cases))) is not None:
@@ -85,6 +87,18 @@ def _of_run(run: Run) -> Iterator[str]:
     for host, facts in run.environments.items():
         if (flaw := flaw_of_facts(facts)) is not None:
             yield f"environments: facts of {host!r:.60}: {flaw}"
+
+
+def _of_settings(case: Case) -> Iterator[str]:
+    if case.threads is not None:
+        yield from _out_of(1, limits.MOST_THREADS, threads=case.threads)
+    if case.numa_node is not None:
+        yield from _out_of(0, MOST_NODES - 1, numa_node=case.numa_node)
+    if case.access is not None:
+        yield from _out_of(1, limits.MOST_DEPTH, depth=case.access.depth)
+        yield from _out_of(1, _MOST_BYTES, block_bytes=case.access.block_bytes)
+    if case.imbalance is not None and not 0 <= case.imbalance < math.inf:
+        yield f"imbalance is {case.imbalance}; want a finite number from 0 on"
 
 
 def flaw_of_plan(plan: Mapping[str, JSON], cases: int) -> str | None:

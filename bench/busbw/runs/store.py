@@ -1,4 +1,4 @@
-"""The run folder: create it, append to it so that a crash loses at most one line, read it, lift old formats.
+"""The run folder: create it, append to it so that a crash loses at most one line, read it, read old formats.
 
 ``results/<machine>/<UTC>-<id>/run.json`` is written once and whole; ``samples.jsonl`` grows by one complete line per
 block, flushed and fsynced before the next block starts. Nothing else is needed to judge a run.
@@ -22,7 +22,7 @@ from typing import Self
 import msgspec
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError
-from busbw.runs import files, soundness
+from busbw.runs import files, soundness, upgrades
 from busbw.runs.records import (
     JSON,
     SCHEMA,
@@ -42,25 +42,12 @@ SAMPLES_FILE = "samples.jsonl"
 PACKED_FILE = "samples.jsonl.gz"
 """The samples of a large run that has ended; as long as it is there, a plain file beside it does not count."""
 
-Upgrade = Callable[[dict[str, JSON]], dict[str, JSON]]
 Keep = Callable[[Measurement, "Groups"], Measurement]
 """Takes a block without its groups, and these as they are decoded; gives what is kept of the block."""
 
 _WIDE_BYTES = 4 << 20
 """Longer rows are decoded group by group: all pairs of 1,024 ranks as records would be 6 GB."""
 
-
-def _as_it_is(document: dict[str, JSON]) -> dict[str, JSON]:
-    """For a step that only added fields: what an old run did not record takes the field's default, never a guess."""
-    return document
-
-
-UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
-    1: (lambda document: {**document, "schema": 2}, _as_it_is),
-    2: (lambda document: {**document, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
-    3: (lambda document: {**document, "schema": 4}, _as_it_is),
-}
-"""Schema n → how its run.json and one line of its samples become those of n + 1. Schema 1 is the first."""
 
 _LATEST = "latest"
 
@@ -398,11 +385,6 @@ def read_run(folder: Path) -> Run:
     return _read_run(folder / RUN_FILE)[0]
 
 
-def has_rows_as_now(schema: int) -> bool:
-    """Whether rows of ``schema`` may be decoded as they are: nothing but fields was added since then."""
-    return 1 <= schema <= SCHEMA and all(UPGRADES[step][1] is _as_it_is for step in range(schema, SCHEMA))
-
-
 def written_schema(folder: Path) -> int:
     """The schema that a run was written in, before it was lifted; raises as ``read`` does."""
     return _read_run(folder / RUN_FILE)[1]
@@ -470,10 +452,8 @@ def _read_run(path: Path) -> tuple[Run, int]:
             "upgrade busbw to read it"
         )
         raise NewerSchema(message)
-    for step in range(schema, SCHEMA):
-        document = UPGRADES[step][0](document)
     try:
-        run = msgspec.convert(document, Run)
+        run = msgspec.convert(upgrades.run_as_now(document, schema), Run)
     except NOT_A_RECORD as error:
         message = f"{path}: {error}"
         raise DamagedRun(message) from error
@@ -527,14 +507,15 @@ class Groups:
 
 def _decode_row(line: bytes, schema: int, *, one_by_one: bool) -> tuple[Row, Groups]:
     """A row, and the groups of a block; ``one_by_one``: those of a long row are decoded as they are taken."""
-    if schema == SCHEMA and one_by_one and len(line) > _WIDE_BYTES:
+    line = upgrades.row_as_now(line, schema)
+    if one_by_one and len(line) > _WIDE_BYTES:
         wide = _WIDE_DECODER.decode(line)
         if isinstance(wide, _Wide):
             fields = {name: getattr(wide, name) for name in Measurement.__struct_fields__ if name != "groups"}
             groups = Groups(wide.case, map(_GROUP_DECODER.decode, wide.groups), wide.groups)
             return Measurement(**fields, groups=()), groups
         return wide, Groups(None, ())
-    row = _decoded(line, schema)
+    row = _ROW_DECODER.decode(line)
     return row, Groups(row.case, row.groups) if isinstance(row, Measurement) else Groups(None, ())
 
 
@@ -544,16 +525,6 @@ def _kept(row: Measurement, groups: Groups, keep: Keep | None) -> Measurement:
         return keep(row, groups)
     for _ in groups:
         pass
-    return row
-
-
-def _decoded(line: bytes, schema: int) -> Row:
-    if schema == SCHEMA:
-        return _ROW_DECODER.decode(line)
-    document = msgspec.json.decode(line)
-    for step in range(schema, SCHEMA):
-        document = UPGRADES[step][1](document)
-    row: Row = msgspec.convert(document, Row)
     return row
 
 

@@ -17,7 +17,7 @@ from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Failed, Measurement
 from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
 
-_SKEW = 0.5
+_IMBALANCE = 0.5
 
 
 def quick(**changes: float) -> Timing:
@@ -50,11 +50,11 @@ def measure_everywhere(
 
     ``domains[r]`` names the clock of rank r; without them all ranks share one, or nobody knows. ``wrap`` puts something
     around the backend of each rank, a fault for example; ``computing`` makes what is computed beside calls. An uneven
-    op gets the traffic of skew 0.5.
+    op gets the traffic of imbalance 0.5.
     """
     clocks = tuple(domains or ("one clock" if shared_clock else None,) * world.size)
     hosts = ("here",) * world.size
-    matrix = traffic.split(traffic.skewed(world.size, _SKEW), case.count) if OPS[case.op].uneven else ()
+    matrix = traffic.split(traffic.imbalanced(world.size, _IMBALANCE), case.count) if OPS[case.op].uneven else ()
 
     def work(backend: FakeBackend) -> Measurement | Failed:
         wrapped, beside = wrap(backend), computing(backend.clock)

@@ -21,6 +21,7 @@ from busbw.runs.records import (
     JSON,
     QUANTILES,
     SCHEMA,
+    SETTINGS,
     Case,
     Check,
     Ended,
@@ -55,7 +56,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The truth. ``pieces`` holds for every op that ``by_op`` does not name, nor ``by_variant`` the variant of a case.
+    """The truth. ``pieces`` holds for every op that ``by_op`` does not name, nor ``by_setting`` a setting of the case.
 
     ``sample_noise`` and ``launch_noise`` are the standard deviations of the logarithm of a sample and of a whole
     launch. ``jitter_seconds`` is the mean of the exponential delay with which each rank arrives; ``late_rank`` arrives
@@ -68,7 +69,7 @@ class World:
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
     by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     by_distance: Mapping[int | None, tuple[Piece, ...]] = field(default_factory=dict)
-    by_variant: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
+    by_setting: Mapping[object, tuple[Piece, ...]] = field(default_factory=dict)
     sample_noise: float = 0.02
     launch_noise: float = 0.0
     jitter_seconds: float = 0.0
@@ -293,7 +294,7 @@ def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
         return groups
     if members == "ends":
         return tuple((group[0], group[-1]) for group in groups)
-    together = one.variant != "alone"
+    together = one.pairs != "alone"
     return tuple(pair for group in groups for pairs in pair_rounds(group, together=together) for pair in pairs)
 
 
@@ -308,8 +309,9 @@ def _group(
 ) -> GroupSamples:
     op = OPS[one.op]
     apart = distance(seats[members[0]], seats[members[-1]])
-    if one.variant is not None and one.variant in world.by_variant:
-        world = replace(world, by_op={**world.by_op, one.op: world.by_variant[one.variant]})
+    for setting in (getattr(one, name) for name in SETTINGS):
+        if setting is not None and setting in world.by_setting:
+            world = replace(world, by_op={**world.by_op, one.op: world.by_setting[setting]})
     truth = world.seconds(one.op, one.size_bytes, members, apart) * op.trips * pace
     done = truth * np.exp(generator.normal(0, world.sample_noise, samples))
     done += np.where(generator.random(samples) < world.slow_share, world.slow_seconds, 0.0)

@@ -6,6 +6,7 @@ from itertools import groupby
 from typing import Final
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
+from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.series import Point, SeriesKey
@@ -14,7 +15,6 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.models.textbook import BY_HAND
 from busbw_analysis.peaks.peaks import Roof
 from busbw_analysis.report.document import (
     MISSING,
@@ -86,6 +86,16 @@ def operations(judgement: Judgement) -> Section:
     return Section("operations", "Operations", (Paragraph(how),), parts)
 
 
+_WITHOUT: Final = {
+    "algorithm": "the library's own",
+    "threads": "own thread",
+    "numa_node": "no NUMA node",
+    "pairs": "no pairs",
+    "traffic": "no traffic matrix",
+}
+"""Settings → what a curve is called that has none where others have."""
+
+
 def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
     """The name of a curve; with ``varying``, only the fields in which it differs from its neighbours."""
     texts = {
@@ -102,7 +112,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
         "held": "held" if key.held else "not held",
         "in_place": "in place" if key.in_place else "out of place",
         "root": "no root" if key.root is None else f"root {key.root}",
-        "variant": key.variant or "plain",
+        **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},
     }
     if varying is None:
         return key.label
@@ -391,7 +401,7 @@ def _alternatives(curve: Curve, label: str) -> Table:
     """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
     point = curve.series.points[-1]
     own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
-    by_hand = (curve.series.key.variant or "").startswith(BY_HAND)
+    by_hand = curve.series.key.algorithm is not None
     rows = tuple(
         words((one.algorithm + mark, format_time(one.time_ns), format_rate(one.busbw), one.formula, one.source))
         for mark, members in ((" (by hand)" if by_hand else " (this backend)", own), ("", curve.alternatives))

@@ -113,7 +113,7 @@ _SCALING_COLUMNS: Final = (
 
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
-    varying = varying_fields(one.curve.key for one in found) - {"variant", "ranks"}
+    varying = varying_fields(one.curve.key for one in found) - {"threads", "numa_node", "ranks"}
     most: dict[str, float] = {}
     told = ""
     for device in dict.fromkeys(one.curve.key.device for one in found):
@@ -228,7 +228,7 @@ def _kernel(anchor: str, heading: str, curves: Sequence[MemoryCurve], cases: dic
 def _label(curve: MemoryCurve, varying: frozenset[str]) -> str:
     if curve.threads is None:
         return curve_label(curve.key, varying)
-    rest = varying - {"variant"}
+    rest = varying - {"threads", "numa_node"}
     more = f" · {curve_label(curve.key, rest)}" if rest else ""
     return f"{curve.threads} thread{'s' if curve.threads > 1 else ''}{curve.where}{more}"
 

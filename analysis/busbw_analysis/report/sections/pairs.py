@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import Seat
+from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
@@ -61,7 +62,7 @@ def pairs(
         if matrix.ranks:
             large |= len(matrix.ranks) > _MOST_IN_A_HEATMAP
             op = None if matrix.op == _MESSAGES else matrix.op
-            label = " · ".join(text for text in (op, matrix.dtype, matrix.variant) if text)
+            label = " · ".join(text for text in (op, matrix.dtype, *settings_in_words(matrix)) if text)
             series.setdefault(label, []).append(matrix)
     if series:
         how = (

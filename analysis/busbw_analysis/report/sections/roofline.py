@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from busbw.ops import LEAST_TRAFFIC
-from busbw.runs.records import DTYPE_BYTES
+from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
@@ -208,7 +208,7 @@ def _kernels(roofline: Roofline) -> Table:
 
 
 def _row(kernel: Kernel, factor: float, *, name_mode: bool) -> tuple[Cell, ...]:
-    setting = " · ".join(text for text in (kernel.op, kernel.variant, kernel.mode if name_mode else None) if text)
+    setting = " · ".join([kernel.op, *settings_in_words(kernel), *([kernel.mode] if name_mode else [])])
     share = kernel.share
     rates = (kernel.flop_per_second, kernel.low, kernel.high, kernel.attainable)
     return (

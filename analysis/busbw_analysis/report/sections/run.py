@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from busbw.runs.records import JSON, Case
+from busbw.runs.records import JSON, SETTINGS, Case, settings_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
@@ -177,7 +177,7 @@ def case_label(case: Case, *, with_op: bool = True, without: frozenset[str] = fr
         "held": "held" if case.held else "",
         "in_place": "in place" if case.in_place else "",
         "root": "" if case.root is None else f"root {case.root}",
-        "variant": case.variant or "",
+        **{name: " ".join(settings_in_words(case, {name})) for name in SETTINGS},
     }
     return " · ".join(text for name, text in parts.items() if text and name not in without)
 

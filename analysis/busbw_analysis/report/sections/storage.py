@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from busbw.units import format_size, format_time, parse_size
+from busbw.units import format_size, format_time
 from busbw_analysis.data.load import fact
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.diagnosis.judge import Judgement
@@ -108,9 +108,9 @@ def _files(files: Sequence[Stored]) -> Table:
             Cell(one.op),
             Cell(str(one.ranks)),
             Cell(format_size(one.size_bytes)),
-            Cell(one.block or MISSING),
-            Cell(MISSING if one.depth is None else str(one.depth)),
-            Cell(one.way or MISSING),
+            Cell(format_size(one.access.block_bytes) if one.access else MISSING),
+            Cell(str(one.access.depth) if one.access else MISSING),
+            Cell(one.access.way if one.access else MISSING),
             Cell(format_time(one.time_ns)),
             *map(_giga, (one.rate, one.low, one.high)),
             _percent(one.rate, one.nominal),
@@ -122,8 +122,8 @@ def _files(files: Sequence[Stored]) -> Table:
         )
         for one in files
     )
-    ways = dict.fromkeys(one.way for one in files if one.way is not None)
-    notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways if way in WAYS)]
+    ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
+    notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways)]
     notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files)]
     columns, cells = without_empty(_COLUMNS, rows)
     return Table("Files", columns, cells, row_headers=1, note=" ".join([*notes, *_no_practical(files)]))
@@ -139,7 +139,7 @@ def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
             f"Other tool: {tool}, one job a rank on the same file after the samples, by its own time, which is in "
             "whole milliseconds and has no interval; over it: busbw's rate over that one."
         )
-    told = [(one.size_bytes, parse_size(one.block)) for one in files if one.beside and one.beside.rate and one.block]
+    told = [(one.size_bytes, one.access.block_bytes) for one in files if one.beside and one.beside.rate and one.access]
     if any(size > block and size % block for size, block in told):
         yield "It goes through whole blocks alone, and leaves out the rest of a file that is no multiple of its block."
     for reason in dict.fromkeys(one.beside.reason for one in files if one.beside is not None and one.beside.reason):

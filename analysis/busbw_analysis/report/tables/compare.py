@@ -5,7 +5,7 @@ from typing import Final
 
 import msgspec
 
-from busbw.runs.records import JSON, Case
+from busbw.runs.records import JSON, Case, settings_in_words
 from busbw.units import format_size, significant
 from busbw_analysis.diagnosis.compare import (
     BANDS,
@@ -158,7 +158,8 @@ def _case_name(case: Case) -> str:
 
 def label(case: Case) -> str:
     """A case without its size: the op, and what is not the usual."""
-    parts = [case.op, case.dtype, case.redop, "in place" if case.in_place else None, case.variant]
+    parts = [case.op, case.dtype, case.redop, "in place" if case.in_place else None]
+    parts += settings_in_words(case)
     parts += [None if case.group == "all" else f"groups {case.group}", None if case.device == "cpu" else case.device]
     parts += [
         str(getattr(case, name)) for name in ("mode", "sync", "cache") if getattr(case, name) != getattr(_USUAL, name)

@@ -18,8 +18,6 @@ from busbw_analysis.models.point_to_point import EagerRendezvous, Hockney
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned
 
 _ONE_MESSAGE: Final = "ping_pong"
-_SPREAD: Final = "by hand: spread"
-_ALONE: Final = "alone"
 _MESSAGES_OF_A_PAIR: Final = 2
 """In a call of ``pair_matrix``: the bytes one way, and an element in answer."""
 
@@ -91,7 +89,7 @@ def _loggp_row(series: Series, everything: Sequence[Series]) -> Row:
     points = [(1, size, seconds) for size, seconds in zip(*_points(series), strict=True)]
     for other in everything:
         ranks = len(other.key.ranks)
-        rows_of_messages = (other.key.op, other.key.variant) == ("all_to_all", _SPREAD) and ranks > 2
+        rows_of_messages = (other.key.op, other.key.algorithm) == ("all_to_all", "spread") and ranks > 2
         if rows_of_messages and _circumstances(other) == _circumstances(series):
             points += [
                 (ranks - 1, point.size_bytes // ranks, point.time_ns / 1e9)
@@ -133,7 +131,7 @@ def _max_rate_rows(judgement: Judgement) -> Iterator[Row]:
             reason = "pairs between hosts: how many of them share a network card in a round is not recorded"
             yield {"curve": "pair_matrix", "model": "max-rate", "refused": reason}
             return
-        at_once = 1 if case.variant == _ALONE else len(ranks) // 2
+        at_once = 1 if case.pairs == "alone" else len(ranks) // 2
         points.append((at_once, case.size_bytes, float(np.median(times_of(summary.groups))) / 1e9))
     if not points:
         return

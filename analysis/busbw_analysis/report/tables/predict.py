@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.laws import BY_MESSAGES
@@ -95,7 +96,7 @@ def _elsewhere(evidence: Evidence) -> str:
     """How and on how many ranks the op was measured by other algorithms than the one that was asked for."""
     counts: dict[str, list[str]] = {}
     for one in evidence.of_op:
-        how = "by the library's own" if one.key.variant is None else one.key.variant
+        how = ", ".join(settings_in_words(one.key)) or "by the library's own"
         counts.setdefault(how, []).append(str(len(one.key.ranks)))
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
+from busbw.runs.records import SETTINGS, settings_in_words
 from busbw.units import about_size, format_rate, format_size, format_time, significant
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.data.unavailable import Unavailable
@@ -84,7 +86,8 @@ def _case_rows(
         "cache": case.cache,
         "held": case.held,
         "groups": case.group,
-        "variant": case.variant,
+        "settings": {name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None},
+        "settings_in_words": settings_in_words(case),
         "root": case.root,
         "state": summary.state,
         "reason": "; ".join(summary.reasons) or None,
@@ -226,8 +229,7 @@ def _flag_words(row: Row) -> str:
     parts: list[str] = []
     if row["state"] != "measured":
         parts.append(f"{row['state'].upper()}: {row['reason']}")
-    if row["variant"]:
-        parts.append(row["variant"])
+    parts += row["settings_in_words"]
     parts += [] if row["mode"] == "isolated" else [row["mode"]]
     parts += [] if row["sync"] == "barrier" else [f"sync {row['sync']}"]
     parts += [] if row["cache"] == "warm" else [row["cache"]]

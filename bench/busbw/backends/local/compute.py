@@ -18,7 +18,6 @@ from busbw.backends.patterns import EXACT_UP_TO
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError
 from busbw.ops.compute import HEAD_SIZE, HEADS, TOKEN
-from busbw.ops.threads import threads_of
 from busbw.runs.records import Case
 
 _SEED = 5
@@ -47,7 +46,7 @@ def _own_threads() -> int:
 
 def _in_a_team(bind: Callable[[Bound], Operation], bound: Bound) -> Operation:
     """What ``bind`` makes, with as many threads of torch as the case asks for until it is given back."""
-    own, wanted = _own_threads(), threads_of(bound.case.variant)
+    own, wanted = _own_threads(), bound.case.threads
     operation = bind(bound)
     if wanted is None:
         return operation
@@ -169,7 +168,7 @@ def _refuse(case: Case) -> str | None:
             f"{case.op} is computed in {', '.join(_TOLERANCE)}; {case.dtype} is none of them",
         ),
         (
-            case.device != "cpu" and threads_of(case.variant) is not None,
+            case.device != "cpu" and case.threads is not None,
             "threads divide the work of a processor; a GPU divides it itself",
         ),
         (case.mode == "persistent", "MPI prepares messages; a computation is none"),

@@ -17,12 +17,10 @@ from busbw.backends.local.base import Bound, Local
 from busbw.backends.patterns import count_wrong, fill, pattern, poison
 from busbw.errors import BackendError
 from busbw.ops.base import Span
-from busbw.ops.numa_nodes import node_of
 from busbw.runs.records import Case
 from busbw.system import numa
 from busbw.system.device import Device
 
-PINNED = "pinned"
 _SEED = 2
 """Of the data that go against those of the case: any seed of their own."""
 
@@ -40,7 +38,7 @@ def host_memory(like: torch.Tensor, *, pinned: bool) -> torch.Tensor:
 
 
 def _pinned(case: Case) -> bool:
-    return case.op == "host_and_device" or PINNED in (case.variant or "").split()
+    return case.op == "host_and_device" or case.pinning == "pinned"
 
 
 def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tensor:
@@ -48,7 +46,7 @@ def _of_the_host(case: Case, like: torch.Tensor, held: ExitStack) -> torch.Tenso
     it lies: what has to be on a node is fresh pages, which are pinned here; what unpins them is left with ``held``.
     Raises BackendError.
     """
-    node = node_of(case.variant)
+    node = case.numa_node
     if node is None:
         return host_memory(like, pinned=_pinned(case))
     size = max(1, len(like) * like.itemsize)
@@ -116,7 +114,7 @@ def _host_and_device(bound: Bound) -> Operation:
 
 
 def _refuse(case: Case) -> str | None:
-    pageable = PINNED not in (case.variant or "").split()
+    pageable = case.pinning != "pinned"
     obstacles = (
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),

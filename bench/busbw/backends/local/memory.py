@@ -21,8 +21,6 @@ from busbw.backends.local.kernels import LINE_BYTES, Kernels
 from busbw.backends.local.threads import Lease, Words, lines, pieces, shares
 from busbw.errors import BackendError
 from busbw.ops.copies import SCALAR
-from busbw.ops.numa_nodes import node_of
-from busbw.ops.threads import threads_of
 from busbw.runs.records import DTYPE_BYTES, Case
 from busbw.system import numa
 
@@ -92,7 +90,7 @@ def _bound(
     """``kernel`` over ``arrays``, by the thread that calls or by a team, which is awake when a sample begins. Before
     each sample ``before`` is done.
     """
-    threads = threads_of(bound.case.variant)
+    threads = bound.case.threads
     with ExitStack() as held:
         _settle(bound.case, arrays, held)
         if threads is None:
@@ -126,7 +124,7 @@ def _settle(case: Case, arrays: _Arrays, held: ExitStack) -> None:
     """Put every array on the NUMA node of the case, if it has one, and leave what takes them off it with ``held``.
     Whose thread touches their pages then no longer matters.
     """
-    node = node_of(case.variant)
+    node = case.numa_node
     if node is None:
         return
     for one in arrays.each():
@@ -200,7 +198,7 @@ def _read(bound: Bound) -> Operation:
         total = torch.zeros((), dtype=bits.dtype, device=bits.device)
         return Operation(partial(torch.sum, bits, 0, out=total), wrong=partial(_unlike_sum, bits, total))
     made = _compiled()
-    found = lines(threads_of(bound.case.variant) or 1)
+    found = lines(bound.case.threads or 1)
     arrays = _Arrays(0, bound.send.data_ptr(), 0, bound.case.count, bound.send.itemsize, found)
     wrong = partial(_unlike_sum, bits, torch.from_numpy(found)[:: LINE_BYTES // found.itemsize])
     return _bound(made, bound, made.of("memory_read", bound.case.dtype), arrays, wrong=wrong, keeps=(bound, found))
@@ -276,7 +274,7 @@ _BY_TORCH: dict[str, Callable[[Bound], Call]] = {
 
 
 def _refuse_copy(case: Case) -> str | None:
-    on_host, threads, node = case.device == "cpu", threads_of(case.variant), node_of(case.variant)
+    on_host, threads, node = case.device == "cpu", case.threads, case.numa_node
     obstacles = (
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (

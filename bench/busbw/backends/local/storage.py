@@ -11,7 +11,6 @@ from busbw.backends.local import fio
 from busbw.backends.local.base import Bound, Local
 from busbw.backends.local.files import BlockFile
 from busbw.errors import BackendError
-from busbw.ops.storage import access_of
 from busbw.runs.records import Case, CrossCheck
 
 _NOISE_BYTES = 1 << 20
@@ -30,8 +29,11 @@ class _Kept:
         if bound.folder is None:
             message = f"{bound.case.op} was not told where: give --path DIR, or 'path' in the plan"
             raise BackendError(message)
+        if bound.case.access is None:
+            message = f"{bound.case.op} was not told how: its case has no blocks"
+            raise BackendError(message)
         self._bound = bound
-        self._access = access_of(bound.case.variant)
+        self._access = bound.case.access
         self.file = BlockFile(bound.folder, bound.case.size_bytes, self._access)
         self._random = np.random.default_rng(_NOISE_SEED)
         self._noise = np.zeros(_NOISE_BYTES, dtype=np.uint8)

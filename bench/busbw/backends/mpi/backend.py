@@ -80,7 +80,7 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
-        if op.local or scheduled.algorithm_of(case) is not None:
+        if op.local or case.algorithm is not None:
             return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
         prepares = PREPARED.get(op.name)
         obstacles = (
@@ -138,7 +138,7 @@ class MpiBackend:
             return LOCAL[op.name].bind(
                 local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
             )
-        if scheduled.algorithm_of(case) is not None:
+        if case.algorithm is not None:
             exchange = partial(exchange_all, self._measured, case.dtype)
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange)
         comm = self._groups[group] if op.members == "all" else self._measured

@@ -10,7 +10,6 @@ from busbw.backends.cuda import uuid_at
 from busbw.backends.mpi.backend import MpiBackend
 from busbw.backends.mpi.info import cuda_aware, first_words, library, unaware
 from busbw.backends.patterns import TORCH_DTYPES
-from busbw.backends.scheduled import algorithm_of
 from busbw.backends.side_channel import first_line
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Op
@@ -79,7 +78,7 @@ def why_not(op: Op, case: Case) -> str | None:
         (case.held, "MPI's calls block the host, so no stream can be held while they are handed over"),
         (case.mode == "overlap", "the computation is the host's and the data are on a GPU: neither disturbs the other"),
         (case.cache != "warm", f"{case.cache} buffers are sized by the caches of the host, and the data are on a GPU"),
-        (algorithm_of(case) is not None, "by hand the sums are a GPU's, and MPI's calls wait for none of its streams"),
+        (case.algorithm is not None, "by hand the sums are a GPU's, and MPI's calls wait for none of its streams"),
         (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; backend nccl times it"),
     )
     return next((reason for applies, reason in obstacles if applies), None)

@@ -83,7 +83,7 @@ class TorchBackend:
             return LOCAL[op.name].refuse(case)
         if op.stores:
             return checkpoint.refuse(case)
-        return scheduled.refuse(op, case) if scheduled.algorithm_of(case) is not None else self._refuse_call(op, case)
+        return scheduled.refuse(op, case) if case.algorithm is not None else self._refuse_call(op, case)
 
     def _refuse_call(self, op: Op, case: Case) -> str | None:
         """Why torch.distributed has no such call of its own."""
@@ -131,7 +131,7 @@ class TorchBackend:
                     case, send, receive, self.device, folder=self._folder, peer=peer, local_rank=self._local_rank
                 )
             )
-        if scheduled.algorithm_of(case) is not None:
+        if case.algorithm is not None:
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]
         if op.stores:

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 from busbw.ops.algorithms import all_reduce, exchanges, rings, rooted
 from busbw.ops.algorithms.base import Schedule, is_power_of_two
 
-BY_HAND = "by hand: "
-"""What the variant of a case begins with that is measured with one of these; its name follows."""
 LIBRARY, ALL_ALGORITHMS = "library", "all"
 """In a plan: the library's own, and every one that there is."""
 

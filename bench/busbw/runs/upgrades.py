@@ -1,0 +1,131 @@
+"""How runs of older schemas become runs of this one: step by step, and nothing that was not measured is added.
+
+Since schema 1 only the cases of a row were ever written in another way, so of a row nothing but its case is lifted.
+"""
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import msgspec
+
+from busbw.errors import UsageError
+from busbw.runs.records import JSON, SCHEMA
+from busbw.units import parse_size
+
+Upgrade = Callable[[JSON], JSON]
+
+_MOST_KEPT = 1 << 14
+
+
+def _as_it_is(document: JSON) -> JSON:
+    """For a step that only added fields: what an old run did not record takes the field's default, never a guess."""
+    return document
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
+
+
+_VALUES: dict[str, tuple[str, Callable[[str], JSON]]] = {
+    "threads": ("threads", int),
+    "node": ("numa_node", int),
+    "block": ("block_bytes", parse_size),
+    "depth": ("depth", int),
+    "skew": ("imbalance", _finite),
+    "matrix": ("traffic", str),
+}
+"""What stood before a colon → the field of the case, or of its access, and how its value was written."""
+_NAMES = {"together": "pairs", "alone": "pairs", "pinned": "pinning", "pageable": "pinning"}
+_NAMES |= dict.fromkeys(("direct", "dropped", "memory"), "way")
+_BY_HAND = "by hand: "
+
+
+def _settings_of(variant: str) -> dict[str, JSON]:
+    """The fields that a text such as ``block:1MiB depth:4 direct`` has become. Raises KeyError, ValueError and
+    UsageError for what was never one.
+    """
+    if variant.startswith(_BY_HAND):
+        return {"algorithm": variant.removeprefix(_BY_HAND)}
+    found: dict[str, JSON] = {}
+    for word in variant.split():
+        name, colon, value = word.partition(":")
+        if colon:
+            field, read = _VALUES[name]
+            found[field] = read(value)
+        else:
+            found[_NAMES[word]] = word
+    access = {field: found.pop(field) for field in ("block_bytes", "depth", "way") if field in found}
+    return {**found, "access": access} if access else found
+
+
+def _typed_case(case: JSON) -> JSON:
+    if not isinstance(case, dict) or not isinstance(variant := case.get("variant"), str | None):
+        return case
+    try:
+        settings = {} if variant is None else _settings_of(variant)
+    except (KeyError, ValueError, UsageError) as error:
+        message = f"variant {variant!r:.80} is none that a case had"
+        raise msgspec.ValidationError(message) from error
+    return {name: value for name, value in case.items() if name != "variant"} | settings
+
+
+def _renamed_skew(sweep: JSON) -> JSON:
+    """With the number that its cases have: their text had six digits of it."""
+    if not isinstance(sweep, dict) or not isinstance(skew := sweep.get("skew"), int | float):
+        return sweep
+    return {name: value for name, value in sweep.items() if name != "skew"} | {"imbalance": float(f"{skew:g}")}
+
+
+def _typed_run(run: JSON) -> JSON:
+    lifted = {**run, "schema": 5}
+    if isinstance(cases := run.get("cases"), list):
+        lifted["cases"] = [_typed_case(case) for case in cases]
+    if isinstance(plan := run.get("plan"), dict) and isinstance(sweeps := plan.get("sweep"), list):
+        lifted["plan"] = {**plan, "sweep": [_renamed_skew(sweep) for sweep in sweeps]}
+    return lifted
+
+
+UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
+    1: (lambda run: {**run, "schema": 2}, _as_it_is),
+    2: (lambda run: {**run, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
+    3: (lambda run: {**run, "schema": 4}, _as_it_is),
+    4: (_typed_run, _typed_case),
+}
+"""Schema n → how its run.json and the case of a row become those of n + 1. Schema 1 is the first."""
+
+
+def run_as_now(run: JSON, schema: int) -> JSON:
+    """A ``run.json`` of ``schema`` as one of this schema. Raises ValidationError for what cannot be lifted."""
+    for step in range(schema, SCHEMA):
+        run = UPGRADES[step][0](run)
+    return run
+
+
+class _OnlyCase(msgspec.Struct, frozen=True):
+    """What is read of a row to lift it."""
+
+    case: msgspec.Raw = msgspec.Raw()
+
+
+_ONLY_CASE = msgspec.json.Decoder(_OnlyCase)
+
+
+def row_as_now(line: bytes, schema: int) -> bytes:
+    """A row of ``schema`` as one of this schema; raises what decoding it would. All but its case is passed over."""
+    if schema == SCHEMA or not (case := bytes(_ONLY_CASE.decode(line).case)):
+        return line
+    return line.replace(case, case_as_now(case, schema), 1)
+
+
+@lru_cache(_MOST_KEPT)
+def case_as_now(case: bytes, schema: int) -> bytes:
+    """The JSON of a case of ``schema`` as that of one of this schema: a run has the same ones again and again."""
+    if schema == SCHEMA:
+        return case
+    document = msgspec.json.decode(case)
+    for step in range(schema, SCHEMA):
+        document = UPGRADES[step][1](document)
+    return msgspec.json.encode(document)
