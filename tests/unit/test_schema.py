@@ -7,18 +7,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from busbw.runs import store
-from busbw.runs.records import SCHEMA
+from busbw.errors import DamagedRun
+from busbw.ops.storage import Access
+from busbw.runs import outline, soundness, store, upgrades
+from busbw.runs.cases import expand
+from busbw.runs.records import SCHEMA, SETTINGS, Case, settings_in_words
+from busbw.runs.resume import lack_of, plan_of
 
 
 @pytest.mark.parametrize("schema", range(1, SCHEMA + 1))
 def test_a_run_of_every_schema_can_still_be_read(schema: int) -> None:
-    """Golden runs, each written by the busbw of its time: two launches of three cases."""
+    """Golden runs, each written by the busbw of its time: two launches of at least three cases."""
     folder = Path(__file__).parents[1] / "data" / f"schema-{schema}"
     stored = store.read(folder)
     assert stored.warnings == ()
     assert len(stored.launches) == 2
-    assert {row.case.op for row in stored.measurements} == {"all_reduce", "barrier", "pair_matrix"}
+    assert {row.case.op for row in stored.measurements} >= {"all_reduce", "barrier", "pair_matrix"}
     assert all(len(group.slowest_ns) == 20 for row in stored.measurements for group in row.groups)
     assert stored.end is not None
     assert stored.end.status == "complete"
@@ -36,6 +40,7 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
     added: dict[str, Any] = {}
     for old, row in zip(raw, stored.rows, strict=True):
         _hold(old, msgspec.to_builtins(row), added)
+    assert {name: added.pop(name) for name in SETTINGS} == {key: [None] for key in SETTINGS}
     launch = {"empty_call_ns": (), "empty_loop_ns": (), "clocks": (), "resumes": None}
     launch |= {"compiled_call_ns": (), "compiled_loop_ns": ()}
     block = {"buffer_sets": 1, "loop": "python", "clock_error_ns": None, "conditions": (), "cross_check": None}
@@ -60,9 +65,15 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
         assert name == "clocks" or added[name] == [value], name
 
 
+_PAIRS: dict[str | None, dict[str, str]] = {None: {}, "together": {"pairs": "together"}}
+"""What a golden run of before schema 5 can have as the text of a case → the fields that this is now."""
+
+
 def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - JSON
     """Everything of ``old`` is in ``new`` as it was; ``added`` collects what ``new`` has beyond that."""
     if isinstance(old, dict):
+        if "variant" in old:
+            old = {name: value for name, value in old.items() if name != "variant"} | _PAIRS[old["variant"]]
         assert old.keys() <= new.keys()
         for key, value in new.items():
             if key in old:
@@ -78,11 +89,12 @@ def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - 
 
 
 def test_the_run_file_of_schema_1_keeps_all_but_the_number_of_its_schema() -> None:
-    old = msgspec.json.decode((OLD / store.RUN_FILE).read_bytes())
+    old = upgrades.run_as_now(msgspec.json.decode((OLD / store.RUN_FILE).read_bytes()), 4)
     new = msgspec.to_builtins(store.read(OLD).run)
-    assert (old.pop("schema"), new.pop("schema")) == (1, SCHEMA)
-    assert old.pop("cases") == [
-        {key: value for key, value in case.items() if key not in {"sync", "cache", "held"}} for case in new.pop("cases")
+    del old["schema"], new["schema"]
+    unknown = {"sync", "cache", "held", *SETTINGS}
+    assert [{key: case[key] for key in case.keys() - unknown} for case in old.pop("cases")] == [
+        {key: case[key] for key in case.keys() - unknown} for case in new.pop("cases")
     ]
     assert {**new, "adjusted": list(new["adjusted"]), "hosts": list(new["hosts"])} == old
 
@@ -121,6 +133,7 @@ def test_a_run_of_schema_2_was_timed_by_python() -> None:
     added: dict[str, Any] = {}
     for old, row in zip(raw, stored.rows, strict=True):
         _hold(old, msgspec.to_builtins(row), added)
+    assert {name: added.pop(name) for name in SETTINGS} == {key: [None] for key in SETTINGS}
     assert added == {
         "loop": ["python"],
         "compiled_call_ns": [()],
@@ -147,3 +160,106 @@ def test_the_run_of_schema_4_has_what_schema_4_is_for() -> None:
     end = store.read(folder).end
     assert end is not None
     assert (end.rows, end.checksum) == (before.count(b"\n"), hashlib.sha256(before).hexdigest())
+
+
+# --- the settings of schema 5, which were one text -------------------------------------------------------------------
+
+WRITTEN = {
+    None: {},
+    "by hand: ring": {"algorithm": "ring"},
+    "by hand: two words: 1": {"algorithm": "two words: 1"},
+    "threads:4": {"threads": 4},
+    "threads:4 node:1": {"threads": 4, "numa_node": 1},
+    "node:0": {"numa_node": 0},
+    "pinned": {"pinning": "pinned"},
+    "pageable node:1": {"pinning": "pageable", "numa_node": 1},
+    "block:1MiB depth:4 direct": {"access": Access(1 << 20, 4, "direct")},
+    "block:4KiB depth:1 memory": {"access": Access(4096, 1, "memory")},
+    "together": {"pairs": "together"},
+    "alone": {"pairs": "alone"},
+    "skew:0.5": {"imbalance": 0.5},
+    "skew:1e-05": {"imbalance": 1e-05},
+    "matrix:0a1b2c3d": {"traffic": "0a1b2c3d"},
+}
+"""What stood in ``variant`` up to schema 4 → the fields that it has become."""
+
+
+def _with_variant(folder: Path, schema: int, variant: object) -> Path:
+    """The golden run of ``schema`` in ``folder``, with ``variant`` in every case of an all_reduce."""
+    golden = OLD.with_name(f"schema-{schema}")
+    for name in (store.RUN_FILE, store.SAMPLES_FILE):
+        lines = [msgspec.json.decode(line) for line in _documents(golden / name)]
+        for document in lines:
+            for case in [*document.get("cases", []), *([document["case"]] if "case" in document else [])]:
+                if case["op"] == "all_reduce":
+                    case["variant"] = variant
+            document.pop("checksum", None)
+        (folder / name).write_bytes(b"".join(msgspec.json.encode(line) + b"\n" for line in lines))
+    return folder
+
+
+def _documents(path: Path) -> list[bytes]:
+    content = path.read_bytes()
+    return content.splitlines() if path.suffix == ".jsonl" else [content]
+
+
+@pytest.mark.parametrize("schema", range(1, 5))
+@pytest.mark.parametrize(("variant", "settings"), WRITTEN.items(), ids=str)
+def test_every_variant_of_an_older_schema_reads_as_fields(
+    tmp_path: Path, schema: int, variant: str | None, settings: dict[str, object]
+) -> None:
+    stored = store.read(_with_variant(tmp_path, schema, variant))
+    found = [row.case for row in stored.measurements if row.case.op == "all_reduce"]
+    found += [case for case in stored.run.cases if case.op == "all_reduce"]
+    assert len(found) > 2
+    wanted = dict.fromkeys(SETTINGS) | settings
+    assert all({name: getattr(case, name) for name in SETTINGS} == wanted for case in found)
+    assert outline.outline(tmp_path) == outline.outline_of(stored)
+
+
+@pytest.mark.parametrize(
+    "variant", ["threads:four", "quickly", "depth:4", "skew:inf", "block:1MiB depth:4 fast", 5, "threads:0"]
+)
+def test_a_variant_that_no_run_had_is_damage(tmp_path: Path, variant: object) -> None:
+    with pytest.raises(DamagedRun):
+        store.read(_with_variant(tmp_path, 4, variant))
+
+
+def test_a_run_of_schema_4_that_is_resumed_finds_its_cases_again() -> None:
+    stored = store.read(OLD.with_name("schema-4"))
+    plan = plan_of(stored.run, None)
+    assert [sweep.imbalance for sweep in plan.sweep] == [0.5] * len(plan.sweep)
+    assert expand(plan, 2, 1).cases == stored.run.cases
+    assert lack_of(stored, plan).blocks == 0
+    assert lack_of(stored, plan_of(stored.run, 3)).blocks == len({row.case for row in stored.measurements})
+
+
+def test_the_run_of_schema_5_has_what_schema_5_is_for() -> None:
+    stored = store.read(OLD.with_name("schema-5"))
+    words = {case.op: settings_in_words(case) for case in stored.run.cases}
+    assert words == {
+        "all_reduce": ["ring (send/recv)"],
+        "barrier": [],
+        "pair_matrix": ["pairs alone"],
+        "all_to_all_v": ["imbalance 0.25"],
+        "memory_copy": ["1 thread", "NUMA node 0"],
+        "storage_write": ["16 KiB blocks, depth 2, direct"],
+    }
+
+
+def test_settings_have_ranges() -> None:
+    run = store.read(OLD.with_name("schema-5")).run
+    first = run.cases[0]
+    for name, value in (
+        ("threads", 0),
+        ("threads", (1 << 16) + 1),
+        ("numa_node", -1),
+        ("numa_node", 1024),
+        ("access", Access(4096, 0, "direct")),
+        ("access", Access(0, 1, "direct")),
+        ("imbalance", -0.5),
+        ("imbalance", float("inf")),
+    ):
+        odd: Case = msgspec.structs.replace(first, **{name: value})
+        flaw = soundness.flaw_of_run(msgspec.structs.replace(run, cases=(odd, *run.cases[1:])))
+        assert flaw is not None, (name, value)

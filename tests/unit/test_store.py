@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from busbw.errors import DamagedRun, NewerSchema, StoreError
-from busbw.runs import store
+from busbw.runs import store, upgrades
 from busbw.runs.records import (
     QUANTILES,
     SCHEMA,
@@ -325,28 +325,34 @@ def test_older_schemas_are_lifted_one_step_at_a_time(folder: Path, monkeypatch: 
     write(folder, SKIPPED)
     document = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())
     document["computer"] = document.pop("machine")
+    for case in document["cases"]:
+        case["operation"] = case.pop("op")
     (folder / store.RUN_FILE).write_bytes(msgspec.json.encode(document))
     samples = folder / store.SAMPLES_FILE
-    samples.write_bytes(samples.read_bytes().replace(b'"reason"', b'"why"'))
+    samples.write_bytes(samples.read_bytes().replace(b'"op"', b'"operation"'))
 
     def lift_run(old: dict[str, Any]) -> dict[str, Any]:
         return {**{key: value for key, value in old.items() if key != "computer"}, "machine": old["computer"]}
 
-    def lift_row(old: dict[str, Any]) -> dict[str, Any]:
-        return {**{key: value for key, value in old.items() if key != "why"}, "reason": old["why"]}
+    def lift_case(old: dict[str, Any]) -> dict[str, Any]:
+        return {**{key: value for key, value in old.items() if key != "operation"}, "op": old["operation"]}
+
+    def lift_cases(old: dict[str, Any]) -> dict[str, Any]:
+        return {**old, "cases": [lift_case(case) for case in old["cases"]]}
 
     def same(old: dict[str, Any]) -> dict[str, Any]:
         return old
 
-    monkeypatch.setattr(store, "SCHEMA", SCHEMA + 2)
-    monkeypatch.setattr(store, "UPGRADES", {SCHEMA: (lift_run, same), SCHEMA + 1: (same, lift_row)})
+    for module in (store, upgrades):
+        monkeypatch.setattr(module, "SCHEMA", SCHEMA + 2)
+    monkeypatch.setattr(upgrades, "UPGRADES", {SCHEMA: (lift_run, same), SCHEMA + 1: (lift_cases, lift_case)})
     stored = store.read(folder)
     assert stored.run.machine == "host"
     assert stored.rows == (SKIPPED,)
 
 
 def test_every_schema_before_this_one_has_an_upgrade() -> None:
-    assert sorted(store.UPGRADES) == list(range(1, SCHEMA))
+    assert sorted(upgrades.UPGRADES) == list(range(1, SCHEMA))
 
 
 @pytest.fixture
@@ -394,7 +400,7 @@ import resource, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 import msgspec
-from busbw.runs import store
+from busbw.runs import store, upgrades
 from busbw.runs.records import Skipped
 row = msgspec.convert({row!r}, Skipped)
 resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))
@@ -426,7 +432,7 @@ import os, sys
 from pathlib import Path
 sys.path[:0] = {paths!r}
 from busbw import errors
-from busbw.runs import store
+from busbw.runs import store, upgrades
 if os.geteuid() == 0:
     os.setgroups([])
     os.setgid(65534)
