@@ -14,7 +14,7 @@ import pytest
 from tests.integration.conftest import until
 
 from busbw.backends import BACKENDS
-from busbw.ops.storage import Access
+from busbw.ops.storage import Access, Way
 from busbw.system.storage import PREFIX
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     assert finished.code == 0, finished.told
     run = commands.read()
     (facts,) = [one["storage"] for one in run.run.environments.values()]
-    way = "memory" if facts["way"] == "memory" else "dropped"
+    way: Way = "memory" if facts["way"] == "memory" else "dropped"
     assert {row.case.access for row in run.measurements} == {Access(1 << 20, 1, way)}
     assert {row.check.state for row in run.measurements} == {"verified"}
 

@@ -109,7 +109,7 @@ def test_messages_have_no_roof_of_a_pair() -> None:
 def test_the_report_has_matrix_and_share(known: bool, said: str) -> None:  # noqa: FBT001
     report = compose(judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)], known=known))
     html, document = report.html, report.json
-    assert "Rate from rank to rank at 64 MiB · peer_copy · float32 · alone" in html
+    assert "Rate from rank to rank at 64 MiB · peer_copy · float32 · pairs alone" in html
     assert "with its answer" not in html
     assert said in html
     assert '"op": "peer_copy"' in document

@@ -223,5 +223,5 @@ def test_what_cannot_be_computed_is_refused_with_its_reason(name: str) -> None:
     assert "prepares messages" in (refuse(changed(plain, mode="persistent")) or "")
 
 
-def changed(one: Case, **changes: str) -> Case:
+def changed(one: Case, **changes: str | int) -> Case:
     return msgspec.structs.replace(one, **changes)

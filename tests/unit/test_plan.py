@@ -20,7 +20,7 @@ from busbw.ops.groups import split_world
 from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.plan import Plan, Sweep, Timing
-from busbw.runs.records import DTYPE_BYTES, Case
+from busbw.runs.records import DTYPE_BYTES, Case, Pairs
 
 HERE = Path()
 COMPUTE = {"matmul", "attention", "attention_unfused"}
@@ -171,7 +171,7 @@ def test_an_estimate_of_many_ranks_makes_no_pairs(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("busbw.ops.groups.pair_rounds", make)
     monkeypatch.setattr("busbw.runs.cases.pair_rounds", make, raising=False)
 
-    def of(pairs: plan.PairsChoice) -> float:
+    def of(pairs: Pairs) -> float:
         one = Plan(sweep=(Sweep(ops=("pair_matrix",), sizes="8", pairs=pairs),))
         return planned.estimated_seconds(one, planned.expand(one, 64, 8).cases)
 

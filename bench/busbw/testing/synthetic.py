@@ -8,6 +8,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -69,7 +70,7 @@ class World:
     pieces: tuple[Piece, ...] = (Piece(20e-6, 1e-10),)
     by_op: Mapping[str, tuple[Piece, ...]] = field(default_factory=dict)
     by_distance: Mapping[int | None, tuple[Piece, ...]] = field(default_factory=dict)
-    by_setting: Mapping[object, tuple[Piece, ...]] = field(default_factory=dict)
+    by_setting: Mapping[Any, tuple[Piece, ...]] = field(default_factory=dict)
     sample_noise: float = 0.02
     launch_noise: float = 0.0
     jitter_seconds: float = 0.0
