@@ -185,7 +185,7 @@ def _refuse(sizes: Sequence[int], times: Sequence[float]) -> None:
         raise AnalysisError(message)
     if not any(sizes):
         message = "the op has no size, so there is nothing to fit a time over"
-        raise AnalysisError(message)
+        raise AnalysisError(message, code="no-size")
     refuse_curve("the curve", sizes, [time / 1e9 for time in times])
 
 
