@@ -137,7 +137,7 @@ def results(tmp_path: Path) -> Path:
 def test_show_has_rows_of_pairs_within_a_host_and_between_hosts(results: Path) -> None:
     shown = CliRunner().invoke(main.show, ["latest", "--results-dir", str(results)])
     assert shown.exit_code == 0, shown.output
-    lines = [line for line in shown.stdout.splitlines() if " pairs " in line]
+    lines = [line for line in shown.stdout.splitlines() if " pairs within " in line or " pairs between " in line]
     assert [line.partition("together · ")[2].partition(",")[0] for line in lines] == [
         "4 pairs within a host",
         "8 pairs between hosts",
