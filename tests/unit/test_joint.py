@@ -610,10 +610,9 @@ def test_messages_of_several_runs_are_told_apart_by_how_many_ranks_the_run_had(t
         names.append(str(write_synthetic(tmp_path / str(ranks), stored)))
     document = json.loads(CliRunner().invoke(main, ["fit", *names, "--json"]).stdout)
     (small, large), worlds = document["runs"], {" of a run of 2", " of a run of 4"}
-    for rows in (document["fits"], document["messages"]):
-        messages = [row for row in rows if row["curve"].startswith("ping_pong")]
-        assert {row["curve"].removeprefix("ping_pong · float32 · 2 ranks") for row in messages} == worlds
-        assert {(row["curve"][-1], *row["runs"]) for row in messages} == {("2", small), ("4", large)}
+    messages = [row for row in document["fits"] if row["curve"].startswith("ping_pong")]
+    assert {row["curve"].removeprefix("ping_pong · float32 · 2 ranks") for row in messages} == worlds
+    assert {(row["curve"][-1], *row["runs"]) for row in messages} == {("2", small), ("4", large)}
     assert {row["curve"].rpartition(" · ")[2] for row in document["fits"]} > {"2 ranks", "4 ranks"}
     alone = CliRunner().invoke(main, ["fit", names[0]]).stdout
     assert "of a run of" not in alone

@@ -6,7 +6,6 @@ import json
 from functools import cache
 from pathlib import Path
 
-import pytest
 from click.testing import CliRunner
 
 from busbw.cli.main import main
@@ -19,10 +18,8 @@ from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Paragraph, Section, Table
 from busbw_analysis.report.sections.joint_fits import joint_fits
-from busbw_analysis.report.sections.point_to_point import messages
 from busbw_analysis.report.tables.joint_fits import algorithm_line, joint_rows, parameter_lines
 from busbw_analysis.report.tables.layout import Row
-from busbw_analysis.report.tables.point_to_point import cells, message_rows
 
 SIZES = tuple(2**exponent for exponent in range(3, 23))
 SAMPLE = Path(__file__).parents[2] / "results/samples/vm/20261121T081628.085Z-4ad500"
@@ -69,14 +66,9 @@ def prose(section: Section) -> str:
     return " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
 
 
-def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
+def test_the_table_of_the_command_stands_beside_the_fits() -> None:
     judgement = usual()
-    one_message, together = usual_fits().parts
-    rows, (joint,) = message_rows(judgement), joint_of(judgement)
-    shown, all_of_them = texts(tables_of(one_message)["Models of one message"]), [cells(row) for row in rows]
-    assert len(shown) == len(all_of_them) == 4
-    for line, whole in zip(shown, all_of_them, strict=True):
-        assert set(whole) - {"–"} <= {*line}
+    (together,), (joint,) = usual_fits().parts, joint_of(judgement)
     tables = tables_of(together)
     assert texts(tables["Parameters of all curves together"]) == list(parameter_lines(joint))
     algorithms = texts(tables["Algorithms"])
@@ -89,9 +81,7 @@ def test_both_tables_of_the_command_stand_beside_the_fits() -> None:
 
 
 def test_verdicts_are_told_in_words() -> None:
-    one_message, together = usual_fits().parts
-    assert "Hockney is taken, off by 0." in prose(one_message)
-    assert "% (median, within 10%) and " in prose(one_message)
+    (together,) = usual_fits().parts
     told = prose(together)
     assert "One set of parameters for all_reduce and ping_pong on 2 and 8 ranks over gloo: α" in told
     assert "not validated on" in told
@@ -103,17 +93,6 @@ def test_only_what_launches_predict_too_is_called_validated() -> None:
     section = fits_of(judge(pool(tuple(runs))))
     (curve,) = next(texts(block) for block in section.blocks if isinstance(block, Table))
     assert curve[1].startswith("not validated: each launch in turn is off by")
-    one_message = section.parts[0]
-    assert "(median, within 10%)" in prose(one_message)
-    assert "validated" not in prose(one_message)
-
-
-def test_a_model_of_messages_that_is_far_off_is_above_the_bound() -> None:
-    world = World(tuple(Piece(1e-6 * (1 if index % 2 else 9), 0.0, size) for index, size in enumerate(SIZES)))
-    one_message = fits_of(judge(pool((synthetic_run(sweep("ping_pong", 2), world, launches=2),)))).parts[0]
-    assert "(median, above 10%)" in prose(one_message)
-    assert any("(above 10%)" in line[-1] for line in texts(tables_of(one_message)["Models of one message"]))
-    assert "validated" not in prose(one_message)
 
 
 def test_the_json_has_what_the_command_has() -> None:
@@ -122,21 +101,17 @@ def test_the_json_has_what_the_command_has() -> None:
     said = json.loads(CliRunner().invoke(main, ["fit", str(SAMPLE), "--json"]).stdout)
     assert document["joint"] == said["joint"]
     assert len(document["joint"]) == 2
-    told = [{key: value for key, value in row.items() if key != "runs"} for row in said["messages"]]
-    assert document["messages"] == told
 
 
-def test_markdown_and_html_have_both() -> None:
+def test_markdown_and_html_have_it() -> None:
     written = compose.compose(usual())
     for text in (written.text, written.html):
-        assert "One message" in text
         assert "All curves in one fit: one host" in text
-        assert "PLogP table" in text
         assert "a byte through the link of one rank" in text
 
 
 def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
-    few, enough = (tables_of(usual_fits(launches).parts[1]) for launches in (3, 6))
+    few, enough = (tables_of(usual_fits(launches).parts[0]) for launches in (3, 6))
     told = few["Parameters of all curves together"]
     assert [column.name for column in told.columns] == ["Parameter", "Value", "Note"]
     assert "no interval: 3 launches, 5 are needed" in told.note
@@ -170,17 +145,8 @@ def test_a_joint_fit_that_is_refused_says_why() -> None:
     assert row["refused"] in prose(section)
 
 
-@pytest.mark.parametrize(("curves", "folded"), [(1, False), (5, True)])
-def test_a_long_table_of_messages_waits_to_be_asked_for(curves: int, folded: bool) -> None:  # noqa: FBT001 # a case
-    rows = message_rows(usual())
-    section = messages([{**row, "curve": f"{row['curve']} {number}"} for number in range(curves) for row in rows])
-    assert section is not None
-    assert tables_of(section)["Models of one message"].folded == folded
-    assert ("3 more curves are in the table." in prose(section)) == folded
-
-
-def test_where_no_message_was_sent_there_is_nothing_of_both() -> None:
+def test_where_no_message_was_sent_there_is_no_joint_fit() -> None:
     judgement = judged(case("memory_copy", 1 << 20), case("memory_copy", 1 << 24))
     assert fits_of(judgement).parts == ()
     document = json.loads(compose.compose(judgement).json)
-    assert document["messages"] == document["joint"] == []
+    assert document["joint"] == []

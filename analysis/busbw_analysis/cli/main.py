@@ -25,7 +25,7 @@ from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.selection import read_groups
 from busbw_analysis.report import to_json
 from busbw_analysis.report.tables import compare as compare_tables
-from busbw_analysis.report.tables import joint_fits, nccl, point_to_point
+from busbw_analysis.report.tables import joint_fits, nccl
 from busbw_analysis.report.tables import show as tables
 from busbw_analysis.report.tables.crossovers import crossing_rows, crossing_text
 from busbw_analysis.report.tables.layout import Row
@@ -107,7 +107,6 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     rows = _told_apart(judgements, tables.fit_rows)
     regimes = joint_fits_of(datasets, [judgement.cases for judgement in judgements])
     joint = joint_fits.joint_rows(regimes)
-    messages = _told_apart(judgements, point_to_point.message_rows)
     chosen = _told_apart(judgements, lambda judgement: nccl.nccl_rows(judgement, catalogued))
     crossed = _told_apart(
         judgements,
@@ -115,14 +114,12 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     )
     parts = [
         tables.fit_text(rows),
-        point_to_point.message_text(messages),
         nccl.nccl_text(chosen),
         crossing_text(crossed),
     ]
     text = "\n\n".join(part for part in [*parts, joint_fits.joint_text(joint) if joint else ""] if part)
     document: dict[str, JSON] = {
         "fits": rows,
-        "messages": messages,
         "nccl": chosen,
         "joint": joint,
         "crossings": crossed,

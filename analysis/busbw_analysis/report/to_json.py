@@ -15,9 +15,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
   ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
   times are normal
-- ``messages``: models of one message of every curve between two ranks, with errors on held-out sizes, and ``joint``:
+- ``joint``:
   for every regime one set of parameters for all curves, ``not_separated``: what these data cannot tell, ``algorithms``
-  with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has both
+  with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has it
 - ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
   where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
@@ -61,7 +61,6 @@ from busbw_analysis.report.document import Page
 from busbw_analysis.report.sections.models import in_words
 from busbw_analysis.report.tables.crossovers import crossing_rows
 from busbw_analysis.report.tables.joint_fits import joint_rows
-from busbw_analysis.report.tables.point_to_point import message_rows
 
 LAYOUT: Final = 3
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
@@ -88,7 +87,6 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "best": plain(judgement.best),
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
-        "messages": plain(message_rows(judgement)),
         "joint": plain(joint_rows(regimes)),
         "crossings": plain(crossing_rows(judgement.races)),
         "pair_matrices": plain(judgement.matrices),

@@ -24,9 +24,7 @@ from busbw_analysis.report.document import (
     words,
 )
 from busbw_analysis.report.sections.joint_fits import joint_fits
-from busbw_analysis.report.sections.point_to_point import messages
 from busbw_analysis.report.tables.joint_fits import joint_rows
-from busbw_analysis.report.tables.point_to_point import message_rows
 
 _HELD_OUT: Final = (
     "Held out: every second size was predicted from the others, and each launch from the fit of the other launches. "
@@ -37,9 +35,7 @@ _RATE_UNITS: Final = {"TB/s": 1e12, "GB/s": 1e9, "MB/s": 1e6, "kB/s": 1e3, "B/s"
 
 
 def fits(judgement: Judgement, regimes: Sequence[OneRegime]) -> Section:
-    """Every fit in its few numbers, and every refusal in words; models of a message and the joint fits of ``regimes``
-    beside them.
-    """
+    """Every fit in its few numbers, and every refusal in words; the joint fits of ``regimes`` beside them."""
     fitted = [(curve.series.key.label, curve.fit) for curve in judgement.curves if isinstance(curve.fit, Fit)]
     refused = [
         (curve.series.key.label, curve.fit.reason) for curve in judgement.curves if isinstance(curve.fit, Unavailable)
@@ -72,8 +68,7 @@ def fits(judgement: Judgement, regimes: Sequence[OneRegime]) -> Section:
         blocks.append(Table("Curves without a fit", why, reasons))
     if not blocks:
         blocks.append(Paragraph("There is no curve to fit."))
-    of_messages = messages(message_rows(judgement))
-    parts = (*((of_messages,) if of_messages else ()), *joint_fits(joint_rows(regimes)))
+    parts = joint_fits(joint_rows(regimes))
     return Section("fits", "Fits", tuple(blocks), parts)
 
 
