@@ -120,7 +120,7 @@ def test_without_intervals_their_columns_go_and_the_reason_stands() -> None:
 
 def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
     judgement = judged(*sweep("ping_pong", 2))
-    (_, together) = fits_of(judgement).parts
+    (together,) = fits_of(judgement).parts
     ((alone, remedy), *_) = texts(tables_of(together)["Not separated by these data"])
     assert alone.startswith("α and c0 cannot be told apart"), "a symbol is no word that begins with a capital"
     assert remedy.startswith("add ")
