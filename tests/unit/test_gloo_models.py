@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 
+import gloo_programs as gloo
 import pytest
 from exhaustive import RANKS
+from gloo_programs import Counted, Mark, Step
 
-from busbw.ops.algorithms import gloo
-from busbw.ops.algorithms.gloo import Counted, Mark, Step
 from busbw_analysis.models.gloo import MODELS, CostModel, gloo_segments
 from busbw_analysis.models.select import model_for
 

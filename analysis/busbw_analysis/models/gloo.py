@@ -122,7 +122,7 @@ def in_closed_form(row: Textbook, hosts: int) -> CostModel:
     )
 
 
-_EXECUTED: Final = "executed call by call (busbw.ops.algorithms.gloo)"
+_EXECUTED: Final = "executed call by call (tests/shared/gloo_programs.py)"
 _TWO_DELAYS: Final = (
     f"{_EXECUTED}, and counted as the slope of small-message time over the delay of emulated links: each step waits "
     "for the receiver's ready note (gloo/transport/tcp/pair.cc), so it costs two delays"
