@@ -86,7 +86,7 @@ golden: $(installed) ## rewrite the words of every command in tests/golden, whic
 	$(venv)/bin/python tests/shared/golden.py
 
 drawings: $(installed) ## rewrite the drawings of the algorithms in docs/drawings
-	$(venv)/bin/python -m busbw_analysis.cli.draw docs/drawings
+	$(venv)/bin/python tests/models/drawing_tool.py --into docs/drawings
 
 format: $(developed) ## rewrite the sources in the project's style
 	$(venv)/bin/ruff check --fix

@@ -481,11 +481,6 @@ def _others(random: Random) -> Input:
                 ("compare", "run", random.choice(("run", "latest", _text(random))), f"--within={_of(random, _FLOATS)}")
             ),
             Input(("list", random.choice(lists), f"--results-dir={random.choice(('results', _text(random)))}")),
-            Input(
-                ("draw", f"all_reduce/{random.choice(('ring', _text(random)))}", f"--ranks={_of(random, _INTEGERS)}")
-            ),
-            Input(("draw", "all_reduce/ring", f"--hosts={_of(random, _INTEGERS)}")),
-            Input(("published", _text(random))),
             Input((random.choice(("show", "fit")), _text(random), f"--results-dir={_text(random)}")),
             Input(("status", f"--results-dir={_text(random)}")),
             Input(("peaks", "--peaks=peaks.toml"), {"peaks.toml": _peaks(random).encode(errors="surrogatepass")}),

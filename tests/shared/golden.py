@@ -104,13 +104,6 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "simulate --op all_reduce --algorithm rings --ranks 8 --size 1MiB --network flat:rate=1GB/s",
             "simulate --op all_reduce --ranks 8 --size 1MiB --network ring:rate=1GB/s",
         ],
-        "draw": [
-            "draw --help",
-            "draw all_reduce/ring --ranks 3",
-            "draw all_reduce/rings",
-            "draw broadcast/ring --ranks 17",
-        ],
-        "published": ["published --help", "published", "published nowhere"],
         "doctor": ["doctor --help"],
         "peaks": ["peaks --help", "peaks", "peaks --peaks nowhere.toml"],
         "selftest": ["selftest --help", "selftest --launches 2"],

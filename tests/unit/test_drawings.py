@@ -8,16 +8,15 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from drawable import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
+from drawing_tool import documented, main
+from drawing_tool import draw as command
+from schedule_svg import MOST_ARROWS, draw
 
-from busbw.cli.main import main as busbw
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import AnalysisError
 from busbw.ops.algorithms.base import Schedule, cost, execute
-from busbw_analysis.cli.draw import documented, main
-from busbw_analysis.cli.draw import draw as command
 from busbw_analysis.models.gloo import CostModel
 from busbw_analysis.models.select import model_for
-from busbw_analysis.report.plots.schedule_list import DRAWABLE, gloo_all_gather, gloo_all_reduce, gloo_reduce
-from busbw_analysis.report.plots.schedules import MOST_ARROWS, draw
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
 SVG = "{http://www.w3.org/2000/svg}"
@@ -157,8 +156,7 @@ def test_the_command_draws_to_standard_output() -> None:
     assert shown.exit_code == 0
     assert shown.output == draw("all_reduce", "ring", 5)
     refused = CliRunner().invoke(command, ["all_reduce/star"])
-    assert isinstance(refused.exception, UsageError)
-    assert "all_reduce/rabenseifner" in str(refused.exception)
+    assert (refused.exit_code, "all_reduce/rabenseifner" in refused.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,7 @@ def test_the_command_draws_to_standard_output() -> None:
     ],
 )
 def test_a_wrong_option_of_the_command_ends_with_status_2(options: tuple[str, ...], says: str) -> None:
-    refused = CliRunner().invoke(busbw, ["draw", "all_reduce/ring", *options])
+    refused = CliRunner().invoke(command, ["all_reduce/ring", *options])
     assert (refused.exit_code, says in refused.stderr) == (2, True)
 
 
@@ -196,7 +194,6 @@ def test_every_drawing_has_its_derivation_in_the_documentation() -> None:
 @pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
 def test_what_no_prediction_knows_is_not_drawn(op: str) -> None:
     """NVLS is one of a host: hosts beyond it have no switch in common."""
-    done = CliRunner().invoke(command, [f"{op}/nvls", "--ranks", "7", "--hosts", "7"], standalone_mode=False)
-    assert isinstance(done.exception, UsageError)
-    assert "there is no" in str(done.exception)
+    done = CliRunner().invoke(command, [f"{op}/nvls", "--ranks", "7", "--hosts", "7"])
+    assert (done.exit_code, "there is no" in done.stderr) == (2, True)
     assert CliRunner().invoke(command, [f"{op}/nvls", "--ranks", "7"]).exit_code == 0

@@ -3,20 +3,20 @@ rules, executed and counted.
 """
 
 import pytest
+from drawable import DRAWABLE
 from exhaustive import RANKS
-
-from busbw.ops.algorithms.base import Contribution, cost, execute
-from busbw_analysis.models.library_algorithms import formula_of
-from busbw_analysis.models.library_rows import OF_LIBRARIES, library_row
-from busbw_analysis.models.library_schedules import (
+from library_schedules import (
     LIBRARY_SCHEDULES,
     Children,
     barrier_at_once,
     binomial_children,
     four_nomial_children,
 )
+
+from busbw.ops.algorithms.base import Contribution, cost, execute
+from busbw_analysis.models.library_algorithms import formula_of
+from busbw_analysis.models.library_rows import OF_LIBRARIES, library_row
 from busbw_analysis.models.textbook import TEXTBOOK
-from busbw_analysis.report.plots.schedule_list import DRAWABLE
 
 ROOT = 0
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from published_tool import published as command
+from reference_curves import IN_SAMPLE, Published, curve_named, parse, published_curves
 
-from busbw.cli.main import main
 from busbw.errors import AnalysisError
-from busbw_analysis.cli.published import published as command
-from busbw_analysis.fitting.reference_curves import IN_SAMPLE, Published, curve_named, parse, published_curves
 
 CURVES = published_curves()
 NAMES = [curve.name for curve in CURVES]
@@ -118,7 +117,7 @@ def test_half_of_the_points_are_nearer_than_the_median_says(curve: Published) ->
 def test_an_unknown_curve_is_refused_with_those_that_there_are() -> None:
     with pytest.raises(AnalysisError, match="'a100' is no published curve; there are a100x8, h200x8"):
         curve_named("a100")
-    refused = CliRunner().invoke(main, ["published", "a100"])
+    refused = CliRunner().invoke(command, ["a100"])
     assert (refused.exit_code, "'a100' is no published curve" in refused.stderr) == (2, True)
 
 

@@ -7,13 +7,14 @@ from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
+import gloo_programs as gloo
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
-from busbw.ops.algorithms import ALGORITHMS, gloo
+from busbw.ops.algorithms import ALGORITHMS
 from busbw.ops.algorithms.base import by_level, cost
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw.units import format_time

@@ -163,7 +163,7 @@ def _refuse_switches(op: str, names: Sequence[str]) -> None:
         message = (
             f"{op} by {added} cannot be simulated: its switch adds up and hands out while bytes still come in, and "
             f"here a message is there as a whole before anything is made of it, which would take up to twice as long; "
-            f"its formula is known to busbw predict --algorithm {added}, and its rounds to busbw draw {op}/{added}"
+            f"its formula is known to busbw predict --algorithm {added}; docs/drawings/{op}-{added}.svg has its rounds"
         )
         raise UsageError(message)
 

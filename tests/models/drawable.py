@@ -3,10 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
+from library_schedules import LIBRARY_SCHEDULES
+
 from busbw.ops.algorithms import ALGORITHMS, Algorithm
 from busbw.ops.algorithms.base import NOTHING, Round, Schedule, is_power_of_two, joined, same, vectors
 from busbw.ops.algorithms.switched import SWITCHED
-from busbw_analysis.models.library_schedules import LIBRARY_SCHEDULES
 
 _SEGMENTS = 2
 """Of each block in Gloo's rings, as long as S is at most 2n MiB; two are under way at once."""

@@ -1,4 +1,4 @@
-"""``busbw published``: how well the fit does on curves that others have published."""
+"""How well the fit does on curves that others have published."""
 
 import json
 from collections.abc import Iterator
@@ -6,12 +6,12 @@ from statistics import median
 from typing import Final
 
 import click
+from reference_curves import IN_SAMPLE, Published, curve_named, published_curves
 
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import AnalysisError
 from busbw.escape import echo
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.fitting.reference_curves import IN_SAMPLE, Published, curve_named, published_curves
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned
 
 _COLUMNS: Final = (
@@ -42,7 +42,7 @@ def published(*, name: str | None, as_json: bool) -> None:
     try:
         curves = published_curves() if name is None else (curve_named(name),)
     except AnalysisError as error:
-        raise UsageError(str(error)) from error
+        raise click.UsageError(str(error)) from error
     pairs = [(curve, curve.fit()) for curve in curves]
     if as_json:
         rows = [_row(curve, fit) for curve, fit in pairs]
@@ -125,3 +125,7 @@ def _median_residual(fit: Fit) -> float:
     return median(
         abs(_fitted_ns(fit, size) / time - 1) for size, time in zip(fit.sizes_bytes, fit.times_ns, strict=True)
     )
+
+
+if __name__ == "__main__":
+    published()

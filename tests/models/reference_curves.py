@@ -5,7 +5,7 @@ The numbers are data (``reference_curves.toml``), as they stand in the source; n
 
 import tomllib
 from dataclasses import dataclass
-from importlib import resources
+from pathlib import Path
 
 import msgspec
 
@@ -77,7 +77,7 @@ class Published:
 
 def published_curves() -> tuple[Published, ...]:
     """All that there are, in the order of the file."""
-    return parse((resources.files("busbw_analysis.fitting") / "reference_curves.toml").read_text(encoding="utf-8"))
+    return parse(Path(__file__).with_name("reference_curves.toml").read_text(encoding="utf-8"))
 
 
 def curve_named(name: str) -> Published:

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
+from drawable import DRAWABLE
+
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms.base import NOTHING, Schedule, cost, through_a_link
-from busbw_analysis.report.plots.schedule_list import DRAWABLE
 
 MOST_RANKS, MOST_ARROWS = 16, 400
 """Beyond these nobody can read it."""

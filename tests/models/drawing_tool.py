@@ -1,17 +1,16 @@
-"""``busbw draw``: the rounds of an algorithm as a picture; run as a module, it writes those of the documentation."""
+"""The rounds of an algorithm as a picture, one or all those of the documentation (``make drawings``)."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
+from drawable import DRAWABLE
+from schedule_svg import MOST_RANKS
+from schedule_svg import draw as drawing
 
-from busbw.errors import AnalysisError, UsageError
+from busbw.errors import AnalysisError
 from busbw.escape import echo
 from busbw_analysis.models.library_rows import library_row
-from busbw_analysis.report.plots.schedule_list import DRAWABLE
-from busbw_analysis.report.plots.schedules import MOST_RANKS
-from busbw_analysis.report.plots.schedules import draw as drawing
 
 _RANKS, _HOSTS = 4, 2
 """What the documentation shows; the hosts of those algorithms alone that take several."""
@@ -28,31 +27,35 @@ _MORE_RANKS = (
 
 
 @click.command()
-@click.argument("algorithm", metavar="OP/ALGORITHM")
+@click.argument("algorithm", metavar="[OP/ALGORITHM]", required=False)
 @click.option("--ranks", type=int, default=_RANKS, show_default=True, help=f"How many, up to {MOST_RANKS}.")
 @click.option("--hosts", type=int, help="On how many hosts.  [default: 1; 2 for algorithms of several]")
-def draw(*, algorithm: str, ranks: int, hosts: int | None) -> None:
+@click.option("--into", type=click.Path(path_type=Path), help="Write all drawings of the documentation into a folder.")
+def draw(*, algorithm: str | None, ranks: int, hosts: int | None, into: Path | None) -> None:
     """Draw the rounds of OP/ALGORITHM, such as all_reduce/ring, as SVG on standard output.
 
     busbw list algorithms names those that can be measured by hand. Those of a switch (all_reduce/nvls) and of
     libraries (all_reduce/gloo) can be drawn, too; an unknown name is answered with all of its operation.
     """
-    op, _, name = algorithm.partition("/")
+    if into is not None:
+        main(into)
+        return
+    op, _, name = (algorithm or "").partition("/")
     if op not in DRAWABLE or name not in DRAWABLE[op]:
         allowed = ", ".join(f"{op}/{known}" for known in DRAWABLE[op]) if op in DRAWABLE else "all_reduce/ring …"
         message = f"{algorithm!r} is no OP/ALGORITHM that can be drawn; allowed are {allowed} (busbw list algorithms)"
-        raise UsageError(message)
+        raise click.UsageError(message)
     on = hosts if hosts is not None else _HOSTS if DRAWABLE[op][name].levels else 1
     try:
         text = drawing(op, name, ranks, on)
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
-        raise UsageError(str(error)) from error
+        raise click.UsageError(str(error)) from error
     formula = library_row(op, name)
     if formula is not None and not formula.possible(ranks, on):
         message = (
             f"there is no {op} by {name} of {ranks} ranks on {on} hosts; it is one of a single host: leave out --hosts"
         )
-        raise UsageError(message)
+        raise click.UsageError(message)
     echo(text, nl=False)
 
 
@@ -77,4 +80,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    draw()
