@@ -139,7 +139,7 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A matrix of 6 ranks whose rows are taken for long ones; like these it has no samples of single ranks."""
-    run = synthetic_run([case("pair_matrix", 8, 6, variant="together")], _UNEVEN, launches=2, samples=9)
+    run = synthetic_run([case("pair_matrix", 8, 6, pairs="together")], _UNEVEN, launches=2, samples=9)
     run = _ragged(run, np.random.default_rng(1))
     folder = write_synthetic(tmp_path, replace(run, rows=tuple(map(_without_own_samples, run.rows))))
     monkeypatch.setattr(store, "_WIDE_BYTES", 100)
