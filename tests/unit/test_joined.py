@@ -21,8 +21,8 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw import backends, launch
-from busbw.backends import BACKENDS
+from busbw import launch
+from busbw.backends import BACKENDS, mpi
 from busbw.backends.signing import signed
 from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import interfaces, launcher_env, rendezvous, signals
@@ -322,7 +322,7 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
     fake = FakeMpi()
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: None))
     monkeypatch.setitem(sys.modules, "busbw.backends.mpi.init", fake)
-    monkeypatch.setattr(backends, "mpi_world", fake, raising=False)
+    monkeypatch.setattr(mpi, "init", fake, raising=False)  # where it has been imported before
     monkeypatch.setattr(os, "_exit", lambda _status: fake.ended.set())
     return fake
 
