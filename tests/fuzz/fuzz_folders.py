@@ -64,7 +64,11 @@ class _Hang(BaseException):
 def campaign(seed: int, seconds: float | None, count: int | None, first: int = 0) -> Outcome:
     """Try damaged run folders until ``seconds`` have gone or ``count`` inputs are through, from number ``first`` on."""
     began, failures, slowest, number = time.monotonic(), [], 0.0, first
-    with tempfile.TemporaryDirectory(prefix="busbw-fuzz-") as place, _limits():
+    with (
+        suppress(KeyboardInterrupt),  # it says what was tried until then
+        tempfile.TemporaryDirectory(prefix="busbw-fuzz-") as place,
+        _limits(),
+    ):
         bases = _bases(Path(place))
         while count is None or number < first + count:
             if seconds is not None and time.monotonic() - began > seconds:

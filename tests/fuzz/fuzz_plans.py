@@ -534,27 +534,28 @@ def campaign(seed: int, seconds: float | None, count: int | None) -> Outcome:
     last = math.inf if count is None else seed + count
     failures: list[str] = []
     slowest, now = 0.0, seed
-    while now < last and time.monotonic() < until:
-        left = [str(now), str(last - now if last < math.inf else -1), str(until - time.monotonic())]
-        with subprocess.Popen(
-            [sys.executable, __file__, *left], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        ) as worker:
-            assert worker.stdout is not None
-            assert worker.stderr is not None
-            begun = now
-            for line in worker.stdout:
-                said = json.loads(line)
-                begun, now = said["seed"], said["seed"] + said["done"]
-                slowest = max(slowest, said["seconds"])
-                failures += [_line(begun, said["failure"])] if said["failure"] else []
-            code = worker.wait()
-            if code and begun == now:
-                failures.append(_line(now, f"the process died with {code}: {worker.stderr.read()[-_SHOWN:]!r}"))
-                now += 1
-            elif code:
-                raise RuntimeError(worker.stderr.read())
-            elif not begun < now:
-                break
+    with contextlib.suppress(KeyboardInterrupt):  # it says what was tried until then
+        while now < last and time.monotonic() < until:
+            left = [str(now), str(last - now if last < math.inf else -1), str(until - time.monotonic())]
+            with subprocess.Popen(
+                [sys.executable, __file__, *left], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            ) as worker:
+                assert worker.stdout is not None
+                assert worker.stderr is not None
+                begun = now
+                for line in worker.stdout:
+                    said = json.loads(line)
+                    begun, now = said["seed"], said["seed"] + said["done"]
+                    slowest = max(slowest, said["seconds"])
+                    failures += [_line(begun, said["failure"])] if said["failure"] else []
+                code = worker.wait()
+                if code and begun == now:
+                    failures.append(_line(now, f"the process died with {code}: {worker.stderr.read()[-_SHOWN:]!r}"))
+                    now += 1
+                elif code:
+                    raise RuntimeError(worker.stderr.read())
+                elif not begun < now:
+                    break
     return Outcome(now - seed, tuple(failures), slowest)
 
 
