@@ -17,6 +17,7 @@ from types import MappingProxyType
 from typing import Final
 from unittest.mock import patch
 
+import click
 import msgspec
 from click.testing import CliRunner
 
@@ -160,6 +161,8 @@ def transcript(name: str) -> str:
     """What all invocations of one command print, with their exit status."""
     with _laid_out() as environment:
         runner = CliRunner(env=environment)
+        if (command := main.get_command(click.Context(main), name)) is not None:
+            command._help_option = None  # click keeps the one of whoever called the command by itself before
         return "\n".join(_told(runner, arguments) for arguments in COMMANDS[name])
 
 
