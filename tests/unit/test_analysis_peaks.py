@@ -1,9 +1,11 @@
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from busbw.ops import OPS, bounds
-from busbw.runs.records import JSON, Case
+from busbw.runs.records import JSON, Case, Measurement
 from busbw.system.catalog import Catalogue, catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.units import format_rate
@@ -341,6 +343,24 @@ def test_mpi_that_may_have_been_kept_off_rdma_has_no_roof(variables: dict[str, s
     found = over_network("mpi", rdma=[PORT], variables=variables)
     assert isinstance(found, Unavailable)
     assert said in found.reason
+
+
+def test_an_op_that_this_version_does_not_know_has_no_roof_over_the_network() -> None:
+    stored = synthetic_run(
+        [case("broadcast", size, 4, nodes=2) for size in (8, MIB)], machine=Machine(hosts=("a", "b"))
+    )
+
+    def renamed(one: Case) -> Case:
+        return msgspec.structs.replace(one, op="of-a-later-version")
+
+    rows = tuple(
+        msgspec.structs.replace(row, case=renamed(row.case)) if isinstance(row, Measurement) else row
+        for row in stored.rows
+    )
+    run = msgspec.structs.replace(stored.run, cases=tuple(map(renamed, stored.run.cases)))
+    (curve,) = judge(pool((replace(stored, run=run, rows=rows),))).curves
+    assert isinstance(curve.roof, Unavailable)
+    assert curve.roof.code == "traffic-not-kept"
 
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:

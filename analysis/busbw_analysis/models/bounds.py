@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from busbw.ops import OPS
+from busbw.ops import LOWER_BOUNDS
 from busbw.ops.bounds import LowerBound
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
@@ -128,7 +128,7 @@ def explain(
         return Unavailable("one-rank", "one rank sends nothing")
     if isinstance(parameters, Unavailable):
         return parameters
-    bound = OPS[key.op].lower_bound
+    bound = LOWER_BOUNDS.get(key.op)
     adds = any(model.added_bytes(ranks, 1 << 20) for model in models)
     gamma, sums = gamma_of(key, everything) if adds else (None, "")
     sizes = [point.size_bytes for point in series.points]

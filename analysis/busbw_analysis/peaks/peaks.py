@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, OPS, STORING, TO_THE_HOST
+from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
 from busbw.system.catalog import Catalogue, Peak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
@@ -236,7 +236,7 @@ def _level(link: Peak) -> RoofLevel:
 def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
     key = series.key
-    crossing = OPS[key.op].least_crossing
+    crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
         return Unavailable(
             "traffic-not-kept",
@@ -304,7 +304,7 @@ def _memory_roof(
 
 def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
     key = series.key
-    crossing = OPS[key.op].least_crossing
+    crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
         return Unavailable(
             "traffic-not-kept",

@@ -36,6 +36,10 @@ FLOP = {name: op.flop for name, op in OPS.items() if op.flop is not None}
 """Ops with a place below a roofline → FLOP of a call whose S has so many elements. A copy computes nothing."""
 LEAST_TRAFFIC = {name: OPS[name].least_traffic or OPS[name].memory_traffic or 0.0 for name in FLOP}
 """Of these ops: bytes that must be read and written at least for every byte of S."""
+LEAST_CROSSING = {name: op.least_crossing for name, op in OPS.items() if op.least_crossing is not None}
+"""Ops over a network → the least that must cross between hosts."""
+LOWER_BOUNDS = {name: op.lower_bound for name, op in OPS.items() if op.lower_bound is not None}
+"""Collectives → the least that any algorithm has to do."""
 
 
 def bus_factor(name: str, ranks: int) -> float | None:
