@@ -25,7 +25,7 @@ from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_i
 
 from busbw.statistics import autocorrelation_time, median_interval
 from busbw.testing.noise import Noise, simulated
-from busbw_analysis.data.intervals import cluster_bootstrap, median_over_launches, ratio_of_sums
+from busbw_analysis.data.intervals import cluster_bootstrap, median_over_launches
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 
 Floats = npt.NDArray[np.float64]
@@ -214,6 +214,12 @@ def coverage() -> None:
             ends = [median_interval(values[0]) for values in launch_values(kind, launches)]
             inside = sum((end.low or 0.0) <= truth <= (end.high or 0.0) for end in ends)
             say(f"for contrast: order statistics alone, {launches} launches, {name}", inside, TRIALS)
+
+
+def ratio_of_sums(numbers: Floats) -> Floats:
+    """… × launches × 2 → …: the first number summed over launches, over the second."""
+    sums = numbers.sum(axis=-2)
+    return np.asarray(sums[..., 0] / sums[..., 1])
 
 
 def bootstrap() -> None:

@@ -77,7 +77,7 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
         (case("all_reduce", 8, mode="pipelined"), "  (pipelined)"),
         (case("all_reduce", 8, sync="window", cache="flushed"), "  (sync window, flushed)"),
         (case("all_reduce", 8, mode="pipelined", held=True), "  (pipelined, held)"),
-        (case("all_reduce", 8, algorithm="ring"), "  (ring (send/recv))"),
+        (case("all_reduce", 8, algorithm="ring"), "  (ring over send/recv)"),
     ],
 )
 def test_a_line_says_how_it_was_timed_where_it_is_not_as_usual(one: Case, said: str) -> None:

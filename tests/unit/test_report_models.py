@@ -151,8 +151,8 @@ def test_the_cross_over_of_the_textbooks_is_told_once_for_all_curves() -> None:
     # α + 3 S β and 2 α + 1.5 S β would win everywhere, but only because their three messages at once cost one α.
     assert re.search(r"Not compared: .*sharded parameter server and direct, which send several messages at once", text)
     overview = next(block for block in part.blocks if isinstance(block, Table))
-    assert [row[0].text for row in overview.rows] == ["the library's own", "ring (send/recv)"]
-    assert [one.heading for one in part.parts] == ["the library's own", "ring (send/recv)"]
+    assert [row[0].text for row in overview.rows] == ["the library's own", "ring over send/recv"]
+    assert [one.heading for one in part.parts] == ["the library's own", "ring over send/recv"]
 
 
 @pytest.mark.parametrize(
@@ -223,7 +223,7 @@ def test_what_is_folded_is_well_formed_and_in_the_markdown() -> None:
     )
     assert written.html.count('<details class="part"><summary><h4>') == len(hands)
     assert written.html.count("<details") == written.html.count("</details>")
-    assert "#### ring (send/recv)" in written.text
+    assert "#### ring over send/recv" in written.text
 
 
 def test_the_json_has_it_for_every_size() -> None:

@@ -238,7 +238,7 @@ def test_the_run_of_schema_5_has_what_schema_5_is_for() -> None:
     stored = store.read(OLD.with_name("schema-5"))
     words = {case.op: settings_in_words(case) for case in stored.run.cases}
     assert words == {
-        "all_reduce": ["ring (send/recv)"],
+        "all_reduce": ["ring over send/recv"],
         "barrier": [],
         "pair_matrix": ["pairs alone"],
         "all_to_all_v": ["imbalance 0.25"],

@@ -86,12 +86,6 @@ def mean_of_launches(numbers: Floats) -> Floats:
     return np.asarray(numbers[..., 0].mean(axis=-1))
 
 
-def ratio_of_sums(numbers: Floats) -> Floats:
-    """… × launches × 2 → …: the first number summed over launches, over the second: a share of time, for example."""
-    sums = numbers.sum(axis=-2)
-    return np.asarray(sums[..., 0] / sums[..., 1])
-
-
 def cluster_bootstrap(
     launches: Sequence[Floats],
     of_launch: Callable[[Floats], float | Sequence[float]],

@@ -142,7 +142,7 @@ class Case(Record, frozen=True, kw_only=True):
 
 
 _SETTINGS: dict[str, Callable[[Any], str]] = {
-    "algorithm": lambda name: f"{name} (send/recv)",
+    "algorithm": lambda name: f"{name} over send/recv",
     "threads": lambda number: f"{number} thread{'s' if number != 1 else ''}",
     "numa_node": lambda node: f"NUMA node {node}",
     "access": lambda access: f"{format_size(access.block_bytes)} blocks, depth {access.depth}, {access.way}",

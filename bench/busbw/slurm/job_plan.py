@@ -1,9 +1,7 @@
 """From what the user asks for to the job: the plan is read and held against the world before anything is submitted."""
 
 import re
-import shlex
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -223,8 +221,3 @@ def this_busbw() -> str:
         message = f"there is no {path}; say with --busbw where the nodes find the command"
         raise UsageError(message)
     return str(path)
-
-
-def as_command(words: Sequence[str]) -> str:
-    """``words`` as they would be typed."""
-    return " ".join(map(shlex.quote, words))
