@@ -105,20 +105,20 @@ def copying(rate: float) -> tuple[Piece, ...]:
 @pytest.mark.parametrize(
     ("copies", "word", "share"),
     [
-        # all_reduce of 16 MiB at 1e-10 s/B: busbw near 15 GB/s; the roof is a quarter of the host's copy rate.
-        (66e9, "near the roof", 0.9),
-        (40e9, "above the roof", 1.49),
-        (600e9, "below the roof", 0.099),
+        # all_reduce of 16 MiB at 1e-10 s/B: busbw near 15 GB/s; the peak is a quarter of the host's copy rate.
+        (66e9, "near the peak", 0.9),
+        (40e9, "above the peak", 1.49),
+        (600e9, "below the peak", 0.099),
     ],
 )
-def test_words_about_the_roof(copies: float, word: str, share: float) -> None:
+def test_words_about_the_peak(copies: float, word: str, share: float) -> None:
     cases = [case("all_reduce", size) for size in SIZES] + [case("memory_copy", 64 * MIB)]
     world = World(by_op={"memory_copy": copying(copies)}, sample_noise=0.0)
     found = verdict(judged(cases, world), "all_reduce", 16 * MIB)
     assert found.word == word
-    assert found.roof_share == pytest.approx(share, rel=0.02)
+    assert found.peak_share == pytest.approx(share, rel=0.02)
     assert "memory copy of node0" in found.denominator
-    assert ("above 100 %" in found.why) == (found.word == "above the roof")
+    assert ("above 100 %" in found.why) == (found.word == "above the peak")
 
 
 def test_a_small_message_is_bound_by_latency() -> None:
@@ -210,7 +210,7 @@ def test_gloos_reduce_scatter_is_explained() -> None:
 def test_one_rank_is_not_judged_by_a_wire_that_it_does_not_have() -> None:
     judgement = judged([case("all_reduce", MIB, ranks=1)])
     assert judgement.verdicts[0].busbw is None
-    assert judgement.verdicts[0].roof_share is None
+    assert judgement.verdicts[0].peak_share is None
     assert judgement.verdicts[0].word == "not judged"
 
 
@@ -238,18 +238,18 @@ def test_show_prints_a_line_per_case_and_group(stored: tuple[Path, StoredRun]) -
     ] * 2 + ["memory_copy", "all_reduce*"]
     assert "FAILED: rank 1 died" in lines[-1]
     assert "bad: 1 case failed" in result.stderr
-    assert "# 100 % of the roof: memory copy of node0" in result.stdout
+    assert "# 100 % of the peak: memory copy of node0" in result.stdout
 
 
 def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, StoredRun]) -> None:
     result = CliRunner().invoke(main.show, ["latest", "--json", "--results-dir", str(stored[0])])
     document = json.loads(result.stdout)
     barrier = next(row for row in document["cases"] if row["op"] == "barrier")
-    assert (barrier["busbw"], barrier["roof_share"]) == (None, None)
+    assert (barrier["busbw"], barrier["peak_share"]) == (None, None)
     total = next(row for row in document["cases"] if row["row"] == "total")
     groups = [row for row in document["cases"] if row["row"] == "group" and row["groups"] == "div:2"]
     assert total["busbw"] == pytest.approx(sum(row["busbw"] for row in groups))
-    assert total["roof_share"] == pytest.approx(np.mean([row["roof_share"] for row in groups]))
+    assert total["peak_share"] == pytest.approx(np.mean([row["peak_share"] for row in groups]))
     assert document["runs"] == ["synthetic-0"]
     assert any(remark["code"] == "failed" for remark in document["remarks"])
 

@@ -18,7 +18,7 @@ from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Block, Figure, Paragraph, Section, Table
 from busbw_analysis.report.plots.hierarchy import Row, words_begin
@@ -148,11 +148,11 @@ def test_the_answer_does_not_deny_the_nominal_rate_that_it_names() -> None:
 def test_without_modules_there_is_no_percentage_and_the_reason_is_said() -> None:
     judgement = judged(kernels("stream_copy"))
     curve = curve_of(judgement, "stream_copy")
-    assert isinstance(curve.roof, Unavailable)
-    assert curve.roof.code == "memory-not-known"
+    assert isinstance(curve.peak, Unavailable)
+    assert curve.peak.code == "memory-not-known"
     assert curve.points[-1].share is None
     text = every_text(memory_section(judgement))
-    assert curve.roof.reason in text
+    assert curve.peak.reason in text
     assert "Of nominal" not in text, "a column in which nothing stands is left out"
 
 
@@ -501,7 +501,7 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     assert dram.share == pytest.approx(30 / 76.8, rel=0.01)
     assert "memory_copy" in dram.how
     assert dram.name == "memory behind the caches"
-    assert rung(judgement, "ranks of a host").nominal is None, "a roof that was measured is no datasheet"
+    assert rung(judgement, "ranks of a host").nominal is None, "a peak that was measured is no datasheet"
     assert rung(judgement, "ranks of a host").practical is not None
     text = every_text(hierarchy_section(judgement))
     assert "plateau 1 (up to 32 KiB) 200 GB/s" in text
@@ -608,13 +608,13 @@ def test_the_json_of_a_report_has_memory_storage_and_hierarchy() -> None:
     (curve,) = told["memory"]
     assert [round(one["rate"] / 1e9) for one in curve["plateaus"]["plateaus"]] == [200, 80, 20]
     assert curve["threads"] == 1
-    assert curve["roof"]["denominator"].startswith("memory of node0")
-    assert told["storage"][0]["roof"]["code"] == "storage-not-told"
+    assert curve["peak"]["denominator"].startswith("memory of node0")
+    assert told["storage"][0]["peak"]["code"] == "storage-not-told"
     assert [one["kind"] for one in told["hierarchy"]] == ["cache", "cache", "DRAM", "storage"]
 
 
 def test_roofs_of_memory_are_those_of_the_curves() -> None:
     judgement = judged(kernels("stream_copy", threads=[1]), facts={"memory_modules": MODULES})
-    assert isinstance(judgement.memory[0].roof, Roof)
-    assert judgement.memory[0].roof is judgement.curves[0].roof
+    assert isinstance(judgement.memory[0].peak, Peak)
+    assert judgement.memory[0].peak is judgement.curves[0].peak
     assert judgement.verdicts == (), "levels of a hierarchy are shown and not judged"

@@ -15,7 +15,7 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import Roof, host_copies, roof_of
+from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
 from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
@@ -26,14 +26,14 @@ QUIET = World(
 """Copies: 4 ranks with S bytes each in 4 S / 8e9 seconds, so the host copies 8 GB/s in all."""
 
 
-def roof(
+def peak(
     op: str, *, machine: Machine | None = None, ranks: int = 4, copies: tuple[Case, ...] | None = None
-) -> Roof | Unavailable:
+) -> Peak | Unavailable:
     measured = (case("memory_copy", 64 * MIB, ranks),) if copies is None else copies
     size = 0 if op == "barrier" else 4 * MIB
     dataset = pool((synthetic_run([case(op, size, ranks), *measured], QUIET, machine=machine, samples=5),))
     summaries = summarise(dataset)
-    return roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
+    return peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
 
 
 @pytest.mark.parametrize(
@@ -54,8 +54,8 @@ def roof(
     ],
 )
 def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
-    found = roof(op)
-    assert isinstance(found, Roof)
+    found = peak(op)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(busbw, rel=1e-3)
     assert (found.level, found.holder, found.practical_busbw) == ("memory copy of a host", "node0", None)
     assert found.measured
@@ -65,7 +65,7 @@ def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
     assert "measured in this run" in found.denominator
 
 
-def test_the_largest_copy_is_the_roof() -> None:
+def test_the_largest_copy_is_the_peak() -> None:
     world = World(by_op={"memory_copy": (Piece(0.0, 1e-10), Piece(0.0, 5e-10, 64 * MIB))}, sample_noise=0.0)
     cases = [case("memory_copy", size) for size in (MIB, 64 * MIB)]
     dataset = pool((synthetic_run(cases, world),))
@@ -74,7 +74,7 @@ def test_the_largest_copy_is_the_roof() -> None:
     assert copied.bytes_per_second == pytest.approx(4 / 5e-10, rel=1e-3)
 
 
-def test_ranks_that_copy_one_after_the_other_do_not_double_the_roof() -> None:
+def test_ranks_that_copy_one_after_the_other_do_not_double_the_peak() -> None:
     late = World(pieces=(Piece(1e-3, 0.0),), sample_noise=0.0, late_rank=1, late_seconds=1e-3)
     dataset = pool((synthetic_run([case("memory_copy", 4 * MIB, 2)], late),))
     group = summarise(dataset)[0].only
@@ -87,7 +87,7 @@ def test_ranks_that_copy_one_after_the_other_do_not_double_the_roof() -> None:
 
 
 def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
-    found = roof("all_reduce", copies=())
+    found = peak("all_reduce", copies=())
     assert isinstance(found, Unavailable)
     assert found.code == "no-memory-copy"
     assert "node0" in found.reason
@@ -103,16 +103,16 @@ def test_without_a_copy_there_is_no_roof_and_the_reason_is_said() -> None:
         ("matmul", 4, "see-roofline"),
     ],
 )
-def test_what_has_no_roof(op: str, ranks: int, code: str) -> None:
-    found = roof(op, ranks=ranks)
+def test_what_has_no_peak(op: str, ranks: int, code: str) -> None:
+    found = peak(op, ranks=ranks)
     assert isinstance(found, Unavailable)
     assert found.code == code
 
 
 def test_hosts_are_under_the_speed_of_their_interface() -> None:
     machine = Machine(hosts=("node0", "node1"), interface_bytes_per_second=12.5e9)
-    found = roof("all_to_all", machine=machine)
-    assert isinstance(found, Roof)
+    found = peak("all_to_all", machine=machine)
+    assert isinstance(found, Peak)
     # 2 ranks a host, each sends 2 of its 4 blocks to the other host: S through the interface, so algbw ≤ 12.5 GB/s.
     assert found.algbw == pytest.approx(12.5e9)
     assert found.busbw == pytest.approx(12.5e9 * 3 / 4)
@@ -129,7 +129,7 @@ def test_hosts_are_under_the_speed_of_their_interface() -> None:
 def test_sockets_are_held_against_what_sockets_reach(driver: str, rate: float, practical: float | None) -> None:
     nic = {"name": "eth0", "kind": "physical", "up": True, "driver": driver, "speed_bytes_per_second": rate}
     found = over_network("gloo", nics=[nic])
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw * bounds.reduced(["a", "a", "b", "b"], 0) == pytest.approx(rate)
     assert found.practical == (None if practical is None else pytest.approx(practical))
     assert ("in practice (source: https://github.com/mendel5/iperf3-results)" in found.denominator) == bool(practical)
@@ -149,8 +149,8 @@ def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
         [case("all_reduce", 64 * MIB, 2, backend="nccl", device="cuda", nodes=2)], QUIET, machine=machine
     )
     dataset = pool((run,))
-    found = roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
-    assert isinstance(found, Roof)
+    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    assert isinstance(found, Peak)
     assert found.level == "network"
     assert found.holder.startswith("RDMA port mlx5_0")
     assert found.practical is not None
@@ -161,8 +161,8 @@ def test_a_roof_of_ports_has_what_they_reach_in_practice() -> None:
     assert said in found.denominator
 
 
-def test_an_unknown_interface_speed_is_no_roof() -> None:
-    found = roof("all_reduce", machine=Machine(hosts=("node0", "node1")))
+def test_an_unknown_interface_speed_is_no_peak() -> None:
+    found = peak("all_reduce", machine=Machine(hosts=("node0", "node1")))
     assert isinstance(found, Unavailable)
     assert found.code == "network-not-known"
 
@@ -201,7 +201,7 @@ def test_sockets_are_under_the_interface_that_was_named(
     backend: str, variables: dict[str, str], rate: float, said: str
 ) -> None:
     found = over_network(backend, nics=INTERFACES, variables=variables)
-    assert isinstance(found, Roof), found
+    assert isinstance(found, Peak), found
     assert found.algbw == pytest.approx(rate)
     assert said in found.denominator
 
@@ -234,7 +234,7 @@ def test_sockets_are_under_the_interface_that_was_named(
         ),
     ],
 )
-def test_a_guess_among_interfaces_is_no_roof(
+def test_a_guess_among_interfaces_is_no_peak(
     backend: str, variables: dict[str, str], names: list[str], said: str
 ) -> None:
     found = over_network(backend, nics=[one for one in INTERFACES if one["name"] in names], variables=variables)
@@ -259,7 +259,7 @@ def test_the_only_interface_that_is_up_is_that_of_the_subnet() -> None:
     variables = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "10.0.0.0/8"}
     nics = [one for one in INTERFACES if one["name"] in {"lo", "ens1", "ens3", "docker0"}]
     found = over_network("mpi", nics=nics, variables=variables)
-    assert isinstance(found, Roof), found
+    assert isinstance(found, Peak), found
     assert found.algbw == pytest.approx(5e9)
     assert "network interface ens1 of node0" in found.denominator
 
@@ -267,7 +267,7 @@ def test_the_only_interface_that_is_up_is_that_of_the_subnet() -> None:
 def test_interfaces_that_are_alike_are_no_guess_and_the_loopback_never_counts() -> None:
     named = ("lo", "ens1", "ens2", "ens3", "docker0")
     found = over_network("gloo", nics=[one for one in INTERFACES if one["name"] in named])
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(5e9)
 
 
@@ -311,7 +311,7 @@ def test_mpi_is_under_rdma_ports_only_where_tcp_was_not_forced(
     facts: dict[str, JSON] = {} if transport is None else {"mpi": {"transport": transport}}
     nic = {"name": "eth0", "speed_bytes_per_second": 1e9, "up": True, "kind": "physical"}
     found = over_network("mpi", rdma=[PORT], nics=[nic], variables=variables, **facts)
-    assert isinstance(found, Roof), found
+    assert isinstance(found, Peak), found
     assert found.algbw == pytest.approx(rate)
 
 
@@ -320,7 +320,7 @@ def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() ->
     told: JSON = {"device": "ch3:nemesis", "transport": {"netmod": "not told by the library"}}
     named = {"MPIR_CVAR_NEMESIS_TCP_NETWORK_IFACE": "ens1"}
     found = over_network("mpi", rdma=[PORT], nics=two, mpi=told, variables=named)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(5e9)
     guessed = over_network("mpi", rdma=[PORT], nics=two, mpi=told)
     assert isinstance(guessed, Unavailable)
@@ -339,7 +339,7 @@ def test_an_mpich_of_before_sends_over_tcp_by_the_interface_that_it_is_told() ->
         ({"OMPI_MCA_pml": "ob1"}, "does not tell by which modules Open MPI's ob1 sent: name them (OMPI_MCA_btl)"),
     ],
 )
-def test_mpi_that_may_have_been_kept_off_rdma_has_no_roof(variables: dict[str, str], said: str) -> None:
+def test_mpi_that_may_have_been_kept_off_rdma_has_no_peak(variables: dict[str, str], said: str) -> None:
     found = over_network("mpi", rdma=[PORT], variables=variables)
     assert isinstance(found, Unavailable)
     assert said in found.reason
@@ -359,8 +359,8 @@ def test_an_op_that_this_version_does_not_know_has_no_roof_over_the_network() ->
     )
     run = msgspec.structs.replace(stored.run, cases=tuple(map(renamed, stored.run.cases)))
     (curve,) = judge(pool((replace(stored, run=run, rows=rows),))).curves
-    assert isinstance(curve.roof, Unavailable)
-    assert curve.roof.code == "traffic-not-kept"
+    assert isinstance(curve.peak, Unavailable)
+    assert curve.peak.code == "traffic-not-kept"
 
 
 def test_every_op_with_a_wire_says_what_must_cross_between_hosts() -> None:
@@ -400,14 +400,14 @@ def test_groups_at_the_same_time_share_the_host() -> None:
     cases = [case("all_gather", 4 * MIB, group="div:2"), case("memory_copy", 64 * MIB)]
     dataset = pool((synthetic_run(cases, QUIET, samples=5),))
     summaries = summarise(dataset)
-    alone = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
-    shared = roof_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS, 2.0)
-    assert isinstance(alone, Roof)
-    assert isinstance(shared, Roof)
+    alone = peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS)
+    shared = peak_of(dataset, series_of(dataset, summaries)[0], host_copies(dataset, summaries), ROWS, 2.0)
+    assert isinstance(alone, Peak)
+    assert isinstance(shared, Peak)
     assert shared.algbw == pytest.approx(alone.algbw / 2)
 
 
-def test_a_small_copy_is_no_roof() -> None:
+def test_a_small_copy_is_no_peak() -> None:
     dataset = pool((synthetic_run([case("all_reduce", MIB), case("memory_copy", 64 * 1024)], World()),))
     assert not host_copies(dataset, summarise(dataset))
 
@@ -428,8 +428,8 @@ def gpu(index: int, name: str = "NVIDIA H200", **nvlink: JSON) -> dict[str, JSON
 
 def on_gpus(
     op: str, gpus: list[dict[str, JSON]], ranks: int | None = None, *, known: bool = True, rows: Catalogue = ROWS
-) -> Roof | Unavailable:
-    """The roof of ``op`` over NCCL, with every rank on the GPU of its number."""
+) -> Peak | Unavailable:
+    """The peak of ``op`` over NCCL, with every rank on the GPU of its number."""
     count = len(gpus) if ranks is None else ranks
     seats = [{"rank": rank, "local_rank": rank, "gpu": rank if known else None} for rank in range(count)]
     machine = Machine(facts={"pci": {"gpus": gpus, "nics": [], "drives": []}, "ranks": seats})
@@ -437,8 +437,8 @@ def on_gpus(
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
     summaries = summarise(dataset)
     copies = host_copies(dataset, summaries)
-    assert copies == {}, "a copy on a GPU is no roof over what ranks send each other"
-    return roof_of(dataset, series_of(dataset, summaries)[0], copies, rows)
+    assert copies == {}, "a copy on a GPU is no peak over what ranks send each other"
+    return peak_of(dataset, series_of(dataset, summaries)[0], copies, rows)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +454,7 @@ def on_gpus(
 )
 def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None:
     found = on_gpus(op, [gpu(number) for number in range(4)])
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(busbw)
     assert (found.level, found.holder) == ("links of GPUs", "GPU 0")
     link = ROWS.rate("nvlink", "NVLink 4")
@@ -473,9 +473,9 @@ def test_gpus_of_one_host_are_under_their_nvlinks(op: str, busbw: float) -> None
         assert said in found.denominator
 
 
-def test_the_gpu_with_the_fewest_links_is_the_roof() -> None:
+def test_the_gpu_with_the_fewest_links_is_the_peak() -> None:
     found = on_gpus("all_reduce", [gpu(0), gpu(1, up=16, switch=16, down=2)])
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(400e9)
     assert "16 × NVLink 4 (25 GB/s a link) of GPU 1" in found.denominator
 
@@ -483,11 +483,11 @@ def test_the_gpu_with_the_fewest_links_is_the_roof() -> None:
 def test_without_a_switch_only_links_to_the_group_count() -> None:
     bridged = [gpu(number, up=12, switch=0, peers={f"0000:{number ^ 1}0:00.0": 12}) for number in range(2)]
     found = on_gpus("all_reduce", bridged)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(300e9)
     apart = [gpu(number, up=12, switch=0, peers={"0000:99:00.0": 12}) for number in range(2)]
     lost = on_gpus("all_reduce", apart)
-    assert isinstance(lost, Roof)
+    assert isinstance(lost, Peak)
     assert "PCIe 5 x16 as trained of GPU 0, 63 GB/s in one direction" in lost.denominator
 
 
@@ -495,7 +495,7 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
     plain = [{**gpu(number, "NVIDIA H100 PCIe", up=0)} for number in range(2)]
     plain[1]["link"] = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": None, "port": None, "narrowest": None}
     found = on_gpus("all_gather", plain)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(31.5e9, rel=1e-3)
     assert "PCIe 5 x8 as trained of GPU 1" in found.denominator
     assert (found.level, found.holder) == ("PCIe", "GPU 1")
@@ -509,12 +509,12 @@ def test_gpus_without_nvlink_are_under_pcie_as_it_is_trained() -> None:
         ([gpu(0, generation=9), gpu(1)], "GPU 0: no row for 'NVLink 9' of kind nvlink; add one to your peaks file"),
     ],
 )
-def test_links_that_are_not_known_are_no_roof(gpus: list[dict[str, JSON]], reason: str) -> None:
+def test_links_that_are_not_known_are_no_peak(gpus: list[dict[str, JSON]], reason: str) -> None:
     found = on_gpus("all_reduce", gpus, ranks=2)
     assert found == Unavailable("links-not-known", reason)
 
 
-def test_ranks_that_do_not_know_their_gpus_have_no_roof() -> None:
+def test_ranks_that_do_not_know_their_gpus_have_no_peak() -> None:
     found = on_gpus("all_reduce", [gpu(0), gpu(1)], known=False)
     assert isinstance(found, Unavailable)
     assert found.code == "links-not-known"
@@ -533,8 +533,8 @@ def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
     for op, level, holder in (("memory_copy", "HBM", "MI300X"), ("host_to_device", "PCIe", "PCIe 5 x16")):
         one = case(op, 64 * MIB, 1, backend="nccl", device="cuda")
         dataset = pool((synthetic_run([one], QUIET, machine=Machine(facts=facts), samples=5),))
-        found = roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
-        assert isinstance(found, Roof), found
+        found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+        assert isinstance(found, Peak), found
         assert found.level == level
         assert holder in found.denominator
         assert f"GPU {address}" in found.denominator
@@ -542,7 +542,7 @@ def test_gpus_without_nvml_are_known_by_their_place_on_pci() -> None:
 
 def test_a_copy_in_a_gpu_is_under_its_memory() -> None:
     found = on_gpus("memory_copy", [gpu(0), gpu(1, "NVIDIA H100 80GB HBM3")])
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(3.35e12 / 2), "every byte is read and written"
     assert found.busbw is None
     for said in (
@@ -568,8 +568,8 @@ MODULES = {"kind": "DDR5", "megatransfers": 4800, "channels": 8}
 )
 def test_kernels_in_the_memory_of_a_host_are_under_its_modules(op: str, ranks: int, moved: int) -> None:
     """Eight channels of DDR5-4800 have 8 · 38.4 GB/s, which ranks of one host share."""
-    found = roof(op, ranks=ranks, machine=Machine(facts={"memory_modules": MODULES}), copies=())
-    assert isinstance(found, Roof)
+    found = peak(op, ranks=ranks, machine=Machine(facts={"memory_modules": MODULES}), copies=())
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(8 * 38.4e9 / moved)
     assert not found.measured
     for said in (
@@ -584,7 +584,7 @@ def test_kernels_in_the_memory_of_a_host_are_under_its_modules(op: str, ranks: i
 def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str) -> None:
     trained = {"trained": {"gigatransfers": 32.0, "lanes": 8}, "card": {"gigatransfers": 32.0, "lanes": 16}}
     found = on_gpus(op, [{**gpu(0), "link": trained}], ranks=1)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(31.5e9, rel=0.01)
     assert "PCIe 5 x8 as trained of GPU 0 on node0" in found.denominator
     unknown = on_gpus(op, [{**gpu(0), "link": None}], ranks=1)
@@ -595,7 +595,7 @@ def test_copies_between_host_and_gpu_are_under_the_link_as_it_is_trained(op: str
 @pytest.mark.parametrize("op", ["host_to_device", "device_to_host", "host_and_device"])
 def test_copies_of_a_superchip_are_under_its_link_between_chips(op: str) -> None:
     found = on_gpus(op, [{**gpu(0, "NVIDIA GH200 480GB"), "link": None}], ranks=1)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(450e9)
     assert found.level == "NVLink-C2C"
     assert "NVLink-C2C of Grace Hopper of GPU 0 on node0" in found.denominator
@@ -625,17 +625,17 @@ looked_up = "2026-11"
     rows = catalogue(path, {})
     copies = on_gpus("host_to_device", [gpu(0, "NVIDIA Fast 9000")], ranks=1, rows=rows)
     between = on_gpus("all_reduce", [gpu(n, "NVIDIA Fast 9000", up=0) for n in range(2)], rows=rows)
-    assert isinstance(copies, Roof)
-    assert isinstance(between, Roof)
+    assert isinstance(copies, Peak)
+    assert isinstance(between, Peak)
     assert (copies.level, between.level) == ("NVLink-C2C", "NVLink-C2C")
 
 
-def over_network(backend: str, **facts: JSON) -> Roof | Unavailable:
-    """The roof of an all_reduce of two hosts."""
+def over_network(backend: str, **facts: JSON) -> Peak | Unavailable:
+    """The peak of an all_reduce of two hosts."""
     machine = Machine(hosts=("node0", "node1"), facts=facts)
     size = case("all_reduce", 64 * MIB, backend=backend)
     dataset = pool((synthetic_run([size], QUIET, machine=machine, samples=5),))
-    return roof_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    return peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
 
 
 def test_ports_of_efa_are_the_network_of_their_instance() -> None:
@@ -644,7 +644,7 @@ def test_ports_of_efa_are_the_network_of_their_instance() -> None:
         for slot in range(4)
     ]
     found = over_network("mpi", rdma=ports)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert found.practical == pytest.approx(42.5e9)
     assert "4 RDMA ports together: rdmap0, rdmap1, rdmap2, rdmap3 (EFA of P4d) of node0, 50 GB/s" in found.denominator
 
@@ -655,10 +655,10 @@ def test_cards_of_slingshot_carry_messages_together() -> None:
         for n in range(4)
     ]
     found = over_network("mpi", nics=nics)
-    assert isinstance(found, Roof)
+    assert isinstance(found, Peak)
     assert "hsn0, hsn1, hsn2, hsn3 (Slingshot 11) of node0, 100 GB/s" in found.denominator
     over_tcp = over_network("gloo", nics=nics)
-    assert isinstance(over_tcp, Roof)
+    assert isinstance(over_tcp, Peak)
     assert "network interface hsn0" in over_tcp.denominator
 
 
@@ -676,8 +676,8 @@ def files_on(device: str) -> Machine:
 
 
 def test_files_are_under_the_link_of_their_drive() -> None:
-    found = roof("storage_read", machine=files_on("/dev/nvme0n1p2"))
-    assert isinstance(found, Roof)
+    found = peak("storage_read", machine=files_on("/dev/nvme0n1p2"))
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(7.87692e9 / 4), "4 ranks share it"
     assert found.practical == pytest.approx(6.5e9 / 4)
     for said in (
@@ -690,8 +690,8 @@ def test_files_are_under_the_link_of_their_drive() -> None:
 
 @pytest.mark.parametrize("op", ["storage_write", "checkpoint_save"])
 def test_what_a_drive_reads_in_practice_is_no_roof_over_writes(op: str) -> None:
-    found = roof(op, machine=files_on("/dev/nvme0n1p2"))
-    assert isinstance(found, Roof)
+    found = peak(op, machine=files_on("/dev/nvme0n1p2"))
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(7.87692e9 / 4)
     assert found.practical is None
     assert "in practice" not in found.denominator
@@ -704,15 +704,15 @@ def test_the_eleventh_drive_is_not_the_second() -> None:
     told = {"path": "/scratch", "type": "ext4", "device": "/dev/nvme10n1p1"}
     drives = [drive("nvme1", 8.0), drive("nvme10", 16.0)]
     facts: dict[str, JSON] = {"storage": told, "pci": {"gpus": [], "nics": [], "drives": drives}}
-    found = roof("storage_read", machine=Machine(facts=facts))
-    assert isinstance(found, Roof)
+    found = peak("storage_read", machine=Machine(facts=facts))
+    assert isinstance(found, Peak)
     assert found.algbw == pytest.approx(7.87692e9 / 4)
     facts["pci"]["drives"] = drives[:1]
-    assert isinstance(roof("storage_read", machine=Machine(facts=facts)), Unavailable)
+    assert isinstance(peak("storage_read", machine=Machine(facts=facts)), Unavailable)
 
 
-def test_files_on_something_unknown_have_no_roof() -> None:
-    found = roof("storage_write", machine=files_on("/dev/vda"))
+def test_files_on_something_unknown_have_no_peak() -> None:
+    found = peak("storage_write", machine=files_on("/dev/vda"))
     assert isinstance(found, Unavailable)
     assert found.code == "drive-not-known"
     assert "/scratch (ext4 on /dev/vda)" in found.reason
@@ -753,8 +753,8 @@ def test_hosts_with_rdma_are_under_the_ports_that_the_backend_uses(
     one = case("broadcast", 4 * MIB, 4, backend=backend, nodes=2)
     dataset = pool((synthetic_run([one], QUIET, machine=machine, samples=5),))
     summaries = summarise(dataset)
-    found = roof_of(dataset, series_of(dataset, summaries)[0], {}, ROWS)
-    assert isinstance(found, Roof)
+    found = peak_of(dataset, series_of(dataset, summaries)[0], {}, ROWS)
+    assert isinstance(found, Peak)
     assert found.busbw == pytest.approx(rate)
     assert said in found.denominator
     assert "nominal (as the system states it)" in found.denominator
@@ -766,7 +766,7 @@ def test_a_share_of_a_copys_roof_is_printed_with_its_denominator() -> None:
     one = case("memory_copy", 256 * MIB, 1, backend="nccl", device="cuda")
     world = World(by_op={"memory_copy": (Piece(0.0, 1 / 2.1e12),)}, sample_noise=0.0, jitter_seconds=0.0)
     (row,) = show_rows(judge(pool((synthetic_run([one], world, machine=machine, samples=5),)), rows=ROWS))
-    assert row["roof_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
+    assert row["peak_share"] == pytest.approx(2.1 / 2.4, rel=1e-3)
     assert "4.8 TB/s of reads and writes together, nominal" in row["denominator"]
 
 

@@ -365,9 +365,9 @@ def test_the_report_of_several_ranks_has_the_network() -> None:
 
 
 def test_a_curve_of_a_kernel_that_computes_is_not_judged_as_if_it_sent_something() -> None:
-    roofs = {curve.series.key.op: curve.roof for curve in judged(one_core()).curves}
-    assert isinstance(roofs["matmul"], Unavailable)
-    assert "see the roofline" in roofs["matmul"].reason
+    peaks = {curve.series.key.op: curve.peak for curve in judged(one_core()).curves}
+    assert isinstance(peaks["matmul"], Unavailable)
+    assert "see the roofline" in peaks["matmul"].reason
 
 
 # --- the drawing -----------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pytest
 from busbw.cli import listing
 from busbw.runs.records import JSON
 from busbw.system import detect, environment, networks
-from busbw.system.catalog import Catalogue, Peak, catalogue
+from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
 from busbw.system.detect import Level, Picture, picture
 from busbw.system.dimms import memory_facts
 from busbw.system.nvml import gpus_by_address
@@ -162,10 +162,10 @@ def test_gpus_without_a_switch_reach_their_neighbours_only(facts_of: Facts, rows
     assert first["nvlink"]["peers"] == {"0000:07:00.0": 1, "0000:0a:00.0": 1, "0000:0b:00.0": 2, "0000:85:00.0": 2}
     for peers, links in ((["0000:07:00.0"], 1), (["0000:0b:00.0", "0000:85:00.0"], 4)):
         peak = detect.nvlink_of(first, rows, peers)
-        assert isinstance(peak, Peak)
+        assert isinstance(peak, HardwarePeak)
         assert peak.nominal == links * 25e9
     assert detect.nvlink_of(first, rows, ["0000:86:00.0"]) == "none of its 6 NVLinks leads to them"
-    assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), Peak)
+    assert isinstance(detect.nvlink_of(second, rows, ["0000:86:00.0"]), HardwarePeak)
     assert seen.findings == ()
 
 
@@ -310,11 +310,11 @@ def test_ports_of_efa_are_called_so(tmp_path: Path, rows: Catalogue) -> None:
     found = ports(tmp_path)
     assert {port["driver"] for port in found} == {"efa"}
     peaks = [networks.port_of(port, rows) for port in found]
-    assert peaks == [Peak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
-    instance = networks.efa_together([peak for peak in peaks if isinstance(peak, Peak)], rows)
+    assert peaks == [HardwarePeak(12.5e9, None, "EFA", "one direction", "the system states it")] * 4
+    instance = networks.efa_together([peak for peak in peaks if isinstance(peak, HardwarePeak)], rows)
     assert instance is not None
     assert (instance.what, instance.nominal, instance.practical) == ("EFA of P4d", 50e9, 42.5e9)
-    assert networks.efa_together([Peak(50e9, None, "4X NDR", "one direction", "")], rows) is None
+    assert networks.efa_together([HardwarePeak(50e9, None, "4X NDR", "one direction", "")], rows) is None
 
 
 @pytest.mark.parametrize(
@@ -393,7 +393,7 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
         (folder / what).write_text(f"{text}\n", encoding="utf-8")
     (port,) = ports(tmp_path)
     peak = networks.port_of(port, rows)
-    assert isinstance(peak, Peak)
+    assert isinstance(peak, HardwarePeak)
     assert peak.what == name
     assert peak.nominal == pytest.approx(payload, rel=1e-3)
     row = rows.rate("infiniband", name)
@@ -402,7 +402,7 @@ def test_a_port_of_infiniband_carries_its_payload_and_not_what_the_wire_signals(
     assert peak.source == (row.source if coded else "the system states it")
     # A port of Ethernet (RoCE) has no such coding in what the kernel tells.
     roce = networks.port_of({**port, "layer": "Ethernet"}, rows)
-    assert isinstance(roce, Peak)
+    assert isinstance(roce, HardwarePeak)
     assert roce.nominal == port["bytes_per_second"]
 
 
@@ -516,7 +516,7 @@ def test_modules_that_the_firmware_lists(
     assert told["told_by"] == "SMBIOS"
     assert told["untold"] == []
     peak = detect.dram_of({"memory_modules": told}, rows)
-    assert isinstance(peak, Peak)
+    assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(channels * speed * 8e6)
     assert peak.direction == "reads and writes together"
 
@@ -525,7 +525,7 @@ def test_modules_that_the_firmware_lists(
 def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed: int, counted: int) -> None:
     told: dict[str, JSON] = {"kind": "DDR4", "megatransfers": speed, "channels": 2}
     peak = detect.dram_of({"memory_modules": told}, rows)
-    assert isinstance(peak, Peak)
+    assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(2 * counted * 8e6)
 
 
@@ -533,7 +533,7 @@ def test_a_speed_that_the_firmware_rounded_up_has_its_row(rows: Catalogue, speed
 def test_every_speed_of_a_current_server_has_its_row(rows: Catalogue, speed: int) -> None:
     told: dict[str, JSON] = {"kind": "DDR5", "megatransfers": speed, "channels": 12}
     peak = detect.dram_of({"memory_modules": told}, rows)
-    assert isinstance(peak, Peak)
+    assert isinstance(peak, HardwarePeak)
     assert peak.nominal == pytest.approx(12 * speed * 8e6)
 
 
@@ -594,7 +594,7 @@ def test_a_damaged_table_has_no_modules(tmp_path: Path, damage: bytes) -> None:
 
 
 def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
-    peak = Peak(1e12, None, "memory of X", "reads and writes together", "https://example.org/x")
+    peak = HardwarePeak(1e12, None, "memory of X", "reads and writes together", "https://example.org/x")
     gpus = [Level("HBM", f"GPU {number}", peak, peak.what) for number in (0, 1, 2, 4)]
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
     seen = Picture((*gpus, *cards), (), ())

@@ -102,8 +102,8 @@ def test_own_peaks_give_runs_their_percentages(tmp_path: Path, mine: str) -> Non
     run = synthetic_run([case("memory_copy", 1 << 28, 1, backend="nccl", device="cuda")], machine=machine)
     folder = str(write_synthetic(tmp_path, run))
     (without,) = json.loads(busbw("show", folder, "--json").stdout)["cases"]
-    assert without["roof_share"] is None
+    assert without["peak_share"] is None
     (row,) = json.loads(busbw("show", folder, "--json", "--peaks", mine).stdout)["cases"]
-    assert row["roof_share"] == pytest.approx(row["algbw"] / 10e12)
+    assert row["peak_share"] == pytest.approx(row["algbw"] / 10e12)
     assert "20 TB/s of reads and writes together, nominal (source: https://example.org/fast)" in row["denominator"]
     assert "18 TB/s in practice (source: https://example.org/stream)" in row["denominator"]

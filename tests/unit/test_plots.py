@@ -16,8 +16,8 @@ def panel(slots: int = 2) -> Panel:
         for slot in range(slots)
     )
     fit = Line("fit", tuple((float(size), 3e4 + size) for size in SIZES), 0)
-    roof = Line("roof", ((8.0, 1e9), (2.0**24, 1e9)), None, "roof $5 & more")
-    return Panel("time", "Time of one call", series, (fit, roof), breaks=(4096.0,))
+    peak = Line("peak", ((8.0, 1e9), (2.0**24, 1e9)), None, "peak $5 & more")
+    return Panel("time", "Time of one call", series, (fit, peak), breaks=(4096.0,))
 
 
 def test_the_same_panel_is_drawn_byte_for_byte_the_same() -> None:
@@ -54,7 +54,7 @@ def test_every_colour_is_left_to_the_style_sheet() -> None:
 
 
 def test_a_dollar_in_a_note_is_a_dollar() -> None:
-    assert "roof $5 &amp; more" in draw(panel(), "a", "title", "text")
+    assert "peak $5 &amp; more" in draw(panel(), "a", "title", "text")
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.0001, 3.0, 1e3, 1e9])
@@ -82,4 +82,4 @@ def test_two_sizes_are_not_a_picture() -> None:
 def test_swatches_differ_in_shape_too() -> None:
     shapes = {re.sub(r"var\([^)]*\)", "", swatch(slot, "points")) for slot in range(6)}
     assert len(shapes) == 6
-    assert 'aria-hidden="true"' in swatch(None, "roof")
+    assert 'aria-hidden="true"' in swatch(None, "peak")

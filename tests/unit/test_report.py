@@ -222,7 +222,7 @@ def test_the_json_is_strict_and_says_what_was_found() -> None:
         raise AssertionError(constant)
 
     document = json.loads(written.json, parse_constant=refuse)
-    assert document["report"] == 3
+    assert document["report"] == 4
     assert document["counts"] == {"measured": 12, "failed": 0, "skipped": 0, "not reached": 0}
     assert document["runs"][0]["status"] == "complete"
     assert document["pair_matrices"][0]["rate"][0][0] is None

@@ -82,7 +82,7 @@ def _judged(dataset: Dataset, rows: Catalogue) -> Judgement:
 @run_options
 @as_json_option
 def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, force: bool, as_json: bool) -> None:
-    """Print the table of RUN...: every case with its rate, interval, skew and share of the roof.
+    """Print the table of RUN...: every case with its rate, interval, skew and share of the peak.
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """

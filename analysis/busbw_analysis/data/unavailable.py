@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unavailable:
-    """No model, no roof, no fit, no plateaus, no choice of a library. ``code`` is a short stable word for scripts and
+    """No model, no peak, no fit, no plateaus, no choice of a library. ``code`` is a short stable word for scripts and
     tests, ``reason`` says why in words, which may change.
     """
 

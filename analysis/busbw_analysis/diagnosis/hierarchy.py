@@ -12,17 +12,17 @@ import numpy as np
 
 from busbw.ops import TO_THE_HOST
 from busbw.runs.records import settings_in_words
-from busbw.system.catalog import Catalogue, Peak
+from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import Level, picture
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, most_of_memory, shown, who
 from busbw_analysis.diagnosis.pairs import PairMatrix
-from busbw_analysis.diagnosis.peer_roofs import DIRECT, PairShares
+from busbw_analysis.diagnosis.peer_peaks import DIRECT, PairShares
 from busbw_analysis.diagnosis.storage import Stored
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 
 Kind = Literal[
     "cache",
@@ -74,7 +74,7 @@ def hierarchy(
     pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]],
     rows: Catalogue,
 ) -> tuple[Rung, ...]:
-    """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their roofs.
+    """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their peaks.
     Empty where nothing but latencies was measured and nothing is known.
     """
     first = dataset.runs[0].run.hosts[0]
@@ -125,7 +125,7 @@ def _memories(
 def _memory(
     curve: MemoryCurve, kind: Kind, name: str, rate: float, ends: tuple[float | None, float | None], where: str
 ) -> Rung:
-    roof = curve.roof
+    peak = curve.peak
     return Rung(
         kind=kind,
         name=name,
@@ -135,7 +135,7 @@ def _memory(
         how=f"traffic of {who(curve)}, {where}",
         nominal=curve.nominal,
         practical=curve.practical,
-        denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
+        denominator=peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}",
     )
 
 
@@ -150,11 +150,11 @@ def _unmeasured(level: Level, kind: Kind, host: str) -> Rung:
         how="not measured in this run",
         nominal=None if peak is None else peak.nominal,
         practical=None if peak is None else peak.practical,
-        denominator=_in_words(peak) if peak is not None else f"no roof: {level.why}",
+        denominator=_in_words(peak) if peak is not None else f"no peak: {level.why}",
     )
 
 
-def _in_words(peak: Peak) -> str:
+def _in_words(peak: HardwarePeak) -> str:
     return f"{peak.what}, {peak.direction}, {peak.in_words}"
 
 
@@ -169,9 +169,9 @@ def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> 
 
 
 def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
-    """The way that a copy took, by its roof; without one by what the first host has."""
-    if isinstance(curve.roof, Roof):
-        return "C2C" if curve.roof.level == "NVLink-C2C" else "PCIe"
+    """The way that a copy took, by its peak; without one by what the first host has."""
+    if isinstance(curve.peak, Peak):
+        return "C2C" if curve.peak.level == "NVLink-C2C" else "PCIe"
     return "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
 
 
@@ -184,12 +184,12 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     row, column = np.unravel_index(np.nanargmax(matrix.rate), matrix.rate.shape)
     rate = float(matrix.rate[row, column])
     nominal = practical = None
-    denominator = f"no roof: {shares.reason}" if isinstance(shares, Unavailable) else "no roof: none is known"
+    denominator = f"no peak: {shares.reason}" if isinstance(shares, Unavailable) else "no peak: none is known"
     if isinstance(shares, PairShares):
         nominal = rate / float(shares.share[row, column])
         reached = float(shares.practical_share[row, column])
         practical = rate / reached if np.isfinite(reached) else None
-        denominator = f"the way between the two; of the pair with the lowest roof: {shares.denominator}"
+        denominator = f"the way between the two; of the pair with the lowest peak: {shares.denominator}"
     yield Rung(
         kind="pairs of GPUs",
         name=f"pairs of GPUs: {matrix.op}",
@@ -254,13 +254,13 @@ def _most(curve: Curve) -> tuple[float, int] | None:
 def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what: str) -> Rung:
     point = next(point for point in curve.series.points if point.size_bytes == size)
     low_ns, high_ns = point.interval.low_ns, point.interval.high_ns
-    roof = curve.roof
+    peak = curve.peak
     nominal = practical = None
-    if isinstance(roof, Roof):
+    if isinstance(peak, Peak):
         no_bus = curve.series.bus_factor is None
-        most, reached = (roof.algbw, roof.practical) if no_bus else (roof.busbw, roof.practical_busbw)
+        most, reached = (peak.algbw, peak.practical) if no_bus else (peak.busbw, peak.practical_busbw)
         # What was measured in this run is no datasheet: it stands as what is reached in practice.
-        nominal, practical = (None, most) if roof.measured else (most, reached)
+        nominal, practical = (None, most) if peak.measured else (most, reached)
     return Rung(
         kind=kind,
         name=name,
@@ -270,7 +270,7 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
         how=f"{what} of {curve.series.key.label} at {format_size(size)}",
         nominal=nominal,
         practical=practical,
-        denominator=roof.denominator if isinstance(roof, Roof) else f"no roof: {roof.reason}",
+        denominator=peak.denominator if isinstance(peak, Peak) else f"no peak: {peak.reason}",
     )
 
 
@@ -291,7 +291,7 @@ def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterat
             how=f"{ranks}, {format_size(one.size_bytes)} each{way}",
             nominal=one.nominal,
             practical=one.practical,
-            denominator=one.roof.denominator if isinstance(one.roof, Roof) else f"no roof: {one.roof.reason}",
+            denominator=one.peak.denominator if isinstance(one.peak, Peak) else f"no peak: {one.peak.reason}",
         )
     if not any(one.nominal for one in files):
         yield from (_unmeasured(level, "NVMe", host) for level in known if level.peak is not None)

@@ -17,7 +17,7 @@ from busbw_analysis.diagnosis.hierarchy import Rung, hierarchy
 from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
 from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of
-from busbw_analysis.diagnosis.peer_roofs import PairShares, shares_of
+from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.storage import Stored, stored
@@ -29,7 +29,7 @@ from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.peaks.peaks import HostCopy, Roof, host_copies, roof_of
+from busbw_analysis.peaks.peaks import HostCopy, Peak, host_copies, peak_of
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
@@ -38,7 +38,7 @@ __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severit
 class Best:
     """The highest busbw (B/s) of any measured case on any group of ranks, judged or not; pairs of a matrix are groups.
 
-    ``case`` is its index; ``roof`` (busbw, B/s) and ``denominator`` are None where no roof is known.
+    ``case`` is its index; ``peak`` (busbw, B/s) and ``denominator`` are None where no peak is known.
     """
 
     busbw: float
@@ -46,7 +46,7 @@ class Best:
     size_bytes: int
     case: int
     ranks: tuple[int, ...]
-    roof: float | None
+    peak: float | None
     denominator: str | None
 
 
@@ -54,7 +54,7 @@ class Best:
 class Judgement:
     """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
     ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy,
-    ``pair_shares[i]`` what the pairs of matrix i reached of their roofs, ``races`` are algorithms of one op beside
+    ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are algorithms of one op beside
     each other.
     """
 
@@ -84,8 +84,8 @@ class Judgement:
             return None
         busbw, case, group = max(rated, key=lambda entry: entry[0])
         key = key_of(self.dataset, case, group)
-        roof = next((curve.roof for curve in self.curves if curve.series.key == key), None)
-        known = roof if isinstance(roof, Roof) else None
+        peak = next((curve.peak for curve in self.curves if curve.series.key == key), None)
+        known = peak if isinstance(peak, Peak) else None
         pair = " · rank {} → {}".format(*group.ranks) if case.case.op in PAIRED else ""
         return Best(
             busbw=busbw,
@@ -93,7 +93,7 @@ class Judgement:
             size_bytes=case.case.size_bytes,
             case=case.index,
             ranks=group.ranks,
-            roof=None if known is None else known.busbw,
+            peak=None if known is None else known.busbw,
             denominator=None if known is None else known.denominator,
         )
 
@@ -181,7 +181,7 @@ def _curve(
             library_of_run(dataset),
         ),
         parameters=parameters,
-        roof=roof_of(dataset, series, copies, rows, sharing),
+        peak=peak_of(dataset, series, copies, rows, sharing),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
         explanation=explain(series, everything, parameters, library_of_run(dataset)),
     )

@@ -15,7 +15,7 @@ from busbw_analysis.data.summary import CaseSummary, IntervalKind
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus, find_plateaus, least_of_memory
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import Roof, at_once
+from busbw_analysis.peaks.peaks import Peak, at_once
 
 FIRST_TOUCH = "memory_touch"
 """Writes pages that nobody has written before: the kernel's work for each page is in it, and no cache."""
@@ -28,7 +28,7 @@ _SHOWN = ("stream_triad", "stream_add", "stream_copy", "stream_scale", "memory_c
 class MemoryPoint:
     """One size: S and working set (all arrays of one rank) in bytes, traffic in B/s of all ranks that share the memory.
 
-    ``low`` and ``high`` are the ends of ``kind``; ``share`` is the traffic over that of the roof, ``practical_share``
+    ``low`` and ``high`` are the ends of ``kind``; ``share`` is the traffic over that of the peak, ``practical_share``
     over what others reach on such hardware. ``launch_rates`` are in the order of the launches.
     """
 
@@ -57,7 +57,7 @@ class MemoryCurve:
     together: int
     points: tuple[MemoryPoint, ...]
     plateaus: Plateaus | Unavailable
-    roof: Roof | Unavailable
+    peak: Peak | Unavailable
 
     @property
     def where(self) -> str:
@@ -66,15 +66,15 @@ class MemoryCurve:
 
     @property
     def nominal(self) -> float | None:
-        """The traffic that is 100 %, in B/s; None without a roof."""
-        return self.roof.algbw * self.factor * self.together if isinstance(self.roof, Roof) else None
+        """The traffic that is 100 %, in B/s; None without a peak."""
+        return self.peak.algbw * self.factor * self.together if isinstance(self.peak, Peak) else None
 
     @property
     def practical(self) -> float | None:
         """The traffic that others reach on such hardware, in B/s; None where it is not known."""
-        if isinstance(self.roof, Unavailable) or self.roof.practical is None:
+        if isinstance(self.peak, Unavailable) or self.peak.practical is None:
             return None
-        return self.roof.practical * self.factor * self.together
+        return self.peak.practical * self.factor * self.together
 
     @property
     def beyond_caches(self) -> float | None:
@@ -138,7 +138,7 @@ def _curve(dataset: Dataset, curve: Curve, summaries: Sequence[CaseSummary]) -> 
         together=together,
         points=(),
         plateaus=Unavailable("nothing-measured", "nothing was measured"),
-        roof=curve.roof,
+        peak=curve.peak,
     )
     points: list[MemoryPoint] = []
     for one in curve.series.points:

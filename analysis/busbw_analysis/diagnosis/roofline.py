@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
-from busbw.system.catalog import Catalogue, Peak
+from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
 from busbw.units import format_size
 from busbw_analysis.data.load import Dataset
@@ -281,7 +281,7 @@ def _nominal(
     if device == "cpu":
         peaks = {host: dram_of(dataset.environment(host), rows) for host in hosts}
         reasons = [f"nominal memory of {host}: {peak}" for host, peak in peaks.items() if isinstance(peak, str)]
-        known = [peak for peak in peaks.values() if isinstance(peak, Peak)]
+        known = [peak for peak in peaks.values() if isinstance(peak, HardwarePeak)]
         memory = [] if reasons else [_nominal_memory("DRAM", min(known, key=lambda peak: peak.nominal))]
         arithmetic = "nominal FLOP/s of the processor: nothing tells them reliably, so the best matmul is the roof"
         return memory, [], (*reasons[:1], arithmetic)
@@ -303,7 +303,7 @@ def _nominal(
     return memory, compute, tuple(reasons)
 
 
-def _nominal_memory(name: str, peak: Peak) -> MemoryRoof:
+def _nominal_memory(name: str, peak: HardwarePeak) -> MemoryRoof:
     return MemoryRoof(name, peak.nominal, measured=False, what=f"{peak.what} (source: {peak.source})")
 
 

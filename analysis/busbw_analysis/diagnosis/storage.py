@@ -15,7 +15,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, IntervalKind
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 
 WAYS = {
     "direct": "past the page cache (O_DIRECT)",
@@ -59,34 +59,34 @@ class Stored:
     blocked_ns: float | None
     check: str
     flags: tuple[str, ...]
-    roof: Roof | Unavailable
+    peak: Peak | Unavailable
     beside: Beside | None
 
     @property
     def nominal(self) -> float | None:
-        """The rate of all ranks together that is 100 %, in B/s; None without a roof."""
-        return self.roof.algbw * self.ranks if isinstance(self.roof, Roof) else None
+        """The rate of all ranks together that is 100 %, in B/s; None without a peak."""
+        return self.peak.algbw * self.ranks if isinstance(self.peak, Peak) else None
 
     @property
     def practical(self) -> float | None:
         """The rate of all ranks together that others reach on such hardware, in B/s; None where it is not known."""
-        known = self.roof.practical if isinstance(self.roof, Roof) else None
+        known = self.peak.practical if isinstance(self.peak, Peak) else None
         return None if known is None else known * self.ranks
 
 
 def stored(dataset: Dataset, summaries: Iterable[CaseSummary], curves: Iterable[Curve]) -> tuple[Stored, ...]:
-    """Every measured case on storage, in the order of the plan; ``curves`` know the roofs."""
+    """Every measured case on storage, in the order of the plan; ``curves`` know the peaks."""
     checks: dict[int, dict[tuple[int, int, int], CrossCheck]] = {}
     for block in dataset.blocks:
         if block.measurement.cross_check is not None:
             place = (block.run, block.launch, block.number)
             checks.setdefault(block.case, {})[place] = block.measurement.cross_check
-    roofs = {(curve.series.key.op, curve.series.key.ranks): curve.roof for curve in curves}
+    peaks = {(curve.series.key.op, curve.series.key.ranks): curve.peak for curve in curves}
     return tuple(
         _stored(
             summary,
             group,
-            roofs.get(
+            peaks.get(
                 (summary.case.op, group.ranks),
                 Unavailable("only-overlapped", "it was measured beside computation only"),
             ),
@@ -117,7 +117,7 @@ def _beside(checks: Sequence[CrossCheck], places: Sequence[int]) -> Beside | Non
     )
 
 
-def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | Unavailable, beside: Beside | None) -> Stored:
+def _stored(summary: CaseSummary, group: GroupSummary, peak: Peak | Unavailable, beside: Beside | None) -> Stored:
     case = summary.case
     posted = group.overlap
     time_ns = group.time_ns if posted is None else posted.pure_ns
@@ -140,6 +140,6 @@ def _stored(summary: CaseSummary, group: GroupSummary, roof: Roof | Unavailable,
         blocked_ns=None if posted is None else posted.post_ns,
         check=summary.check,
         flags=tuple(summary.flags),
-        roof=roof,
+        peak=peak,
         beside=beside,
     )

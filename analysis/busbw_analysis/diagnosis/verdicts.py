@@ -1,4 +1,4 @@
-"""The verdict on one curve: measured against roof and model, in one word and one sentence per band of sizes."""
+"""The verdict on one curve: measured against peak and model, in one word and one sentence per band of sizes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,16 +13,16 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.gloo import Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 
 Word = Literal[
-    "near the roof",
-    "above the roof",
+    "near the peak",
+    "above the peak",
     "latency-bound",
     "as the model says",
     "below the model",
     "faster than the model",
-    "below the roof",
+    "below the peak",
     "undecided",
     "not judged",
 ]
@@ -33,8 +33,8 @@ LAUNCHES_FOR_A_VERDICT = 4
 BANDS = (("up to 4 KiB", 4 << 10), ("up to 1 MiB", 1 << 20), ("above 1 MiB", None))
 """Names of the bands and the largest size in each."""
 
-NEAR_ROOF = 0.8
-"""Share of the roof from which on a rate is called near it."""
+NEAR_PEAK = 0.8
+"""Share of the peak from which on a rate is called near it."""
 
 MODEL_TOLERANCE = 1.25
 """So many times the model's time is still as the model says. Both limits are rules of thumb, not tests."""
@@ -51,16 +51,16 @@ class Curve:
     fit: Fit | Unavailable
     model: tuple[Prediction, ...] | Unavailable
     parameters: Parameters | Unavailable
-    roof: Roof | Unavailable
+    peak: Peak | Unavailable
     explanation: Explanation | Unavailable
     alternatives: tuple[Prediction, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One op in one band of sizes: measured against roof and model, at the largest size of the band.
+    """One op in one band of sizes: measured against peak and model, at the largest size of the band.
 
-    Times in ns per call, rates in B/s. ``roof_share`` is busbw over the roof (above 1 it is explained in ``why``),
+    Times in ns per call, rates in B/s. ``peak_share`` is busbw over the peak (above 1 it is explained in ``why``),
     ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``word`` compares medians
     with fixed limits; it is ``undecided`` where the interval or range of the launches lies on both sides of one.
     ``indicative``: fewer than 4 launches, so another start of the program may well say something else.
@@ -73,7 +73,7 @@ class Verdict:
     time_ns: float
     interval: Interval
     busbw: float | None
-    roof_share: float | None
+    peak_share: float | None
     denominator: str
     model_ratio: float | None
     word: Word
@@ -82,7 +82,7 @@ class Verdict:
 
 
 def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
-    """One verdict per band of sizes that was measured. What stays in memory or on storage is shown with its roof and
+    """One verdict per band of sizes that was measured. What stays in memory or on storage is shown with its peak and
     not judged: its sizes are levels of the hierarchy, and no messages.
     """
     if curve.series.key.op in LOCAL | STORING:
@@ -102,13 +102,13 @@ def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
 
 def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Verdict:
     point = curve.series.points[index]
-    roof = curve.roof.busbw if isinstance(curve.roof, Roof) else None
-    roof_share = None if roof is None or point.busbw is None else point.busbw / roof
+    peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
+    peak_share = None if peak is None or point.busbw is None else point.busbw / peak
     prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    word = _word(roof_share, model_ratio, latent=latent)
-    reasons = [*_roof_words(curve, point, roof_share), *_model_words(curve, prediction, point, model_ratio)]
+    word = _word(peak_share, model_ratio, latent=latent)
+    reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
     if oversubscribed:
@@ -116,7 +116,7 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
         reasons.append(f"more ranks than cores: waiting for a core is part of every number{unknown}")
     best, worst = (
         _word(
-            None if roof_share is None else roof_share * point.time_ns / end,
+            None if peak_share is None else peak_share * point.time_ns / end,
             None if model_ratio is None else model_ratio * end / point.time_ns,
             latent=latent,
         )
@@ -136,8 +136,8 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
         time_ns=point.time_ns,
         interval=point.interval,
         busbw=point.busbw,
-        roof_share=roof_share,
-        denominator=curve.roof.denominator if isinstance(curve.roof, Roof) else f"none: {curve.roof.reason}",
+        peak_share=peak_share,
+        denominator=curve.peak.denominator if isinstance(curve.peak, Peak) else f"none: {curve.peak.reason}",
         model_ratio=model_ratio,
         word=word,
         why="; ".join(reasons),
@@ -145,19 +145,19 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
     )
 
 
-def _word(roof_share: float | None, model_ratio: float | None, *, latent: bool) -> Word:
+def _word(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> Word:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
-    if roof_share is not None and roof_share > 1:
-        return "above the roof"
-    if roof_share is not None and roof_share >= NEAR_ROOF:
-        return "near the roof"
+    if peak_share is not None and peak_share > 1:
+        return "above the peak"
+    if peak_share is not None and peak_share >= NEAR_PEAK:
+        return "near the peak"
     if model_ratio is not None:
         if model_ratio > MODEL_TOLERANCE:
             return "below the model"
         return "faster than the model" if model_ratio < 1 / MODEL_TOLERANCE else "as the model says"
     if latent:
         return "latency-bound"
-    return "not judged" if roof_share is None else "below the roof"
+    return "not judged" if peak_share is None else "below the peak"
 
 
 def latency_bound(curve: Curve, point: Point) -> bool:
@@ -170,19 +170,19 @@ def latency_bound(curve: Curve, point: Point) -> bool:
     )
 
 
-def _roof_words(curve: Curve, point: Point, roof_share: float | None) -> Iterator[str]:
-    if isinstance(curve.roof, Unavailable):
-        yield f"no roof: {curve.roof.reason}"
-    elif roof_share is not None:
-        practical = curve.roof.practical_busbw
+def _peak_words(curve: Curve, point: Point, peak_share: float | None) -> Iterator[str]:
+    if isinstance(curve.peak, Unavailable):
+        yield f"no peak: {curve.peak.reason}"
+    elif peak_share is not None:
+        practical = curve.peak.practical_busbw
         reached = (
             f", {point.busbw / practical:.0%} of the {format_rate(practical)} that are reached in practice"
             if practical is not None and point.busbw is not None
             else ""
         )
-        yield f"busbw {format_rate(point.busbw)} is {roof_share:.0%} of {format_rate(curve.roof.busbw)}{reached}"
-        if roof_share > 1:
-            yield _above(curve.roof)
+        yield f"busbw {format_rate(point.busbw)} is {peak_share:.0%} of {format_rate(curve.peak.busbw)}{reached}"
+        if peak_share > 1:
+            yield _above(curve.peak)
         if curve.series.moved_factor > 1:
             yield (
                 f"the backend moves {curve.series.moved_factor:g} times the bytes that are needed, "
@@ -190,10 +190,10 @@ def _roof_words(curve: Curve, point: Point, roof_share: float | None) -> Iterato
             )
 
 
-def _above(roof: Roof) -> str:
-    if roof.measured:
+def _above(peak: Peak) -> str:
+    if peak.measured:
         return (
-            "above 100 % because the roof was measured by copying buffers that may be larger than a cache, while parts "
+            "above 100 % because the peak was measured by copying buffers that may be larger than a cache, while parts "
             "of this message stay in one; the number is shown as it is"
         )
     return "above 100 %: the stated speed is not that of the path taken, or the bytes went another way"

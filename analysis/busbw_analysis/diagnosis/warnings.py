@@ -446,7 +446,7 @@ def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     }
     for backend, op, factor in sorted(factors):
         known = _MOVED.get((backend, op), f"{backend} is known to move more than the best algorithm would")
-        limit = f"Its busbw reaches at most {1 / factor:.0%} of a roof."
+        limit = f"Its busbw reaches at most {1 / factor:.0%} of a peak."
         text = f"{op} moves {factor:g} times the bytes it needs: {known}. {limit}"
         yield Remark("note", "moved-factor", text)
 

@@ -310,7 +310,7 @@ UNMODELLED: dict[str, str] = {
         "it is a copy of a GPU's own; no message is sent",
     ),
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
-    "memory_copy": "it is a measured roof; no message is sent",
+    "memory_copy": "it is a measured peak; no message is sent",
     **dict.fromkeys(
         ("stream_copy", "stream_scale", "stream_add", "stream_triad", "memory_read", "memory_write", "memory_touch"),
         "it stays in memory; no message is sent",

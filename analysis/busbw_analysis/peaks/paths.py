@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from busbw.runs.records import JSON
-from busbw.system.catalog import Catalogue, Gpu, Peak
+from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
 from busbw.units import format_rate
@@ -24,7 +24,7 @@ class Narrowest:
     """The slowest of ``count`` alike: whose it is (``holder``), and what it carries."""
 
     holder: str
-    peak: Peak
+    peak: HardwarePeak
     count: int
 
     def in_words(self, kind: str) -> str:
@@ -48,9 +48,9 @@ def host_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narro
 
 
 def _slowest_gpu(
-    dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], Peak | str]
+    dataset: Dataset, ranks: Sequence[int], peak_of: Callable[[Mapping[str, JSON]], HardwarePeak | str]
 ) -> Narrowest | str:
-    found: dict[str, Peak] = {}
+    found: dict[str, HardwarePeak] = {}
     used: list[str] = []
     for rank in ranks:
         gpu = _gpu(dataset, rank)
@@ -92,7 +92,7 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
     addresses = {rank: str(gpu.get("address")) for rank, gpu in gpus.items()}
     if len(set(addresses.values())) < len(addresses):
         return "several ranks share a GPU"
-    found: dict[str, Peak] = {}
+    found: dict[str, HardwarePeak] = {}
     for rank, gpu in gpus.items():
         peak = _way_out(gpu, [address for other, address in addresses.items() if other != rank], rows)
         if isinstance(peak, str):
@@ -101,7 +101,7 @@ def gpu_links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> Narrow
     return _slowest(found)
 
 
-def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> Peak | str:
+def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> HardwarePeak | str:
     count = nvlinks(gpu, peers)
     row = row_of(gpu, rows)
     linked = row is not None and row.links is not None
@@ -110,7 +110,7 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
     return host_link_of(gpu, rows)
 
 
-def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, Peak] | str:
+def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, HardwarePeak] | str:
     """What connects a host to the others, in one direction: all RDMA ports that the backend may use together, else the
     interface that its sockets go by; or what is missing.
     """
@@ -127,7 +127,7 @@ def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue)
     return f"{noun} {names} ({together.what})", together
 
 
-def _together(peaks: Sequence[Peak]) -> Peak:
+def _together(peaks: Sequence[HardwarePeak]) -> HardwarePeak:
     known = [peak.practical for peak in peaks if peak.practical is not None]
     sources = dict.fromkeys(peak.practical_source for peak in peaks if peak.practical_source is not None)
     whole = len(known) == len(peaks)
@@ -140,32 +140,34 @@ def _together(peaks: Sequence[Peak]) -> Peak:
     )
 
 
-def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Iterator[tuple[str, Peak]]:
+def _rdma(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> Iterator[tuple[str, HardwarePeak]]:
     for port in rdma_ports(environment):
         device = str(port.get("device"))
         peak = port_of(port, rows)
-        if port.get("up") and isinstance(peak, Peak) and transport.ports.leaves(device, port.get("port")):
+        if port.get("up") and isinstance(peak, HardwarePeak) and transport.ports.leaves(device, port.get("port")):
             yield device, peak
     for nic in fact(environment, "nics") or ():
-        if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), Peak):
+        if is_slingshot(nic) and nic.get("up") and isinstance(peak := interface_of(nic, rows), HardwarePeak):
             yield str(nic.get("name")), peak
 
 
-def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Catalogue) -> tuple[str, Peak] | str:
+def _interface(
+    environment: Mapping[str, JSON], transport: Transport, rows: Catalogue
+) -> tuple[str, HardwarePeak] | str:
     """The interface that sockets go by, or why it is not known."""
     interfaces = fact(environment, "nics")
     if not isinstance(interfaces, Sequence) or not interfaces:
         return "recorded no network interface"
     chosen = transport.interfaces
     named = chosen.named and not chosen.by_subnet
-    known: dict[str, Peak] = {}
+    known: dict[str, HardwarePeak] = {}
     untold: list[str] = []
     for interface in interfaces:
         name = str(fact(interface, "name"))
         if not fact(interface, "up") or fact(interface, "kind") == _LOOPBACK or not chosen.leaves(name):
             continue
         peak = interface_of(interface, rows, "tcp")
-        if isinstance(peak, Peak):
+        if isinstance(peak, HardwarePeak):
             known[name] = peak
         elif named or fact(interface, "kind") != _VIRTUAL:  # bridges and the like have no speed of their own
             untold.append(name)
@@ -176,7 +178,7 @@ def _interface(environment: Mapping[str, JSON], transport: Transport, rows: Cata
     return _alike(known, transport) if known else "does not know the speed of any interface that is up"
 
 
-def _alike(known: Mapping[str, Peak], transport: Transport) -> tuple[str, Peak] | str:
+def _alike(known: Mapping[str, HardwarePeak], transport: Transport) -> tuple[str, HardwarePeak] | str:
     """What interfaces carry of which nobody recorded the used one: they have to be alike, and named where the backend
     may send by several together.
     """
@@ -201,7 +203,7 @@ def _or_name_one(chosen: Choice) -> str:
     return f"; name the one that leads to the other hosts with {chosen.variable}"
 
 
-def _slowest(peaks: Mapping[str, Peak]) -> Narrowest:
+def _slowest(peaks: Mapping[str, HardwarePeak]) -> Narrowest:
     holder = min(peaks, key=lambda name: peaks[name].nominal)
     return Narrowest(holder, peaks[holder], len(peaks))
 

@@ -1,9 +1,9 @@
-"""What the hardware allows: the roof over a curve, and what exactly 100 % means.
+"""What the hardware allows: the peak over a curve, and what exactly 100 % means.
 
-CPU ranks on one host talk through its memory, so their roof is the rate at which that host copies memory, measured in
+CPU ranks on one host talk through its memory, so their peak is the rate at which that host copies memory, measured in
 the same run. GPUs of one host are under their links, ranks on several hosts under the network, kernels in memory under
 that of the host or of the GPU, copies between the two under the GPU's link to the host: nominal peaks, from what the
-system states and the catalogue. Where none is known there is no roof: a percentage of a guess is worse than none.
+system states and the catalogue. Where none is known there is no peak: a percentage of a guess is worse than none.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_THE_HOST
-from busbw.system.catalog import Catalogue, Peak
+from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import Dataset, rank_list
@@ -25,13 +25,13 @@ _COPY = "memory_copy"
 _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
-"""A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no roof."""
+"""A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no peak."""
 
-RoofLevel = Literal["DRAM", "HBM", "PCIe", "NVLink-C2C", "links of GPUs", "network", "storage", "memory copy of a host"]
+PeakLevel = Literal["DRAM", "HBM", "PCIe", "NVLink-C2C", "links of GPUs", "network", "storage", "memory copy of a host"]
 
 
 @dataclass(frozen=True, slots=True)
-class Roof:
+class Peak:
     """The most that this hardware allows, in B/s at any size; ``busbw`` is None where the op has none.
 
     ``level`` is which part of the machine allows no more, ``holder`` whose it is. ``denominator`` is the sentence
@@ -42,7 +42,7 @@ class Roof:
 
     algbw: float
     busbw: float | None
-    level: RoofLevel
+    level: PeakLevel
     holder: str
     denominator: str
     measured: bool
@@ -84,7 +84,7 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
         if summary.case.op != _COPY or summary.state != "measured" or group is None or summary.case.cache != "warm":
             continue
         if summary.case.device != _HOST_MEMORY:
-            continue  # a GPU copies in its own memory, which is no roof over what ranks send each other
+            continue  # a GPU copies in its own memory, which is no peak over what ranks send each other
         size = summary.case.size_bytes
         time_ns = group.time_ns if group.span_ns is None else group.span_ns
         if size >= LEAST_COPY_BYTES:
@@ -100,14 +100,14 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
     return found
 
 
-def roof_of(
+def peak_of(
     dataset: Dataset,
     series: Series,
     copies: Mapping[str, HostCopy],
     rows: Catalogue,
     concurrent_wire: float | None = None,
-) -> Roof | Unavailable:
-    """The roof over one curve; ``rows`` is the catalogue of peaks.
+) -> Peak | Unavailable:
+    """The peak over one curve; ``rows`` is the catalogue of peaks.
 
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
@@ -117,26 +117,26 @@ def roof_of(
     point = series.points[-1]
     on_host = series.key.device == _HOST_MEMORY
     if series.key.op in MEMORY_TRAFFIC or series.key.op in TO_THE_HOST or series.key.op in STORING:
-        return _roof_of_a_copy(dataset, series, rows)
+        return _peak_of_a_copy(dataset, series, rows)
     if series.bus_factor is None or point.wire_bytes <= 0:
         crosses = len(series.key.ranks) >= 2 and point.size_bytes > 0
         why = ("no-bus-factor", "the op has no bus factor") if crosses else ("no-wire", "nothing crosses a wire")
         return Unavailable(*why)
     if series.key.hosts > 1:
-        return _network_roof(dataset, series, rows)
+        return _network_peak(dataset, series, rows)
     if on_host:
-        return _memory_roof(dataset, series, copies, concurrent_wire or 1.0)
-    return _link_roof(dataset, series, rows)
+        return _memory_peak(dataset, series, copies, concurrent_wire or 1.0)
+    return _link_peak(dataset, series, rows)
 
 
-def _roof_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _peak_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     if series.key.op in STORING:
-        return _drive_roof(dataset, series, rows)
+        return _drive_peak(dataset, series, rows)
     if series.key.op in TO_THE_HOST:
-        return _host_link_roof(dataset, series, rows)
+        return _host_link_peak(dataset, series, rows)
     if series.key.device == _HOST_MEMORY:
-        return _host_memory_roof(dataset, series, rows)
-    return _gpu_memory_roof(dataset, series, rows)
+        return _host_memory_peak(dataset, series, rows)
+    return _gpu_memory_peak(dataset, series, rows)
 
 
 def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
@@ -147,9 +147,9 @@ def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
 
 
-def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _drive_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The link of the drive that the files are on, which the ranks of a host share."""
-    found: list[tuple[Peak, str, str, int]] = []
+    found: list[tuple[HardwarePeak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         told = dataset.environment(host).get("storage")
         device = told.get("device") if isinstance(told, Mapping) else None
@@ -172,7 +172,7 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Una
     shared = "" if ranks == 1 else f", shared by {ranks} ranks: ÷ {ranks} = {each} for each"
     denominator = f"{words}, {peak.in_words}{shared}"
     practical = None if peak.practical is None else peak.practical / ranks
-    return Roof(
+    return Peak(
         peak.nominal / ranks,
         None,
         "storage",
@@ -184,7 +184,7 @@ def _drive_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Una
     )
 
 
-def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _gpu_memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The memory of the slowest GPU, of which a copy reads and writes every byte."""
     memory = gpu_memory(dataset, series.key.ranks, rows)
     if isinstance(memory, str):
@@ -192,9 +192,9 @@ def _gpu_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof 
     return _under_memory(memory.peak, "HBM", memory.holder, memory.in_words("GPUs"), series.key.op, 1)
 
 
-def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _host_memory_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The memory of the slowest host, which its ranks share."""
-    found: list[tuple[Peak, str, str, int]] = []
+    found: list[tuple[HardwarePeak, str, str, int]] = []
     for host, ranks in at_once(dataset, series).items():
         peak = dram_of(dataset.environment(host), rows)
         if isinstance(peak, str):
@@ -205,7 +205,7 @@ def _host_memory_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof
     return _under_memory(peak, "DRAM", host, words, series.key.op, ranks)
 
 
-def _under_memory(peak: Peak, level: RoofLevel, holder: str, words: str, op: str, ranks: int) -> Roof:
+def _under_memory(peak: HardwarePeak, level: PeakLevel, holder: str, words: str, op: str, ranks: int) -> Peak:
     """What is left of a memory for S of an op that ``ranks`` ranks share it in."""
     moved = MEMORY_TRAFFIC[op] * ranks
     algbw = peak.nominal / moved
@@ -213,10 +213,10 @@ def _under_memory(peak: Peak, level: RoofLevel, holder: str, words: str, op: str
     together = "" if ranks == 1 else f" on each of {ranks} ranks that share it"
     denominator = f"{words}; {op} {by} {MEMORY_TRAFFIC[op]:g} × S{together}, so 100 % is {format_rate(algbw)} of S"
     practical = None if peak.practical is None else peak.practical / moved
-    return Roof(algbw, None, level, holder, denominator, measured=False, practical=practical)
+    return Peak(algbw, None, level, holder, denominator, measured=False, practical=practical)
 
 
-def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _host_link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """The slowest link of a GPU to the host; each GPU has its own, whatever they share further up is not counted."""
     link = host_links(dataset, series.key.ranks, rows)
     if isinstance(link, str):
@@ -225,15 +225,15 @@ def _host_link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof |
     denominator = f"{link.in_words('GPUs')}; {series.key.op} carries S through it{both}"
     peak = link.peak
     level, practical = _level(peak), peak.practical
-    return Roof(peak.nominal, None, level, link.holder, denominator, measured=False, practical=practical)
+    return Peak(peak.nominal, None, level, link.holder, denominator, measured=False, practical=practical)
 
 
-def _level(link: Peak) -> RoofLevel:
+def _level(link: HardwarePeak) -> PeakLevel:
     """Which part of a machine a link of a GPU is."""
     return "PCIe" if link.kind == "pcie" else "NVLink-C2C" if link.kind == "c2c" else "links of GPUs"
 
 
-def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _link_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     """GPUs of one host: each is a host of its own for the least that must come out of it or go in."""
     key = series.key
     crossing = LEAST_CROSSING.get(key.op)
@@ -253,10 +253,12 @@ def _link_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unav
     return _under_links(series, links.peak, multiple, _level(links.peak), links.holder, denominator)
 
 
-def _under_links(series: Series, peak: Peak, multiple: float, level: RoofLevel, holder: str, denominator: str) -> Roof:
+def _under_links(
+    series: Series, peak: HardwarePeak, multiple: float, level: PeakLevel, holder: str, denominator: str
+) -> Peak:
     """What is left of a way out for S of an op that must carry ``multiple`` times S through it."""
     algbw = peak.nominal / multiple
-    return Roof(
+    return Peak(
         algbw,
         None if series.bus_factor is None else algbw * series.bus_factor,
         level,
@@ -275,9 +277,9 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
     return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
 
 
-def _memory_roof(
+def _memory_peak(
     dataset: Dataset, series: Series, copies: Mapping[str, HostCopy], sharing: float
-) -> Roof | Unavailable:
+) -> Peak | Unavailable:
     """t ≥ wire bytes / R_host: every byte that must move is copied at least once."""
     host = dataset.hosts_of(series.key.ranks)[0]
     copied = copies.get(host)
@@ -285,7 +287,7 @@ def _memory_roof(
         least = format_size(LEAST_COPY_BYTES)
         return Unavailable(
             "no-memory-copy",
-            f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a roof",
+            f"no memory_copy of {least} or more was measured on {host}; add it to the plan to have a peak",
         )
     point = series.points[-1]
     moved = point.wire_bytes * sharing / point.size_bytes
@@ -299,10 +301,10 @@ def _memory_roof(
         f"rank copied once{_division(copied.bytes_per_second, series, moved, 'copied')}{shared}"
     )
     busbw = None if series.bus_factor is None else algbw * series.bus_factor
-    return Roof(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
+    return Peak(algbw, busbw, "memory copy of a host", host, denominator, measured=True)
 
 
-def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | Unavailable:
+def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | Unavailable:
     key = series.key
     crossing = LEAST_CROSSING.get(key.op)
     if crossing is None:
@@ -311,7 +313,7 @@ def _network_roof(dataset: Dataset, series: Series, rows: Catalogue) -> Roof | U
             f"how much {key.op} sends between hosts depends on a traffic matrix that the run does not keep",
         )
     hosts = dataset.hosts_of(key.ranks)
-    speeds: dict[str, tuple[str, Peak]] = {}
+    speeds: dict[str, tuple[str, HardwarePeak]] = {}
     for host in hosts:
         found = host_network(dataset.environment(host), key.backend, rows)
         if isinstance(found, str):

@@ -14,7 +14,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.diagnosis.algorithms import lacks_formulas, races_of
 from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_ROOF
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.predict.joint_fits import joint_fits_of
@@ -52,34 +52,34 @@ from busbw_analysis.report.sections.storage import storage
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
 _WORD_TONES: Final[dict[Word, Tone]] = {
-    "near the roof": "good",
+    "near the peak": "good",
     "as the model says": "good",
     "faster than the model": "plain",
-    "above the roof": "caution",
+    "above the peak": "caution",
     "below the model": "caution",
-    "below the roof": "caution",
+    "below the peak": "caution",
     "undecided": "caution",
     "not judged": "quiet",
 }
 _REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
-_ROOF_COLUMNS: Final = (
-    Column("Roof", numeric=False),
+_PEAK_COLUMNS: Final = (
+    Column("Peak", numeric=False),
     Column("100 % (busbw)"),
     Column("For", numeric=False),
     Column("What it is", numeric=False),
 )
-_ROOF_NOTE: Final = (
-    "One number each, without an interval: that of a measured roof stands with memory_copy, a nominal one has none."
+_PEAK_NOTE: Final = (
+    "One number each, without an interval: that of a measured peak stands with memory_copy, a nominal one has none."
 )
 _NO_VERDICT: Final = (
-    "There is no curve of messages to judge. What stays in memory or on storage is shown below with its roof, where "
+    "There is no curve of messages to judge. What stays in memory or on storage is shown below with its peak, where "
     "one is known, and not judged."
 )
-_SLOW: Final = ("below the model", "below the roof")
+_SLOW: Final = ("below the model", "below the peak")
 _NOT_COMPARED: Final = ("not judged", "latency-bound")
 _HOW: Final = (
     "The words are rules of thumb, not tests, however many launches there are: they compare medians with fixed "
-    f"limits, {NEAR_ROOF:.0%} of the roof for near the roof and {MODEL_TOLERANCE:g} times the model's time for below "
+    f"limits, {NEAR_PEAK:.0%} of the peak for near the peak and {MODEL_TOLERANCE:g} times the model's time for below "
     "the model. "
     "Where the interval or the range of the launches lies on both sides of a limit, the word is undecided."
 )
@@ -146,7 +146,7 @@ def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
     of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
-    roofs = rooflines(judgement)
+    peaks = rooflines(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
@@ -165,7 +165,7 @@ def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
             *((beside,) if beside else ()),
             *_if_any(theory(judgement)),
             fits(judgement, regimes),
-            *((roofs,) if roofs else ()),
+            *((peaks,) if peaks else ()),
             missing_cases(dataset),
             trust(judgement),
             timing(dataset),
@@ -247,7 +247,7 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
 
 
 def _compared(verdicts: Sequence[Verdict], rungs: Sequence[Rung]) -> tuple[str, Tone]:
-    """What holding the numbers against model and roof came to, with the count of what was slow or held against none."""
+    """What holding the numbers against model and peak came to, with the count of what was slow or held against none."""
     compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
     slow = [verdict for verdict in compared if verdict.word in _SLOW]
     undecided = sum(verdict.word == "undecided" for verdict in compared)
@@ -258,7 +258,7 @@ def _compared(verdicts: Sequence[Verdict], rungs: Sequence[Rung]) -> tuple[str, 
     rest = f"; {len(verdicts) - len(compared)} more could not be compared" if len(verdicts) > len(compared) else ""
     open_ones = f"; {undecided} undecided" if undecided else ""
     if slow:
-        worst = max(slow, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.roof_share or 0.0)))
+        worst = max(slow, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
         by = f" ({worst.model_ratio:.2g} times its time)" if worst.model_ratio else ""
         return (
             f"{len(slow)} of {len(compared)} verdicts say slower than expected, the worst of them {worst.label} "
@@ -280,8 +280,8 @@ def _best(best: Best | None) -> list[str]:
     if best is None:
         return []
     text = f"The highest busbw is {format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
-    if best.roof is not None and best.denominator is not None:
-        share = f"{percent(best.busbw / best.roof)} % of the roof of {format_rate(best.roof)}"
+    if best.peak is not None and best.denominator is not None:
+        share = f"{percent(best.busbw / best.peak)} % of the peak of {format_rate(best.peak)}"
         text += f", {share} ({_clause(best.denominator).partition(',')[0]})"
     return [f"{text}."]
 
@@ -319,14 +319,14 @@ def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
 
 
 def _verdicts(verdicts: Sequence[Verdict]) -> Section:
-    """Measured against roof and model. 100 % of what is said below the table, by letters."""
+    """Measured against peak and model. 100 % of what is said below the table, by letters."""
     if not verdicts:
         return Section("verdict", "Verdict", (Paragraph(_NO_VERDICT),))
-    roofs: dict[tuple[str, str], list[str]] = {}
+    peaks: dict[tuple[str, str], list[str]] = {}
     for verdict in verdicts:
-        if (roof := _roof(verdict)) is not None:
-            roofs.setdefault(roof, []).append(verdict.op)
-    letters = {roof: letter(number) for number, roof in enumerate(roofs)}
+        if (peak := _peak(verdict)) is not None:
+            peaks.setdefault(peak, []).append(verdict.op)
+    letters = {peak: letter(number) for number, peak in enumerate(peaks)}
     rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
     columns = (
         Column("Curve", numeric=False),
@@ -338,7 +338,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         Column("Model's time"),
         Column("Time / model"),
         Column("busbw"),
-        Column("Share of the roof"),
+        Column("Share of the peak"),
         Column("Verdict", numeric=False),
     )
     note = (
@@ -346,12 +346,12 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         "predicted one: above 1 is slower than the model. Ratio, busbw and share are as unsure as the time that they "
         "are made of."
     )
-    blocks: list[Block] = [Table("Measured against roof and model", columns, rows, note=note)]
-    if roofs:
+    blocks: list[Block] = [Table("Measured against peak and model", columns, rows, note=note)]
+    if peaks:
         rows = tuple(
-            words((letters[roof], roof[0], ", ".join(dict.fromkeys(ops)), roof[1])) for roof, ops in roofs.items()
+            words((letters[peak], peak[0], ", ".join(dict.fromkeys(ops)), peak[1])) for peak, ops in peaks.items()
         )
-        blocks.append(Table("What 100 % is", _ROOF_COLUMNS, rows, note=_ROOF_NOTE))
+        blocks.append(Table("What 100 % is", _PEAK_COLUMNS, rows, note=_PEAK_NOTE))
     reasons = tuple(
         words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
     )
@@ -364,18 +364,18 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
     return Section("verdict", "Verdict", tuple(blocks))
 
 
-def _roof(verdict: Verdict) -> tuple[str, str] | None:
+def _peak(verdict: Verdict) -> tuple[str, str] | None:
     """What 100 % is: the rate and the sentence, alike for all operations that have it in common."""
-    if not verdict.roof_share or not verdict.busbw:
+    if not verdict.peak_share or not verdict.busbw:
         return None
     what = verdict.denominator.replace(f"{verdict.op} on ranks", "the operation on ranks")
-    return format_rate(verdict.busbw / verdict.roof_share), sentence(what)
+    return format_rate(verdict.busbw / verdict.peak_share), sentence(what)
 
 
 def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:
-    share, roof = MISSING, _roof(verdict)
-    if roof is not None:
-        share = f"{percent(verdict.roof_share or 0.0)} % of {letters[roof]}"
+    share, peak = MISSING, _peak(verdict)
+    if peak is not None:
+        share = f"{percent(verdict.peak_share or 0.0)} % of {letters[peak]}"
     return (
         Cell(verdict.label),
         Cell(verdict.band),
@@ -388,6 +388,6 @@ def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple
         Cell(format_time(verdict.time_ns / verdict.model_ratio) if verdict.model_ratio else MISSING),
         Cell(three_digits(verdict.model_ratio) if verdict.model_ratio else MISSING),
         Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),
-        Cell(share, tone="plain" if roof is not None else "quiet"),
+        Cell(share, tone="plain" if peak is not None else "quiet"),
         Cell(verdict.word, tone=_WORD_TONES.get(verdict.word, "plain")),
     )

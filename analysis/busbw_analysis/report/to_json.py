@@ -10,7 +10,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``counts``: cases per state (measured, failed, skipped, not reached)
 - ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null where nothing has a busbw
 - ``verdicts``: as ``judge.Verdict``
-- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``roof`` or ``{"none": reason}``,
+- ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``peak`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
   ``others`` would take, the ``fastest`` by size of those with one message ``at_once``, and ``in_words`` whether the
@@ -23,17 +23,17 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
   senders, odd, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every
   level above it, null between hosts whose switches are not known
-- ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its roof, with the ``denominator``,
+- ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its peak, with the ``denominator``,
   or ``{"none": reason}``; null where messages were sent
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
   name, pairs (how many), time_ns, interval, rate, times_within (how many times as long as within a host), slowest
 - ``lateness``: for every group of ranks that ran synchronising ops how late each came, as ``lateness.GroupLateness``
 - ``rooflines``: for every host or GPU that computed, as ``roofline.Roofline``: ``memory`` (bytes_per_second) and
-  ``compute`` (flop_per_second) roofs, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
-  flop_per_second, what is attainable under the measured roofs and which of them it is, ``unknown``: what is not known
+  ``compute`` (flop_per_second) peaks, measured or not, ``balances`` in FLOP/byte, ``kernels`` with intensity,
+  flop_per_second, what is attainable under the measured peaks and which of them it is, ``unknown``: what is not known
 - ``network_rooflines``: FLOP for each byte on the wire and what it is made of, as ``network_roofline.NetworkRoofline``
 - ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
-  ``plateaus`` and ``roof`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
+  ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
 - ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.Rung``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
@@ -62,10 +62,11 @@ from busbw_analysis.report.sections.models import in_words
 from busbw_analysis.report.tables.crossovers import crossing_rows
 from busbw_analysis.report.tables.joint_fits import joint_rows
 
-LAYOUT: Final = 3
+LAYOUT: Final = 4
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
 time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
-Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts.
+Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
+peak was called ``roof``.
 """
 
 _MOST_PAIRS: Final = 240
@@ -96,7 +97,7 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
         "rooflines": plain(judgement.rooflines),
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
-        "storage": [{**plain(one), "roof": plain(one.roof)} for one in judgement.files],
+        "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
         "hierarchy": [{**plain(rung), "share": rung.share} for rung in judgement.rungs],
         "cases": [_case(summary) for summary in judgement.cases],
     }
@@ -149,7 +150,7 @@ def _curve(curve: Curve, judgement: Judgement) -> dict[str, JSON]:
         "model": plain(curve.model),
         "alternatives": plain(curve.alternatives),
         "explanation": _explanation(curve, judgement),
-        "roof": plain(curve.roof),
+        "peak": plain(curve.peak),
     }
 
 
@@ -173,7 +174,7 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:
     found = curve.plateaus
     told = plain(found) if isinstance(found, Unavailable) else {**plain(found), "outermost": found.outermost}
-    return {**plain(curve), "plateaus": told, "roof": plain(curve.roof), "nominal": curve.nominal}
+    return {**plain(curve), "plateaus": told, "peak": plain(curve.peak), "nominal": curve.nominal}
 
 
 def _runs(dataset: Dataset) -> list[JSON]:

@@ -226,7 +226,7 @@ def _findings(facts: Row) -> list[str]:
         )
     if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
         found.append(
-            "no physical network interface is up: runs on this host alone are possible, the roof is memory copy"
+            "no physical network interface is up: runs on this host alone are possible, the peak is memory copy"
         )
     if facts["torch"] is None:
         found.append("torch is not installed: no backend can run")

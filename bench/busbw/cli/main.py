@@ -34,7 +34,7 @@ _LAZY = {
 """Commands → the module that has them; pandas and matplotlib are loaded with those of the analysis alone."""
 
 _LAZY_HELP = {
-    "show": "Print a run's table: every case with its rate, interval, skew and share of the roof.",
+    "show": "Print a run's table: every case with its rate, interval, skew and share of the peak.",
     "fit": "Fit the cost models to a run and say how far they hold.",
     "predict": "Say how long a call would take that was not measured, and what of it is extrapolated.",
     "report": "Write report.html, its Markdown twin and a JSON summary.",

@@ -1,4 +1,4 @@
-"""Memory of a rank's own: no wire, but the roofs that every wire of this host runs under.
+"""Memory of a rank's own: no wire, but the peaks that every wire of this host runs under.
 
 S is the bytes of one array, as in STREAM (McCalpin 1995), whose four kernels are here with its scalar.
 """
@@ -35,7 +35,7 @@ def _no_wire(_ranks: int, _size: float) -> float:
 COPIES = (
     Op(
         name="memory_copy",
-        summary="every rank copies a buffer in host memory, all at once; the roof of ranks that share a host",
+        summary="every rank copies a buffer in host memory, all at once; the peak of ranks that share a host",
         size_meaning="bytes of the source (read once, written once)",
         layout=_copied,
         bus_factor=None,

@@ -346,7 +346,7 @@ def _line_of(text: str, steps: tuple[str | int, ...], key: str) -> int:
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it
     """``plan`` with options on top: ``ops`` selects among its sweeps, each setting goes to the plan or to every sweep.
 
-    Sizes leave the copies alone that a plan measures beside other ops: the roof of large messages is no roof when it
+    Sizes leave the copies alone that a plan measures beside other ops: the peak of large messages is no peak when it
     is taken with small ones. Raises UsageError when an op is not in the plan, and for a setting that changes nothing
     because no op of the plan has such a thing.
     """
@@ -363,8 +363,8 @@ def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  
             msgspec.structs.replace(sweep, ops=tuple(name for name in sweep.ops if name in ops)) for sweep in sweeps
         ]
         sweeps = [sweep for sweep in chosen if sweep.ops]
-    others = any(not _is_roof(sweep) for sweep in sweeps)
-    sweeps = [_with(sweep, given, keep_sizes=others and _is_roof(sweep)) for sweep in sweeps]
+    others = any(not _is_peak(sweep) for sweep in sweeps)
+    sweeps = [_with(sweep, given, keep_sizes=others and _is_peak(sweep)) for sweep in sweeps]
     pace = {key: value for key, value in given.items() if key in Timing.__struct_fields__}
     if "max_seconds" in pace:
         # A budget below the plan's minimum means "less than that", not a contradiction.
@@ -439,7 +439,7 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
             raise UsageError(message)
 
 
-def _is_roof(sweep: Sweep) -> bool:
+def _is_peak(sweep: Sweep) -> bool:
     return all(OPS[name].local for name in sweep.ops)
 
 

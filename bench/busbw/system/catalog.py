@@ -104,9 +104,9 @@ class Rate(_Row, frozen=True, kw_only=True):
         return "reads" if self.kind == "nvme" and self.practical_bytes_per_second is not None else None
 
     @property
-    def peak(self) -> "Peak":
+    def peak(self) -> "HardwarePeak":
         """One unit."""
-        return Peak(
+        return HardwarePeak(
             nominal=self.bytes_per_second,
             practical=self.practical_bytes_per_second,
             what=self.name,
@@ -190,7 +190,7 @@ class _File(Record, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Peak:
+class HardwarePeak:
     """B/s by the datasheet (``nominal``) and in practice (None: not known), ``what`` it is of, in which ``direction``,
     and the ``source`` of the nominal value: a URL, or who states it; ``practical_source`` is that of the practical one.
     ``practical_of``: of what the practical value is where it is not of both directions (``reads`` of a drive).
@@ -206,7 +206,7 @@ class Peak:
     kind: Kind | None = None
     practical_of: str | None = None
 
-    def times(self, count: int, what: str) -> "Peak":
+    def times(self, count: int, what: str) -> "HardwarePeak":
         """``count`` of these together."""
         practical = None if self.practical is None else count * self.practical
         return replace(self, nominal=count * self.nominal, practical=practical, what=what)

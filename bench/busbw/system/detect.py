@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from busbw.runs.records import JSON
-from busbw.system.catalog import Catalogue, Gpu, Peak
+from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.networks import efa_together, interface_of, port_of, rdma_ports
 from busbw.units import format_rate
 
@@ -29,7 +29,7 @@ class Level:
 
     name: Name
     holder: str
-    peak: Peak | None
+    peak: HardwarePeak | None
     why: str
 
 
@@ -61,7 +61,7 @@ def picture(facts: Mapping[str, JSON], rows: Catalogue) -> Picture:
     )
 
 
-def _level(name: Name, holder: str, found: Peak | str) -> Level:
+def _level(name: Name, holder: str, found: HardwarePeak | str) -> Level:
     if isinstance(found, str):
         return Level(name, holder, None, found)
     return Level(name, holder, found, found.what)
@@ -92,12 +92,12 @@ def _names(device: Mapping[str, JSON]) -> str:
 # --- one level each: its peak, or the reason why there is none ---------------------------------------------------
 
 
-def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The memory of a GPU, reads and writes together."""
     row = row_of(gpu, rows)
     if row is None:
         return no_row(gpu, rows)
-    return Peak(
+    return HardwarePeak(
         nominal=row.memory_bytes_per_second,
         practical=row.practical_memory_bytes_per_second,
         what=f"memory of {row.name} ({row.memory})",
@@ -125,7 +125,7 @@ def no_row(gpu: Mapping[str, JSON], rows: Catalogue) -> str:
     return f"no row for {said}{either}; add one to your peaks file"
 
 
-def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> Peak | str:
+def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None = None) -> HardwarePeak | str:
     """The links of a GPU to others in one direction: those that are up, as NVML tells. With ``peers`` (addresses) only
     those that lead to a switch or to one of them.
     """
@@ -164,7 +164,7 @@ def nvlinks(gpu: Mapping[str, JSON], peers: Sequence[str] | None = None) -> int 
     return int(told.get("switch") or 0) + direct
 
 
-def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def host_link_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The way of a GPU to the host in one direction: PCI Express as it is trained, or what its row has instead."""
     row = row_of(gpu, rows)
     link = None if row is None or row.host_link is None else rows.rate("c2c", row.host_link)
@@ -177,7 +177,7 @@ def _on_a_superchip(gpu: Mapping[str, JSON], rows: Catalogue) -> bool:
     return row is not None and row.host_link is not None
 
 
-def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The link of a device to the host in one direction, as it is trained."""
     link = device.get("link")
     trained = link.get("trained") if isinstance(link, Mapping) else None
@@ -186,7 +186,7 @@ def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     return _pcie(trained, rows)
 
 
-def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     generation = GENERATIONS.get(float(link["gigatransfers"]))
     row = rows.rate("pcie", f"PCIe {generation}")
     if row is None:
@@ -194,7 +194,7 @@ def _pcie(link: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     return row.peak.times(int(link["lanes"]), f"{row.name} x{link['lanes']} as trained")
 
 
-def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The memory of the host, all sockets together, reads and writes together."""
     told = facts.get("memory_modules")
     if not isinstance(told, Mapping):
@@ -212,17 +212,17 @@ def dram_of(facts: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     return row.peak.times(int(channels or 0), f"{channels} channels of {row.name}, all sockets")
 
 
-def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, Peak | str]]:
+def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str, HardwarePeak | str]]:
     """Ports of RDMA cards that are up (those of EFA together where an instance has just these), then physical
     interfaces that are up and belong to none of them.
     """
     shown: set[str] = set()
-    found: list[tuple[str, Peak | str]] = []
+    found: list[tuple[str, HardwarePeak | str]] = []
     for port in rdma_ports(facts):
         shown |= {name for card in _listed(facts, "nics") for name in _all(card) if port.get("device") in _all(card)}
         if port.get("up"):
             found.append((f"{port.get('device')} port {port.get('port')}", port_of(port, rows)))
-    known = [peak for _, peak in found if isinstance(peak, Peak)]
+    known = [peak for _, peak in found if isinstance(peak, HardwarePeak)]
     instance = efa_together(known, rows) if len(known) == len(found) else None
     yield from found if instance is None else ((f"{len(found)} ports of EFA together", instance),)
     interfaces = facts.get("nics")
@@ -231,7 +231,7 @@ def _networks(facts: Mapping[str, JSON], rows: Catalogue) -> Iterator[tuple[str,
             yield str(nic.get("name")), interface_of(nic, rows)
 
 
-def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     link = pcie_of(drive, rows)
     if isinstance(link, str):
         return f"{drive.get('model') or 'model not told'}: {link}"
@@ -249,7 +249,7 @@ def _drive(drive: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
     )
 
 
-def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> Peak | str:
+def drive_of(facts: Mapping[str, JSON], device: str, rows: Catalogue) -> HardwarePeak | str:
     """The drive behind a block device (``/dev/nvme0n1p2``) in one direction."""
     named = _NVME.match(device.rpartition("/")[2])
     for drive in _listed(facts, "drives"):
@@ -342,7 +342,7 @@ def _card_findings(card: Mapping[str, JSON], facts: Mapping[str, JSON], rows: Ca
         for p in rdma_ports(facts)
         if p.get("device") in _all(card) and p.get("up")
     ]
-    if isinstance(link, Peak) and sum(rates) > link.nominal:
+    if isinstance(link, HardwarePeak) and sum(rates) > link.nominal:
         yield (
             f"{_names(card)} carries {format_rate(sum(rates))} on its ports, but only {format_rate(link.nominal)} to "
             f"the host ({link.what}), in one direction"

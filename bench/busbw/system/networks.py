@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from busbw.runs.records import JSON
-from busbw.system.catalog import Catalogue, Over, Peak, Rate
+from busbw.system.catalog import Catalogue, HardwarePeak, Over, Rate
 from busbw.units import format_rate
 
 EFA = "EFA"
@@ -18,7 +18,7 @@ def rdma_ports(facts: Mapping[str, JSON]) -> list[dict[str, JSON]]:
     return [port for port in ports if isinstance(port, dict)] if isinstance(ports, list) else []
 
 
-def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> Peak | str:
+def interface_of(nic: Mapping[str, JSON], rows: Catalogue, over: Over | None = None) -> HardwarePeak | str:
     """A network interface in one direction. What it carries in practice is ``over`` TCP, but for Slingshot's."""
     speed = nic.get("speed_bytes_per_second")
     if not isinstance(speed, int | float) or speed <= 0:
@@ -40,7 +40,7 @@ def is_slingshot(nic: Mapping[str, JSON]) -> bool:
     return str(nic.get("driver") or "").startswith("cxi")
 
 
-def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Peak | None:
+def efa_together(peaks: Sequence[HardwarePeak], rows: Catalogue) -> HardwarePeak | None:
     """What all ports of an instance carry that has just these ports of EFA; None where several kinds have, or none."""
     if not peaks or any(peak.what != EFA for peak in peaks):
         return None
@@ -49,14 +49,14 @@ def efa_together(peaks: Sequence[Peak], rows: Catalogue) -> Peak | None:
     return _stated(total, alike[0], "rdma") if len(alike) == 1 else None
 
 
-def port_of(port: Mapping[str, JSON], rows: Catalogue) -> Peak | str:
+def port_of(port: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """A port of an RDMA card in one direction."""
     rate = port.get("bytes_per_second")
     if not rate:
         return "the kernel does not tell its rate"
     if port.get("driver") == "efa":
         # The driver calls its rates by names of InfiniBand, which it is not; rows are of whole instances.
-        return Peak(float(rate), None, EFA, "one direction", _SYSTEM)
+        return HardwarePeak(float(rate), None, EFA, "one direction", _SYSTEM)
     row = rows.rate("infiniband", str(port.get("rate"))) if port.get("layer") == "InfiniBand" else None
     if row is not None:
         # Up to FDR the kernel tells what the wire signals, with the bits of its coding: the row says what is left.
@@ -70,12 +70,12 @@ def _ethernet(bytes_per_second: float, rows: Catalogue) -> Rate | None:
     return rows.rate("ethernet", f"{bytes_per_second * 8 / 1e9:g}G Ethernet")
 
 
-def _stated(rate: float, row: Rate | None, over: Over) -> Peak:
+def _stated(rate: float, row: Rate | None, over: Over) -> HardwarePeak:
     """What the system states counts: the row of the same rate only adds its name and what is practical ``over`` that
     way. Sockets do not reach what RDMA does.
     """
     if row is None or not _same(row, rate):
-        return Peak(rate, None, format_rate(rate), "one direction", _SYSTEM)
+        return HardwarePeak(rate, None, format_rate(rate), "one direction", _SYSTEM)
     peak = replace(row.peak, nominal=rate, source=_SYSTEM)
     return peak if (row.over or "rdma") == over else replace(peak, practical=None, practical_source=None)
 

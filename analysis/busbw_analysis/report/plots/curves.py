@@ -1,4 +1,4 @@
-"""Draws the figures of the report from plain arrays: a quantity over the size, log–log, with bars, fits and roofs.
+"""Draws the figures of the report from plain arrays: a quantity over the size, log–log, with bars, fits and peaks.
 
 Nothing from outside (no host, no plan, no error text) is drawn: the words of a figure are its axes' units. Names of
 series stand in the legend, which is part of the page and is escaped there.
@@ -18,7 +18,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
 
 Quantity = Literal["time", "rate"]
-LineKind = Literal["fit", "model", "roof", "bound", "other"]
+LineKind = Literal["fit", "model", "peak", "bound", "other"]
 
 SLOTS: Final = len(SERIES)
 """So many series can be told apart in one figure; more of them make a second figure."""
@@ -28,7 +28,7 @@ INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
 LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
-    "roof": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
+    "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
     "bound": ((0, (6, 2)), 1.2),
     "other": ("-", 0.5),
 }
@@ -57,7 +57,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A curve that was not measured: (size in bytes, ns or B/s). ``slot`` None draws it in ink. A roof has a ``note``
+    """A curve that was not measured: (size in bytes, ns or B/s). ``slot`` None draws it in ink. A peak has a ``note``
     that is written on it.
     """
 
@@ -113,7 +113,7 @@ def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
 _STROKES: Final[dict[LineKind, str]] = {
     "fit": 'stroke-width="1.6"',
     "model": 'stroke-width="1.6" stroke-dasharray="2 3"',
-    "roof": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
+    "peak": 'stroke-width="1.6" stroke-dasharray="9 3 2 3"',
     "bound": 'stroke-width="1.4" stroke-dasharray="7 3"',
     "other": 'stroke-width="0.6"',
 }
@@ -136,7 +136,7 @@ def _dress(axes: Axes, panel: Panel) -> None:
     bottom, top = min(values), max(values)
     for line in panel.lines:
         reach = [y for _, y in line.vertices if y > 0]
-        if line.kind == "roof":
+        if line.kind == "peak":
             bottom, top = min(bottom, *reach), max(top, *reach)
         else:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]

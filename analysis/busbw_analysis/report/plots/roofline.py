@@ -25,7 +25,7 @@ from busbw_analysis.report.plots.curves import (
 )
 from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
 
-_LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["roof"]}
+_LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["peak"]}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The part of a report about operations: time and rate over size with fit, model and roof, and their numbers."""
+"""The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     MISSING,
     Block,
@@ -152,8 +152,8 @@ def _figure(
     if len(curves) > _TOLD:
         finding += f" {len(curves) - _TOLD} more in the figure and its table."
     wired = any(curve.series.bus_factor is not None for curve in curves)
-    roofs = dict.fromkeys(curve.roof.denominator for curve in curves if isinstance(curve.roof, Roof))
-    description = " ".join((finding, *(f"The roof is {denominator}." for denominator in roofs)))
+    peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
+    description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
     for panel, what in ((_time_panel(curves), "time of one call"), (_rate_panel(curves, wired=wired), "rate")):
         if plots.drawable(panel.series):
@@ -179,9 +179,9 @@ def _finding(curve: Curve, label: str) -> str:
         return f"{name} call takes {format_time(first.time_ns)}."
     best, point = max(rates, key=lambda pair: pair[0])
     text = f"{start}; the best {rate.name} is {format_rate(best)} at {format_size(point.size_bytes)}"
-    roof = _roof_of(curve)
-    if roof is not None:
-        text += f", {percent(best / roof)} % of the roof of {format_rate(roof)}"
+    peak = _peak_of(curve)
+    if peak is not None:
+        text += f", {percent(best / peak)} % of the peak of {format_rate(peak)}"
         practical = _practical_of(curve)
         if practical is not None:
             text += f" and {percent(best / practical)} % of the {format_rate(practical)} that are reached in practice"
@@ -193,18 +193,18 @@ def _rate_of(curve: Curve) -> _Rate:
     return _Rate("algbw", 1.0) if factor is None else _Rate("busbw", factor)
 
 
-def _roof_of(curve: Curve) -> float | None:
-    """The roof in the rate that the curve is drawn in."""
-    if not isinstance(curve.roof, Roof):
+def _peak_of(curve: Curve) -> float | None:
+    """The peak in the rate that the curve is drawn in."""
+    if not isinstance(curve.peak, Peak):
         return None
-    return curve.roof.algbw if curve.series.bus_factor is None else curve.roof.busbw
+    return curve.peak.algbw if curve.series.bus_factor is None else curve.peak.busbw
 
 
 def _practical_of(curve: Curve) -> float | None:
     """What others reach on such hardware, in the rate that the curve is drawn in."""
-    if not isinstance(curve.roof, Roof):
+    if not isinstance(curve.peak, Peak):
         return None
-    return curve.roof.practical if curve.series.bus_factor is None else curve.roof.practical_busbw
+    return curve.peak.practical if curve.series.bus_factor is None else curve.peak.practical_busbw
 
 
 def _time_panel(curves: Sequence[Curve]) -> Panel:
@@ -228,7 +228,7 @@ def _time_panel(curves: Sequence[Curve]) -> Panel:
 def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
     series: list[plots.Series] = []
     lines: list[Line] = []
-    roofs: dict[float, list[int]] = {}
+    peaks: dict[float, list[int]] = {}
     for slot, curve in enumerate(curves):
         rate = _rate_of(curve)
         if curve.series.key.op in ARITHMETIC or (wired and curve.series.bus_factor is None):
@@ -252,12 +252,12 @@ def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
         if not isinstance(curve.model, Unavailable):
             model = tuple((float(p.size_bytes), rate.at(p.size_bytes, p.time_ns)) for p in curve.model if p.size_bytes)
             lines.append(Line("model", model, slot))
-        if (roof := _roof_of(curve)) is not None:
-            roofs.setdefault(roof, []).append(slot)
+        if (peak := _peak_of(curve)) is not None:
+            peaks.setdefault(peak, []).append(slot)
     sizes = [float(point.size_bytes) for one in series for point in one.points]
-    for roof, slots in roofs.items():
-        ends = ((min(sizes, default=1.0), roof), (max(sizes, default=1.0), roof))
-        lines.append(Line("roof", ends, None if len(roofs) == 1 else slots[0], f"roof {format_rate(roof)}"))
+    for peak, slots in peaks.items():
+        ends = ((min(sizes, default=1.0), peak), (max(sizes, default=1.0), peak))
+        lines.append(Line("peak", ends, None if len(peaks) == 1 else slots[0], f"peak {format_rate(peak)}"))
     return Panel("rate", f"{'busbw' if wired else 'algbw'} over size", tuple(series), tuple(lines))
 
 
@@ -280,9 +280,9 @@ def _legend(curves: Sequence[Curve], labels: Sequence[str]) -> Iterable[LegendEn
     algorithms = dict.fromkeys(p.algorithm for curve in curves for p in _predictions(curve))
     if algorithms:
         yield LegendEntry(plots.swatch(shared, "model"), f"model: {', '.join(algorithms)}")
-    denominators = dict.fromkeys(curve.roof.denominator for curve in curves if isinstance(curve.roof, Roof))
+    denominators = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
     for denominator in denominators:
-        yield LegendEntry(plots.swatch(None, "roof"), f"roof: {denominator}")
+        yield LegendEntry(plots.swatch(None, "peak"), f"peak: {denominator}")
 
 
 def _predictions(curve: Curve) -> tuple[Prediction, ...]:

@@ -1,4 +1,4 @@
-"""The part of a report about memory: traffic over the working set with its plateaus, threads, roofs and first touch."""
+"""The part of a report about memory: traffic over the working set with its plateaus, threads, peaks and first touch."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -9,7 +9,7 @@ from busbw_analysis.data.summary import CaseSummary, Interval
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     MISSING,
     Block,
@@ -77,22 +77,22 @@ def memory(judgement: Judgement) -> Section | None:
     )
     of_hosts = any(curve.key.device == "cpu" for curve in judgement.memory)
     counted = f"{_COUNTED} {_FETCHED}" if of_hosts else _COUNTED
-    blocks: list[Block] = [Paragraph(counted), Paragraph(_FOUND), *_roofs(judgement.memory)]
+    blocks: list[Block] = [Paragraph(counted), Paragraph(_FOUND), *_peaks(judgement.memory)]
     blocks += [*_scaling(judgement.memory), *_library(judgement.memory), *_touch(judgement)]
     return Section("memory", "Memory", tuple(blocks), parts)
 
 
-def _roofs(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
+def _peaks(curves: Sequence[MemoryCurve]) -> Iterator[Block]:
     """What 100 % is, once for all kernels that have it in common."""
     for text in dict.fromkeys(_denominator(curve) for curve in curves):
         yield Paragraph(sentence(text))
 
 
 def _denominator(curve: MemoryCurve) -> str:
-    if not isinstance(curve.roof, Roof):
-        return f"no percentages of nominal: {curve.roof.reason}"
+    if not isinstance(curve.peak, Peak):
+        return f"no percentages of nominal: {curve.peak.reason}"
     # What is S of an operation is not the same for all of them; the memory itself is.
-    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.roof.denominator.partition('; ')[0]}"
+    whole = f"100 % of nominal is {format_rate(curve.nominal)} of traffic: {curve.peak.denominator.partition('; ')[0]}"
     inside = "a rate above it is one inside the caches"
     return f"{whole}; {inside}"
 
@@ -275,7 +275,7 @@ def _panel(curves: Sequence[MemoryCurve]) -> Panel:
     sizes = [float(point.working_set_bytes) for curve in curves for point in curve.points]
     for nominal in dict.fromkeys(curve.nominal for curve in curves if curve.nominal is not None):
         ends = ((min(sizes), nominal), (max(sizes), nominal))
-        lines.append(Line("roof", ends, None, f"nominal {format_rate(nominal)}"))
+        lines.append(Line("peak", ends, None, f"nominal {format_rate(nominal)}"))
     return Panel("rate", "Traffic over working set", tuple(series), tuple(lines))
 
 
@@ -285,7 +285,7 @@ def _legend(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[Le
     if any(isinstance(curve.plateaus, Plateaus) for curve in curves):
         yield LegendEntry(plots.swatch(0 if len(curves) == 1 else None, "fit"), "plateau")
     if any(curve.nominal is not None for curve in curves):
-        yield LegendEntry(plots.swatch(None, "roof"), "nominal rate of the memory")
+        yield LegendEntry(plots.swatch(None, "peak"), "nominal rate of the memory")
 
 
 _COLUMNS: Final = (

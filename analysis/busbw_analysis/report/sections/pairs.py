@@ -13,7 +13,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import BETWEEN_HOSTS, PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import PairMatrix
-from busbw_analysis.diagnosis.peer_roofs import PairShares
+from busbw_analysis.diagnosis.peer_peaks import PairShares
 from busbw_analysis.report.document import (
     HEAT_STEPS,
     MISSING,
@@ -51,7 +51,7 @@ def pairs(
     shares: Sequence[PairShares | Unavailable | None] = (),
 ) -> Section | None:
     """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
-    was measured. ``shares[i]`` is what the pairs of matrix i reached of their roofs.
+    was measured. ``shares[i]`` is what the pairs of matrix i reached of their peaks.
 
     The largest size of a matrix is shown as rates and the smallest as times; the sizes between are folded.
     """
@@ -77,11 +77,11 @@ def pairs(
                 "launches. The numbers of every pair are in report.json."
             )
         blocks.append(Paragraph(how))
-    of_roofs = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
+    of_peaks = {id(matrix): share for matrix, share in zip(matrices, shares, strict=False)}
     for label, members in series.items():
         ordered = sorted(members, key=lambda matrix: matrix.size_bytes)
         blocks += _rates(ordered[-1], label, seats, folded=False)
-        blocks += _of_their_roofs(of_roofs.get(id(ordered[-1])))
+        blocks += _of_their_peaks(of_peaks.get(id(ordered[-1])))
         blocks += _slow(ordered[-1])
         blocks += _times(ordered[0], label, seats, folded=False)
         if len(ordered) > 1:
@@ -283,15 +283,15 @@ def _cells(values: Sequence[float], shade: Callable[[float], int]) -> Iterator[C
         yield Cell(three_digits(value), heat=shade(value)) if known else Cell(MISSING, tone="quiet")
 
 
-def _of_their_roofs(shares: PairShares | Unavailable | None) -> list[Block]:
+def _of_their_peaks(shares: PairShares | Unavailable | None) -> list[Block]:
     if shares is None:
         return []
     if isinstance(shares, Unavailable):
         return [Paragraph(sentence(f"no percentages: {shares.reason}"), tone="quiet")]
     known = shares.share[np.isfinite(shares.share)]
     text = (
-        f"Of the roof of its pair each copy reaches {known.min():.0%} to {known.max():.0%}, the median "
-        f"{float(np.median(known)):.0%}. 100 % of the lowest of these roofs is {shares.denominator}"
+        f"Of the peak of its pair each copy reaches {known.min():.0%} to {known.max():.0%}, the median "
+        f"{float(np.median(known)):.0%}. 100 % of the lowest of these peaks is {shares.denominator}"
     )
     practical = shares.practical_share[np.isfinite(shares.practical_share)]
     if len(practical):

@@ -144,7 +144,7 @@ def _figure(roofline: Roofline, number: int) -> Figure:
     legend = [LegendEntry(swatch(_SLOTS[op], "points"), op) for op in ops]
     legend.append(LegendEntry(swatch(None, "fit"), "measured roof"))
     if not all(roof.measured for roof in roofline.memory) or not all(roof.measured for roof in roofline.compute):
-        legend.append(LegendEntry(swatch(None, "roof"), "nominal roof"))
+        legend.append(LegendEntry(swatch(None, "peak"), "nominal roof"))
     caption = f"FLOP/s over FLOP/byte on {roofline.holder}"
     if sum(roof.measured for roof in roofline.memory) > 1:
         caption += "; thin lines are caches that a sweep of a kernel in memory showed"

@@ -107,7 +107,7 @@ GLOSSARY: Final = (
         ),
     ),
     (
-        "Peak, roof",
+        "Peak",
         (
             "The rate that hardware allows. Each percentage names which: measured on this machine, or "
             "nominal, and of what."

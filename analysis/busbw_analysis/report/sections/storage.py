@@ -8,7 +8,7 @@ from busbw_analysis.data.load import fact
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
     MISSING,
     Block,
@@ -44,7 +44,7 @@ def storage(judgement: Judgement) -> Section | None:
         return None
     files = [one for one in judgement.files if one.op != _CHECKPOINT]
     saves = [one for one in judgement.files if one.op == _CHECKPOINT]
-    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *_roofs(judgement.files)]
+    blocks: list[Block] = [Paragraph(_HOW), *_places(judgement), *_peaks(judgement.files)]
     if files:
         blocks.append(_files(files))
     if saves:
@@ -71,15 +71,15 @@ def _tools(told: object) -> str:
     return ", ".join(found) or MISSING
 
 
-def _roofs(files: Sequence[Stored]) -> Iterator[Block]:
+def _peaks(files: Sequence[Stored]) -> Iterator[Block]:
     for one in {_denominator(one): one for one in files}:
         yield Paragraph(sentence(one))
 
 
 def _denominator(one: Stored) -> str:
-    if isinstance(one.roof, Roof):
-        return f"100 % of nominal: {one.roof.denominator.partition('; ')[0]}"
-    return f"no percentages: {one.roof.reason}"
+    if isinstance(one.peak, Peak):
+        return f"100 % of nominal: {one.peak.denominator.partition('; ')[0]}"
+    return f"no percentages: {one.peak.reason}"
 
 
 _COLUMNS: Final = (
@@ -193,7 +193,7 @@ def _slowest(files: Sequence[Stored]) -> Iterator[str]:
 
 
 def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
-    for reason in dict.fromkeys(one.roof.practical_left_out for one in files if isinstance(one.roof, Roof)):
+    for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
         if reason is not None:
             yield f"No share of practical for what is written: {reason}."
 

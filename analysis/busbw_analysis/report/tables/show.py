@@ -15,7 +15,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.peaks.peaks import Roof
+from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned, validation_row
 
 _RATE_WIDTH = 8
@@ -37,7 +37,7 @@ _SHOW_COLUMNS: Final = (
     ("high", "(µs)"),
     ("spread", "(±%)"),
     ("skew", "(%)"),
-    ("roof", "(%)"),
+    ("peak", "(%)"),
     ("flags", ""),
 )
 _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
@@ -46,7 +46,7 @@ _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 _SHOW_NOTES: Final = (
     "time: median of the launch medians of the slowest rank; *: in place",
     "spread: half of p95 − p5 over the median of a launch's samples, median over launches",
-    "skew: arrival skew over time; roof: busbw (of copies algbw) over the roof; – : there is none, or it is not known",
+    "skew: arrival skew over time; peak: busbw (of copies algbw) over the peak; – : there is none, or it is not known",
     "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
 )
 _FIT_NOTES: Final = (
@@ -105,15 +105,15 @@ def _case_rows(
         yield from ({**common, **_pairs(kind, summary)} for kind in (split.classes if split else ()))
         return
     factor = MEMORY_TRAFFIC.get(case.op)
-    roofs: list[float | None] = []
+    peaks: list[float | None] = []
     for group in summary.groups:
         curve = curves.get((summary.index, group.ranks))
-        roof = curve.roof if curve is not None and isinstance(curve.roof, Roof) else None
-        roofs.append(None if roof is None else roof.busbw)
+        peak = curve.peak if curve is not None and isinstance(curve.peak, Peak) else None
+        peaks.append(None if peak is None else peak.busbw)
         moved = None if factor is None or group.algbw is None else factor * group.algbw
-        yield {**common, "row": "group", **_numbers(group, roof), "traffic": moved}
+        yield {**common, "row": "group", **_numbers(group, peak), "traffic": moved}
     if summary.total is not None:
-        known = [roof for roof in roofs if roof is not None]
+        known = [peak for peak in peaks if peak is not None]
         busbw = summary.total.busbw
         yield {
             **common,
@@ -122,16 +122,16 @@ def _case_rows(
             "time_ns": summary.total.time_ns,
             "algbw": summary.total.algbw,
             "busbw": busbw,
-            "roof_share": busbw / sum(known) if busbw is not None and len(known) == len(roofs) else None,
+            "peak_share": busbw / sum(known) if busbw is not None and len(known) == len(peaks) else None,
         }
 
 
-def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
+def _numbers(group: GroupSummary | None, peak: Peak | None) -> Row:
     if group is None:
         names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
-        more = ("busbw", "spread", "skew_share", "roof_share", "denominator", "overlap", "overlap_low", "overlap_high")
+        more = ("busbw", "spread", "skew_share", "peak_share", "denominator", "overlap", "overlap_low", "overlap_high")
         return dict.fromkeys((*names, *more, "pairs", "times_within", "traffic"))
-    share = _share(group, roof)
+    share = _share(group, peak)
     return {
         "ranks": list(group.ranks),
         "launches": group.launches,
@@ -145,8 +145,8 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
         "busbw": group.busbw,
         "spread": group.spread,
         "skew_share": group.skew_share,
-        "roof_share": share,
-        "denominator": None if roof is None or share is None else roof.denominator,
+        "peak_share": share,
+        "denominator": None if peak is None or share is None else peak.denominator,
         "overlap": None if group.overlap is None else group.overlap.share,
         "overlap_low": None if group.overlap is None else group.overlap.low,
         "overlap_high": None if group.overlap is None else group.overlap.high,
@@ -156,11 +156,11 @@ def _numbers(group: GroupSummary | None, roof: Roof | None) -> Row:
     }
 
 
-def _share(group: GroupSummary, roof: Roof | None) -> float | None:
-    """The group's rate over the roof: busbw, or algbw where nothing crosses a wire, as in copies."""
-    if roof is None:
+def _share(group: GroupSummary, peak: Peak | None) -> float | None:
+    """The group's rate over the peak: busbw, or algbw where nothing crosses a wire, as in copies."""
+    if peak is None:
         return None
-    rate, most = (group.algbw, roof.algbw) if group.bus_factor is None else (group.busbw, roof.busbw)
+    rate, most = (group.algbw, peak.algbw) if group.bus_factor is None else (group.busbw, peak.busbw)
     return None if rate is None or most is None else rate / most
 
 
@@ -196,7 +196,7 @@ def show_text(rows: Sequence[Row], best: Best | None = None) -> str:
         notes.append(
             "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
         )
-    notes += [f"100 % of the roof: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
+    notes += [f"100 % of the peak: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
     return aligned(_SHOW_COLUMNS, body, notes)
 
 
@@ -214,7 +214,7 @@ def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per ki
         return MISSING if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
     if name == "spread":
         return MISSING if row["spread"] is None else f"{row['spread'] * 100:.1f}"
-    if name in {"skew", "roof"}:
+    if name in {"skew", "peak"}:
         share = row[f"{name}_share"]
         return MISSING if share is None else significant(share * 100, 1, _RATE_WIDTH)
     if name == "check":

@@ -1,4 +1,4 @@
-"""Pairs of GPUs that copy to each other: their matrix, and the roof over each, against known machines."""
+"""Pairs of GPUs that copy to each other: their matrix, and the peak over each, against known machines."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.peer_roofs import PairShares
+from busbw_analysis.diagnosis.peer_peaks import PairShares
 from busbw_analysis.report.compose import compose
 from busbw_analysis.report.tables.show import show_rows
 
@@ -43,7 +43,7 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
 
 
 @pytest.mark.parametrize(
-    ("op", "nvlink", "roof", "said"),
+    ("op", "nvlink", "peak", "said"),
     [
         ("peer_copy", True, NVLINK, "18 × NVLink 4 (25 GB/s a link) of GPU 0"),
         ("peer_copy_both", True, NVLINK, "; each direction has it to itself"),
@@ -52,11 +52,11 @@ def judged(op: str, rate: float, gpus: list[dict[str, JSON]], *, known: bool = T
         ("peer_copy_driver", False, PCIE_5, "PCIe 5 x16 as trained"),
     ],
 )
-def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, roof: float, said: str) -> None:  # noqa: FBT001
-    judgement = judged(op, 0.8 * roof, [gpu(index, nvlink=nvlink) for index in range(2)])
+def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, peak: float, said: str) -> None:  # noqa: FBT001
+    judgement = judged(op, 0.8 * peak, [gpu(index, nvlink=nvlink) for index in range(2)])
     (matrix,), (shares,) = judgement.matrices, judgement.pair_shares
     assert (matrix.op, matrix.pairs) == (op, "alone")
-    assert matrix.rate[0, 1] == pytest.approx(0.8 * roof, rel=1e-3)
+    assert matrix.rate[0, 1] == pytest.approx(0.8 * peak, rel=1e-3)
     assert isinstance(shares, PairShares)
     assert shares.share[0, 1] == pytest.approx(0.8, rel=1e-3)
     assert shares.share[1, 0] == pytest.approx(0.8, rel=1e-3)

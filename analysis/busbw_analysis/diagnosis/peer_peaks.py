@@ -1,6 +1,6 @@
-"""The roof over every pair of GPUs that copy to each other: the way between the two, and what was reached of it.
+"""The peak over every pair of GPUs that copy to each other: the way between the two, and what was reached of it.
 
-Messages have none here: they are one of many, and the roof over what all ranks send is that of a curve.
+Messages have none here: they are one of many, and the peak over what all ranks send is that of a curve.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ _STAGED, _DRIVEN = "peer_copy_staged", "peer_copy_driver"
 
 @dataclass(frozen=True, slots=True)
 class PairShares:
-    """What each pair of a matrix reached of its own roof (n × n; NaN where nothing was measured) and of what others
+    """What each pair of a matrix reached of its own peak (n × n; NaN where nothing was measured) and of what others
     reach on such hardware (``practical_share``; NaN where that is not known, too). ``denominator`` says what 100 % is,
-    of the pair with the lowest roof.
+    of the pair with the lowest peak.
     """
 
     share: npt.NDArray[np.float64]
@@ -34,7 +34,7 @@ class PairShares:
 
 
 @dataclass(frozen=True, slots=True)
-class _PairRoof:
+class _PairPeak:
     nominal: float
     denominator: str
     practical: float | None
@@ -45,35 +45,35 @@ def shares_of(dataset: Dataset, matrix: PairMatrix, rows: Catalogue) -> PairShar
     if matrix.op not in {*DIRECT, _STAGED, _DRIVEN}:
         return None
     share, practical_share = np.full_like(matrix.rate, np.nan), np.full_like(matrix.rate, np.nan)
-    roofs: list[_PairRoof] = []
+    peaks: list[_PairPeak] = []
     for row, column in np.argwhere(np.isfinite(matrix.rate)).tolist():
         pair = (matrix.ranks[row], matrix.ranks[column])
         if matrix.op in DIRECT:
-            roof = _direct(dataset, matrix.op, pair, rows)
+            peak = _direct(dataset, matrix.op, pair, rows)
         else:
-            roof = _by_the_host(dataset, pair, rows, in_turn=matrix.op == _STAGED)
-        if isinstance(roof, str):
-            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {roof}")
-        roofs.append(roof)
-        share[row, column] = matrix.rate[row, column] / roof.nominal
-        if roof.practical is not None:
-            practical_share[row, column] = matrix.rate[row, column] / roof.practical
-    if not roofs:
+            peak = _by_the_host(dataset, pair, rows, in_turn=matrix.op == _STAGED)
+        if isinstance(peak, str):
+            return Unavailable("pair-not-known", f"{pair[0]} → {pair[1]}: {peak}")
+        peaks.append(peak)
+        share[row, column] = matrix.rate[row, column] / peak.nominal
+        if peak.practical is not None:
+            practical_share[row, column] = matrix.rate[row, column] / peak.practical
+    if not peaks:
         return Unavailable("nothing-measured", "no pair was measured")
-    lowest = min(roofs, key=lambda one: (one.nominal, one.denominator))
+    lowest = min(peaks, key=lambda one: (one.nominal, one.denominator))
     return PairShares(share, practical_share, lowest.denominator)
 
 
-def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> _PairRoof | str:
+def _direct(dataset: Dataset, op: str, pair: Sequence[int], rows: Catalogue) -> _PairPeak | str:
     """The NVLinks between the two, else the link to the host of the one that has the slower one."""
     way = gpu_links(dataset, pair, rows)
     if isinstance(way, str):
         return way
     both = "; each direction has it to itself" if op == "peer_copy_both" else ""
-    return _PairRoof(way.peak.nominal, f"{way.in_words('GPUs')}{both}", way.peak.practical)
+    return _PairPeak(way.peak.nominal, f"{way.in_words('GPUs')}{both}", way.peak.practical)
 
 
-def _by_the_host(dataset: Dataset, pair: Sequence[int], rows: Catalogue, *, in_turn: bool) -> _PairRoof | str:
+def _by_the_host(dataset: Dataset, pair: Sequence[int], rows: Catalogue, *, in_turn: bool) -> _PairPeak | str:
     """Down the link of one and up that of the other: t ≥ S / B₁ + S / B₂ ``in_turn``, else t ≥ S / min(B₁, B₂), as a
     driver may have both halves under way at once.
     """
@@ -84,9 +84,9 @@ def _by_the_host(dataset: Dataset, pair: Sequence[int], rows: Catalogue, *, in_t
     down, up = (link for link in links if not isinstance(link, str))
     if not in_turn:
         slower = min(down, up, key=lambda link: link.peak.nominal)
-        return _PairRoof(slower.peak.nominal, slower.in_words("GPUs"), slower.peak.practical)
+        return _PairPeak(slower.peak.nominal, slower.in_words("GPUs"), slower.peak.practical)
     rate = 1 / (1 / down.peak.nominal + 1 / up.peak.nominal)
     known = [link.peak.practical for link in (down, up) if link.peak.practical is not None]
     practical = 1 / sum(1 / one for one in known) if len(known) == len(links) else None
     words = f"{format_rate(rate)}, all of S down and then all of it up: {down.in_words('GPUs')}; {up.in_words('GPUs')}"
-    return _PairRoof(rate, words, practical)
+    return _PairPeak(rate, words, practical)
