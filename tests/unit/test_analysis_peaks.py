@@ -15,7 +15,7 @@ from busbw_analysis.data.summary import summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.models.gloo import UNMODELLED
-from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of
+from busbw_analysis.peaks.peaks import Peak, host_copies, peak_of, socket_streams
 from busbw_analysis.report.tables.show import show_rows
 
 MIB = 1 << 20
@@ -63,6 +63,39 @@ def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
     divided = f"; {format_rate(8e9)} ÷ {8e9 / busbw:.3g} bytes copied for each byte of busbw = {format_rate(busbw)}"
     assert divided in found.denominator
     assert "measured in this run" in found.denominator
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks_of_op", "backend", "cores", "by_stream"),
+    [
+        ("all_reduce", 4, "gloo", 2, True),
+        ("all_to_all", 4, "gloo", 2, True),
+        ("ping_pong", 2, "gloo", 4, True),
+        ("ping_pong", 2, "gloo", 2, False),  # two of four ranks have a core each, four of four have half a one
+        ("all_reduce", 4, "mpi", 2, False),  # shared memory, no sockets
+        ("tcp_stream", 4, "gloo", 2, False),
+    ],
+)
+def test_ranks_over_sockets_are_held_against_plain_sockets(
+    op: str, ranks_of_op: int, backend: str, cores: int, *, by_stream: bool
+) -> None:
+    # 4 ranks send 16 MiB in 16 MiB / 3e9 s; the smaller one that is faster is too small, and memory has 8 GB/s.
+    world = replace(QUIET, by_op={**QUIET.by_op, "tcp_stream": (Piece(0.0, 1e-12), Piece(0.0, 1 / 3e9, 16 * MIB))})
+    others = [case("tcp_stream", 1 << 19), case("tcp_stream", 16 * MIB), case("memory_copy", 64 * MIB)]
+    cases = [msgspec.structs.replace(one, backend=backend) for one in (case(op, 32 * MIB), *others)]
+    machine = Machine(usable_cores=cores)
+    dataset = pool((synthetic_run(cases, world, machine=machine, samples=5),))
+    summaries = summarise(dataset)
+    series = series_of(dataset, summaries)[0]
+    assert len(series.key.ranks) == ranks_of_op
+    found = peak_of(dataset, series, host_copies(dataset, summaries), ROWS, streams=socket_streams(dataset, summaries))
+    assert isinstance(found, Peak)
+    assert (found.level == "sockets of a host") == by_stream
+    if by_stream:
+        assert found.busbw == pytest.approx(3e9, rel=1e-3)
+        assert found.algbw == pytest.approx(3e9 / (series.bus_factor or 0), rel=1e-3)
+        assert "from each of 4 ranks" in found.denominator
+        assert "8 GB/s" in found.denominator
 
 
 def test_the_largest_copy_is_the_peak() -> None:

@@ -29,7 +29,7 @@ from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
-from busbw_analysis.peaks.peaks import HostCopy, Peak, host_copies, peak_of
+from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
@@ -111,8 +111,8 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     matrices = matrices_of(summaries, seats)
     lateness = lateness_of(dataset, summaries)
     series = series_of(dataset, summaries)
-    copies = host_copies(dataset, summaries)
-    curves = tuple(_curve(dataset, one, series, summaries, copies, rows) for one in series)
+    copies, streams = host_copies(dataset, summaries), socket_streams(dataset, summaries)
+    curves = tuple(_curve(dataset, one, series, summaries, copies, streams, rows) for one in series)
     memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
     rooflines = rooflines_of(dataset, summaries, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
@@ -163,6 +163,7 @@ def _curve(
     everything: Sequence[Series],
     summaries: Sequence[CaseSummary],
     copies: Mapping[str, HostCopy],
+    streams: Mapping[str, SocketStream],
     rows: Catalogue,
 ) -> Curve:
     point = series.points[-1]
@@ -181,7 +182,7 @@ def _curve(
             library_of_run(dataset),
         ),
         parameters=parameters,
-        peak=peak_of(dataset, series, copies, rows, sharing),
+        peak=peak_of(dataset, series, copies, rows, sharing, streams),
         alternatives=predict_alternatives(series.key, series.bus_factor, point.size_bytes, parameters),
         explanation=explain(series, everything, parameters, library_of_run(dataset)),
     )

@@ -15,19 +15,32 @@ from busbw.ops import ARITHMETIC, LEAST_CROSSING, MEMORY_TRAFFIC, STORING, TO_TH
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of, drive_of
 from busbw.units import format_rate, format_size
-from busbw_analysis.data.load import Dataset, rank_list
+from busbw_analysis.data.load import Dataset, fact, rank_list
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
+_STREAM = "tcp_stream"
+_OVER_SOCKETS = frozenset({"gloo"})
+"""Backends whose ranks talk through TCP sockets inside a host, too."""
 _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
 """A smaller copy ends in microseconds and measures how far apart the ranks arrived; it is no peak."""
 
-PeakLevel = Literal["DRAM", "HBM", "PCIe", "NVLink-C2C", "links of GPUs", "network", "storage", "memory copy of a host"]
+PeakLevel = Literal[
+    "DRAM",
+    "HBM",
+    "PCIe",
+    "NVLink-C2C",
+    "links of GPUs",
+    "network",
+    "storage",
+    "memory copy of a host",
+    "sockets of a host",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +113,36 @@ def host_copies(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str,
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class SocketStream:
+    """What each of ``ranks`` ranks of one host sent to the next through a plain TCP socket, all at once: B/s a rank."""
+
+    bytes_per_second: float
+    ranks: tuple[int, ...]
+    size_bytes: int
+
+
+def socket_streams(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[str, SocketStream]:
+    """The best ``tcp_stream`` of every host, of at least ``LEAST_COPY_BYTES``; empty when it was not measured."""
+    found: dict[str, SocketStream] = {}
+    for summary in summaries:
+        group, size = summary.only, summary.case.size_bytes
+        if summary.case.op == _STREAM and group is not None and size >= LEAST_COPY_BYTES:
+            host, rate = dataset.hosts_of(group.ranks)[0], size / group.time_ns * 1e9
+            if host not in found or rate > found[host].bytes_per_second:
+                found[host] = SocketStream(rate, group.ranks, size)
+    return found
+
+
 def peak_of(
     dataset: Dataset,
     series: Series,
     copies: Mapping[str, HostCopy],
     rows: Catalogue,
     concurrent_wire: float | None = None,
+    streams: Mapping[str, SocketStream] | None = None,
 ) -> Peak | Unavailable:
-    """The peak over one curve; ``rows`` is the catalogue of peaks.
+    """The peak over one curve; ``rows`` is the catalogue of peaks, ``streams`` are those of ``socket_streams``.
 
     ``concurrent_wire`` is how many times the curve's own wire bytes all groups that ran at the same moment moved
     together (1 or None for an op on all ranks): they share the host.
@@ -125,7 +160,9 @@ def peak_of(
     if series.key.hosts > 1:
         return _network_peak(dataset, series, rows)
     if on_host:
-        return _memory_peak(dataset, series, copies, concurrent_wire or 1.0)
+        stream = _comparable(dataset, series, streams or {})
+        of_memory = _memory_peak(dataset, series, copies, concurrent_wire or 1.0)
+        return of_memory if stream is None else _socket_peak(dataset, series, stream, copies)
     return _link_peak(dataset, series, rows)
 
 
@@ -275,6 +312,28 @@ def _division(rate: float, series: Series, bytes_per_byte: float, verb: str) -> 
         return ""
     times = bytes_per_byte / series.bus_factor
     return f"; {format_rate(rate)} ÷ {times:.3g} bytes {verb} for each byte of busbw = {format_rate(rate / times)}"
+
+
+def _comparable(dataset: Dataset, series: Series, streams: Mapping[str, SocketStream]) -> SocketStream | None:
+    """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores."""
+    host = dataset.hosts_of(series.key.ranks)[0]
+    stream, cores = streams.get(host), fact(dataset.environment(host), "cpu.usable_cores")
+    if stream is None or series.key.backend not in _OVER_SOCKETS or series.key.op == _STREAM:
+        return None
+    enough = isinstance(cores, int) and len(stream.ranks) <= cores
+    return stream if series.key.ranks == stream.ranks or enough else None
+
+
+def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream, copies: Mapping[str, HostCopy]) -> Peak:
+    """busbw is what one link of a rank carries in one direction (definitions of nccl-tests), and so is a stream."""
+    host, busbw = dataset.hosts_of(series.key.ranks)[0], stream.bytes_per_second
+    copied = copies.get(host)
+    beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in all"
+    denominator = (
+        f"plain TCP of {host}, {format_rate(busbw)} from each of {len(stream.ranks)} ranks to the next, all at once, "
+        f"measured in this run (tcp_stream, {format_size(stream.size_bytes)}){beside}"
+    )
+    return Peak(busbw / (series.bus_factor or 1.0), busbw, "sockets of a host", host, denominator, measured=True)
 
 
 def _memory_peak(

@@ -6,11 +6,11 @@ from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
 from busbw.ops.copies import COPIES
 from busbw.ops.gpu_copies import DEVICE_COPIES
-from busbw.ops.p2p import POINT_TO_POINT
+from busbw.ops.p2p import PLAIN_SOCKETS, POINT_TO_POINT
 from busbw.ops.storage import STORAGE
 
 OPS: dict[str, Op] = {
-    op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *COPIES, *STORAGE, *DEVICE_COPIES, *COMPUTE)
+    op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *PLAIN_SOCKETS, *COPIES, *STORAGE, *DEVICE_COPIES, *COMPUTE)
 }
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)

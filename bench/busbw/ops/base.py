@@ -76,20 +76,30 @@ class Shape:
 class Op:
     """One operation. Sizes follow nccl-tests, so that the two can be laid side by side.
 
-    ``size_meaning`` says in words what S is. ``layout`` gives the buffers of a rank. ``bus_factor(n)`` turns algbw
-    into busbw for n > 1 ranks; None where nothing crosses a wire. ``wire_bytes(n, S)`` is what all n ranks together
-    must send by the best algorithm. S must hold a multiple of ``multiple(n)`` elements. ``placements`` lists what
-    exists, the usual one first. ``synchronising``: no rank can leave before the last one has come, so the rank with
-    the shortest time is the one that came late. ``members`` says which ranks of a group take part: all of them, its
-    two ends, or every ordered pair in turn. ``trips``: messages in a row that one invocation makes and that count as
-    that many calls (2 for a ping-pong, of which half a round trip is wanted). ``computed``: of what comes out the
-    layout gives only the length, and the operation itself counts what is wrong (``Operation.wrong``). ``fresh``:
-    what a call finds is made anew before it (``Operation.prepare``), so a sample is one call. ``threaded``: threads of
-    a rank can share a call. ``local``: no other rank takes part, and the backends share how it is called
-    (``backends.local``); ``memory_traffic`` is how many bytes memory reads and writes for every byte of S (None: S is
-    in no memory, or it is not counted). ``stores``: it makes files below the path of the plan; a rank's own ones where
-    it is local, too. ``needs_device``: there is nothing to do where ranks drive none. ``host_memory``: one of its
-    buffers is the host's, pinned or pageable.
+    size_meaning: what S is, in words.
+    layout: the buffers of a rank.
+    bus_factor: busbw over algbw for n > 1 ranks; None where nothing crosses a wire.
+    wire_bytes: of n ranks and S, what all ranks together must send by the best algorithm, bytes.
+    multiple: S must hold a multiple of so many elements for n ranks.
+    placements: which of in place and out of place exist, the usual one first.
+    reduces, rooted, uneven, sized: it has a reduction, a root, a traffic matrix, a size.
+    synchronising: no rank can leave before the last one has come, so the fastest rank is the one that came last.
+    members: which ranks of a group take part: all, its two ends, or every ordered pair in turn.
+    trips: messages in a row that one invocation makes and that count as that many calls (2 for a ping-pong).
+    computed: the operation itself counts what is wrong (``Operation.wrong``); the layout gives only the length.
+    fresh: what a call finds is made anew before it (``Operation.prepare``), so a sample is one call.
+    threaded: threads of a rank can share a call.
+    local: no other rank takes part, and the backends share how it is called (``backends.local``).
+    memory_traffic: bytes that memory reads and writes for every byte of S; None: not in memory, or not counted.
+    plain_sockets: over TCP sockets of the host, without a library; the backends share it (``backends.sockets``).
+    stores: it makes files below the path of the plan; each rank its own where it is local, too.
+    needs_device: there is nothing to do where ranks drive no device.
+    host_memory: one of its buffers is the host's, pinned or pageable.
+    flop: floating-point operations of a call whose S has so many elements.
+    least_traffic: bytes that must be read and written at least for every byte of S, of a kernel that computes.
+    shape: which numbers of elements S can hold, where they are no multiples.
+    lower_bound: the least that any algorithm has to do.
+    least_crossing: the least that must cross between hosts.
     """
 
     name: str
@@ -112,6 +122,7 @@ class Op:
     threaded: bool = False
     local: bool = False
     memory_traffic: float | None = None
+    plain_sockets: bool = False
     stores: bool = False
     needs_device: bool = False
     host_memory: bool = False

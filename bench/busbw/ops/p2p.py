@@ -72,3 +72,15 @@ POINT_TO_POINT = (
         members="pairs",
     ),
 )
+
+PLAIN_SOCKETS = (
+    Op(
+        name="tcp_stream",
+        summary="ring over plain TCP sockets of one host, without a library: the peak of ranks that use sockets",
+        size_meaning="message of one rank",
+        layout=_ring,
+        bus_factor=_one,
+        wire_bytes=lambda ranks, size: ranks * size if ranks > 1 else 0,
+        plain_sockets=True,
+    ),
+)

@@ -440,7 +440,7 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
 
 
 def _is_peak(sweep: Sweep) -> bool:
-    return all(OPS[name].local for name in sweep.ops)
+    return all(OPS[name].local or OPS[name].plain_sockets for name in sweep.ops)
 
 
 def _with(sweep: Sweep, given: Mapping[str, Any], *, keep_sizes: bool) -> Sweep:

@@ -86,7 +86,7 @@ MEANINGS: dict[str, Callable[[Exchange], torch.Tensor | None]] = {
     "gather": _at_root(lambda exchange: torch.cat(list(exchange.sent))),
     "scatter": lambda exchange: exchange.block(exchange.sent[exchange.root], exchange.me),
     "barrier": lambda _exchange: None,
-    "send_recv": lambda exchange: exchange.sent[exchange.me - 1],
+    **dict.fromkeys(("send_recv", "tcp_stream"), lambda exchange: exchange.sent[exchange.me - 1]),
     "ping_pong": _of_the_other,
     "pair_uni": _at_the_second,
     "pair_bidir": _of_the_other,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import scheduled
+from busbw.backends import scheduled, sockets
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
@@ -57,7 +57,7 @@ class MpiBackend:
         self.size = world.size
         self.device: Device | None = None
         self._folder = world.folder
-        self._key = world.key
+        self._key, self._timeout = world.key, world.timeout_seconds
         self._watch = _Watch(world.timeout_seconds + world.batch_seconds, world.lost)
         try:
             initialise(world.rank, world.size, world.local_size or world.size, world.launcher)
@@ -80,6 +80,8 @@ class MpiBackend:
 
     def refuse(self, op: Op, case: Case) -> str | None:
         """Why MPI cannot run ``case``."""
+        if op.plain_sockets:
+            return sockets.refuse(case)
         if op.local or case.algorithm is not None:
             return LOCAL[op.name].refuse(case) if op.local else scheduled.refuse(op, case)
         prepares = PREPARED.get(op.name)
@@ -138,6 +140,8 @@ class MpiBackend:
             return LOCAL[op.name].bind(
                 local.Bound(case, send, receive, self.device, folder=self._folder, local_rank=self._local_rank)
             )
+        if op.plain_sockets:
+            return sockets.bind(self.rank, send, receive, self.share, self._timeout)
         if case.algorithm is not None:
             exchange = partial(exchange_all, self._measured, case.dtype)
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from busbw.backends import scheduled
+from busbw.backends import scheduled, sockets
 from busbw.backends.base import Operation, Vector, World
 from busbw.backends.local import LOCAL
 from busbw.backends.local import base as local
@@ -81,6 +81,8 @@ class TorchBackend:
         """Why torch.distributed cannot run ``case``, whatever its library."""
         if op.local:
             return LOCAL[op.name].refuse(case)
+        if op.plain_sockets:
+            return sockets.refuse(case)
         if op.stores:
             return checkpoint.refuse(case)
         return scheduled.refuse(op, case) if case.algorithm is not None else self._refuse_call(op, case)
@@ -131,6 +133,8 @@ class TorchBackend:
                     case, send, receive, self.device, folder=self._folder, peer=peer, local_rank=self._local_rank
                 )
             )
+        if op.plain_sockets:
+            return sockets.bind(self.rank, send, receive, self.share, self._timeout.total_seconds())
         if case.algorithm is not None:
             return scheduled.bind(op, case, group, group.index(self.rank), send, receive, exchange_all)
         process_group = None if op.members != "all" else self._groups[group]

@@ -1,0 +1,144 @@
+"""Plain TCP sockets between the ranks of one host: what its loopback carries without a communication library."""
+
+import secrets
+import select
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from busbw.backends.base import Operation
+from busbw.errors import BackendError
+from busbw.runs.records import Case
+
+if TYPE_CHECKING:
+    import torch
+
+_LOOPBACK = "127.0.0.1"
+_TOKEN_BYTES = 32
+_MODES = ("isolated", "pipelined")
+
+
+def refuse(case: Case) -> str | None:
+    """Why ``case`` cannot run, the same on every rank."""
+    if case.device != "cpu":
+        return f"{case.op} sends from host memory; this backend's buffers are on {case.device}"
+    if case.nodes > 1:
+        return f"{case.op} measures the loopback of one host; the ranks are on {case.nodes}"
+    if case.group != "all":
+        return f"{case.op} connects all ranks of the world; groups {case.group} asks for some"
+    if case.mode not in _MODES:
+        return f"{case.op} has the modes {' and '.join(_MODES)}, not {case.mode}"
+    return None
+
+
+def bind(
+    rank: int,
+    send: "torch.Tensor",
+    receive: "torch.Tensor",
+    share: Callable[[str], list[str]],
+    timeout_seconds: float,
+) -> Operation:
+    """A call sends ``send`` to the next rank and receives ``receive`` from the one before, both at once.
+
+    All ranks bind together: ``share`` gives every rank's text to every rank. Raises BackendError when they cannot
+    connect; so does a call that neither sends nor receives for ``timeout_seconds``.
+    """
+    following, previous = _connected(rank, share, timeout_seconds)
+    outgoing, incoming = _bytes_of(send), _bytes_of(receive)
+    wait_ms = timeout_seconds * 1000
+    polls = {
+        (sending, receiving): _poll(following if sending else None, previous if receiving else None)
+        for sending in (True, False)
+        for receiving in (True, False)
+    }
+
+    def call() -> None:
+        sent = received = 0
+        to_send, to_receive = len(outgoing), len(incoming)
+        while sent < to_send or received < to_receive:
+            before = sent + received
+            try:
+                if sent < to_send:
+                    with suppress(BlockingIOError):
+                        sent += following.send(outgoing[sent:])
+                if received < to_receive:
+                    with suppress(BlockingIOError):
+                        count = previous.recv_into(incoming[received:])
+                        if count == 0:
+                            message = "the rank before closed its socket"
+                            raise BackendError(message)
+                        received += count
+            except OSError as error:
+                message = f"a socket to a neighbour failed: {error.strerror}"
+                raise BackendError(message) from error
+            if sent + received == before and not polls[sent < to_send, received < to_receive].poll(wait_ms):
+                message = f"a neighbour neither sent nor received for {timeout_seconds:g} s"
+                raise BackendError(message)
+
+    def free() -> None:
+        following.close()
+        previous.close()
+
+    return Operation(call, free=free)
+
+
+def _bytes_of(tensor: "torch.Tensor") -> memoryview:
+    import torch  # noqa: PLC0415 - torch costs a second; who has a tensor has loaded it
+
+    return memoryview(tensor.view(torch.uint8).numpy())  # type: ignore[arg-type] # a buffer from Python 3.12 on, for types
+
+
+def _poll(sending: socket.socket | None, receiving: socket.socket | None) -> select.poll:
+    poll = select.poll()
+    if sending is not None:
+        poll.register(sending, select.POLLOUT)
+    if receiving is not None:
+        poll.register(receiving, select.POLLIN)
+    return poll
+
+
+def _connected(rank: int, share: Callable[[str], list[str]], seconds: float) -> tuple[socket.socket, socket.socket]:
+    """A socket to the next rank and one from the rank before. Every rank shares its port before any can fail."""
+    token = secrets.token_hex(_TOKEN_BYTES // 2)
+    try:
+        listening = socket.create_server((_LOOPBACK, 0))
+    except OSError as error:
+        share("")
+        message = f"cannot listen on {_LOOPBACK}: {error.strerror}"
+        raise BackendError(message) from error
+    with listening:
+        shared = share(f"{listening.getsockname()[1]} {token}")
+        port, _, key = shared[(rank + 1) % len(shared)].partition(" ")
+        if not all(shared):
+            message = f"rank {shared.index('')} cannot listen on {_LOOPBACK}"
+            raise BackendError(message)
+        following = previous = None
+        try:
+            following = socket.create_connection((_LOOPBACK, int(port)), timeout=seconds)
+            following.sendall(key.encode())
+            previous = _accepted(listening, token, seconds)
+            for end in (following, previous):
+                end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                end.setblocking(False)
+        except OSError as error:
+            for made in (following, previous):
+                if made is not None:
+                    made.close()
+            message = f"cannot connect to the neighbours on {_LOOPBACK}: {error.strerror or error}"
+            raise BackendError(message) from error
+    return following, previous
+
+
+def _accepted(listening: socket.socket, token: str, seconds: float) -> socket.socket:
+    """The connection of the rank before, which alone knows ``token``. Raises OSError when it does not come in time."""
+    end = time.monotonic() + seconds
+    while True:
+        listening.settimeout(max(0.001, end - time.monotonic()))
+        found, _ = listening.accept()
+        found.settimeout(max(0.001, end - time.monotonic()))
+        with suppress(OSError):
+            if secrets.compare_digest(found.recv(_TOKEN_BYTES, socket.MSG_WAITALL), token.encode()):
+                return found
+        found.close()

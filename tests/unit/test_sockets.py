@@ -1,0 +1,125 @@
+"""Plain TCP sockets between the ranks of one host: what arrives, who is let in, and what ends a call."""
+
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pytest
+import torch
+
+from busbw.backends import sockets
+from busbw.backends.base import Operation
+from busbw.errors import BackendError
+from busbw.testing.synthetic import case
+
+
+class Shared:
+    """``share`` of a world whose ranks are threads."""
+
+    def __init__(self, ranks: int, timeout: float = 30) -> None:
+        self._texts = [""] * ranks
+        self._met = threading.Barrier(ranks, timeout=timeout)
+
+    def of(self, rank: int) -> Callable[[str], list[str]]:
+        def share(text: str) -> list[str]:
+            self._texts[rank] = text
+            self._met.wait()
+            return list(self._texts)
+
+        return share
+
+
+def bound(ranks: int, elements: int, seconds: float = 30) -> list[tuple[Operation, torch.Tensor]]:
+    shared = Shared(ranks)
+
+    def one(rank: int) -> tuple[Operation, torch.Tensor]:
+        send, receive = (
+            torch.full((elements,), float(rank), dtype=torch.bfloat16),
+            torch.zeros(elements, dtype=torch.bfloat16),
+        )
+        return sockets.bind(rank, send, receive, shared.of(rank), seconds), receive
+
+    with ThreadPoolExecutor(ranks) as pool:
+        return list(pool.map(one, range(ranks)))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("elements", [1, 7, 3_000_001])
+def test_every_rank_has_what_the_one_before_sent(ranks: int, elements: int) -> None:
+    world = bound(ranks, elements)
+    for _ in range(2):
+        with ThreadPoolExecutor(ranks) as pool:
+            list(pool.map(lambda one: one[0].call(), world))
+    for rank, (operation, received) in enumerate(world):
+        assert (received == float((rank - 1) % ranks)).all()
+        operation.free()
+
+
+def test_a_neighbour_that_does_nothing_ends_the_call() -> None:
+    (first, _), (second, _) = bound(2, 10_000_000, seconds=0.2)
+    with pytest.raises(BackendError, match=r"neither sent nor received for 0\.2 s"):
+        first.call()
+    second.free()
+    with pytest.raises(BackendError):
+        first.call()
+    first.free()
+
+
+def test_a_stranger_who_connects_first_is_not_taken_for_the_neighbour() -> None:
+    shared = Shared(2)
+    strangers: list[socket.socket] = []
+
+    def one(rank: int) -> tuple[Operation, torch.Tensor]:
+        ask = shared.of(rank)
+
+        def share(text: str) -> list[str]:
+            if rank == 0:
+                stranger = socket.create_connection(("127.0.0.1", int(text.partition(" ")[0])))
+                stranger.sendall(b"0" * 32)
+                strangers.append(stranger)
+            return ask(text)
+
+        receive = torch.zeros(3)
+        return sockets.bind(rank, torch.full((3,), 7.0 + rank), receive, share, 30), receive
+
+    with ThreadPoolExecutor(2) as pool:
+        world = list(pool.map(one, range(2)))
+        list(pool.map(lambda made: made[0].call(), world))
+    assert [received[0].item() for _, received in world] == [8.0, 7.0]
+    for operation, _ in world:
+        operation.free()
+    strangers[0].close()
+
+
+def test_a_rank_that_cannot_listen_is_known_to_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    shared, real = Shared(2), socket.create_server
+    wanted = iter((True, False))
+    lock = threading.Lock()
+
+    def create_server(address: tuple[str, int]) -> socket.socket:
+        with lock:
+            if next(wanted):
+                raise OSError(24, "Too many open files")
+        return real(address)
+
+    monkeypatch.setattr(socket, "create_server", create_server)
+
+    def one(rank: int) -> str:
+        with pytest.raises(BackendError) as caught:
+            sockets.bind(rank, torch.zeros(1), torch.zeros(1), shared.of(rank), 30)
+        return str(caught.value)
+
+    with ThreadPoolExecutor(2) as pool:
+        messages = list(pool.map(one, range(2)))
+    assert all("cannot listen on 127.0.0.1" in message for message in messages)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"nodes": 2}, {"device": "cuda"}, {"group": "div:2"}, {"mode": "overlap"}, {"mode": "persistent"}]
+)
+def test_what_it_is_not_made_for_is_refused(settings: dict[str, object]) -> None:
+    usual = case("tcp_stream", 1 << 20)
+    assert sockets.refuse(usual) is None
+    assert sockets.refuse(msgspec.structs.replace(usual, **settings))
