@@ -63,6 +63,17 @@ def test_a_launch_begins_once(golden: Path) -> None:
         store.read(golden)
 
 
+@pytest.mark.parametrize("text", ["", "yesterday", "2026-01-02", "2026-01-02T03:04:05.000", "A" * 5000])
+@pytest.mark.parametrize("key", ["started", "ended"])
+def test_a_row_has_the_time_of_a_clock_that_is_known(golden: Path, key: str, text: str) -> None:
+    rows = rows_of(golden)
+    place = next(number for number, row in enumerate(rows) if key in row)
+    rows[place].update({key: text}, **({"checksum": None, "rows": None} if key == "ended" else {}))
+    put(golden, [row for row in rows if key in row or row["kind"] != "end"], with_end=True)
+    with pytest.raises(DamagedRun, match=f"line .*: {key} is"):
+        store.read(golden)
+
+
 def _without_a_row(lines: list[bytes]) -> list[bytes]:
     return [*lines[:2], *lines[3:]]
 

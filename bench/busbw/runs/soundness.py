@@ -6,6 +6,7 @@ run meets a number that contradicts another one. The first flaw is told, in word
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 
 from busbw.ops import bus_factor, limits
 from busbw.ops.numa_nodes import MOST_NODES
@@ -14,6 +15,7 @@ from busbw.runs.records import (
     JSON,
     QUANTILES,
     Case,
+    Ended,
     Failed,
     GroupSamples,
     LaunchStarted,
@@ -50,7 +52,10 @@ class Rows:
         return next(self._flaws(row, line), None)
 
     def _flaws(self, row: Row, line: int) -> Iterator[str]:
-        if isinstance(row, LaunchStarted):
+        if isinstance(row, Ended):
+            yield from _time("ended", row.ended)
+        elif isinstance(row, LaunchStarted):
+            yield from _time("started", row.started)
             yield from _of_launch(row, self._ranks)
             if (before := self._launches.setdefault(row.launch, line)) != line:
                 yield f"launch {row.launch} began in line {before} already"
@@ -71,6 +76,7 @@ def flaw_of_run(run: Run) -> str | None:
 
 
 def _of_run(run: Run) -> Iterator[str]:
+    yield from _time("started", run.started)
     if not run.hosts:
         yield "hosts is empty; a run has a host for every rank"
     for case in run.cases:
@@ -145,6 +151,7 @@ def _clocks(clocks: Sequence[RankClock], ranks: int) -> Iterator[str]:
 
 
 def _of_measurement(row: Measurement) -> Iterator[str]:
+    yield from _time("started", row.started)
     yield from _out_of(1, _MOST, calls=row.calls, buffer_sets=row.buffer_sets)
     yield from _out_of(0, _MOST, warmup_calls=row.warmup_calls)
     yield from _out_of(0, LONGEST_NS, first_call_ns=row.first_call_ns, elapsed_ns=row.elapsed_ns)
@@ -261,6 +268,15 @@ def _quantiles(values: Sequence[int]) -> list[float]:
 def _vector(name: str, values: Sequence[int], least: int = 0) -> Iterator[str]:
     if values and not least <= min(values) <= max(values) <= LONGEST_NS:
         yield f"{name} has a number out of range: from {min(values)} to {max(values)}; allowed are {least} to 10^18 ns"
+
+
+def _time(name: str, text: str) -> Iterator[str]:
+    try:
+        known = datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        known = False
+    if not known:
+        yield f"{name} is {text!r:.40}; want a time as 2026-01-02T03:04:05.000Z"
 
 
 def _out_of(least: int, most: int, **numbers: int) -> Iterator[str]:
