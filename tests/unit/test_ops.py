@@ -1,6 +1,7 @@
 """Operations: every row's buffers, data and factors, against reference implementations that know nothing of layouts."""
 
 import itertools
+import tracemalloc
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -133,6 +134,24 @@ def test_somebody_receives_and_buffers_that_are_shared_are_shared(op: Op) -> Non
             layout.sends_from_receive is not None or layout.receives_into_send is not None for layout in layouts
         )
         assert aliased == (in_place or op.placements == ("in",))
+
+
+@pytest.mark.parametrize("op", [op for op in SIZED if not op.local], ids=lambda op: op.name)
+def test_over_a_network_s_is_the_largest_buffer_of_a_rank(op: Op) -> None:
+    for ranks, in_place, root in variants(op):
+        layouts = [
+            op.layout(Share(rank, ranks, ranks * 4, in_place, root, ((4,) * ranks,) * ranks)) for rank in range(ranks)
+        ]
+        assert max(max(layout.send_count, layout.receive_count) for layout in layouts) == ranks * 4
+
+
+def test_the_layout_of_an_even_exchange_grows_with_the_ranks_and_not_with_their_square() -> None:
+    tracemalloc.start()
+    try:
+        OPS["all_to_all"].layout(Share(0, 4096, 4096))
+        assert tracemalloc.get_traced_memory()[1] < 4e6
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_barrier_has_no_buffers() -> None:

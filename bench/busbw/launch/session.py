@@ -13,15 +13,13 @@ from busbw.errors import BusbwError, Interrupted, LaunchError, StoreError, Usage
 from busbw.launch.base import Result, Settings, finish, finish_well
 from busbw.measure.unsupported import Place
 from busbw.ops import OPS
-from busbw.ops.base import Share
-from busbw.ops.groups import split_world
 from busbw.ops.storage import Way
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.compress import pack, unpack
 from busbw.runs.lock import Claim
 from busbw.runs.plan import Plan
-from busbw.runs.records import DTYPE_BYTES, EndStatus, Failed
+from busbw.runs.records import EndStatus, Failed
 from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
@@ -136,11 +134,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
             raise UsageError(message)
         if not on_one_host or device != "cpu" or op.local or op.stores or case.dtype is None:
             continue
-        group = min(len(group) for group in split_world(case.group, ranks))
-        # Of an uneven op the layout depends on its traffic; S alone is the least that it takes.
-        layout = None if op.uneven else op.layout(Share(0, group, case.count, case.in_place))
-        count = case.count if layout is None else max(layout.send_count, layout.receive_count)
-        if count * DTYPE_BYTES[case.dtype] > total:
+        # Over a network S is the largest buffer of a rank.
+        if case.size_bytes > total:
             message = (
                 f"key 'sizes': {case.op} of {format_size(case.size_bytes)} needs a buffer larger than the memory of "
                 f"this host, which is {about_size(total)}; give smaller ones"

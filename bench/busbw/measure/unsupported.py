@@ -4,6 +4,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from busbw.backends.base import Backend
 from busbw.measure.stopping import ROWED
@@ -102,7 +103,7 @@ def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
     # Blocks of a file go through memory of their own on their way between an array and the system.
     own = max(arrays, case.size_bytes) * (_SETS_IN_TURNS if case.cache == "rotating" else 1)
     own += case.size_bytes if op.stores else 0
-    working = Counter(place.hosts[rank] for group in groups for rank in group)
+    working = Counter(map(place.hosts.__getitem__, chain.from_iterable(groups)))
     for host, ranks in working.items():
         bare = ranks * own
         needed = bare + max(round(_MEMORY_MARGIN * bare), _LEAST_MEMORY_MARGIN_BYTES)

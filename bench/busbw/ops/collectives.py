@@ -27,20 +27,19 @@ def _reduce_scatter(share: Share) -> Layout:
 
 
 def _all_to_all(share: Share) -> Layout:
-    block = share.count // share.ranks
-    even = tuple((block,) * share.ranks for _ in range(share.ranks))
-    return _exchange(share, even)
+    even = (share.count // share.ranks,) * share.ranks
+    return _exchange(share, even, even)
 
 
 def _all_to_all_v(share: Share) -> Layout:
-    return _exchange(share, share.traffic)
+    return _exchange(share, share.traffic[share.rank], tuple(row[share.rank] for row in share.traffic))
 
 
-def _exchange(share: Share, traffic: tuple[tuple[int, ...], ...]) -> Layout:
+def _exchange(share: Share, sent: tuple[int, ...], received: tuple[int, ...]) -> Layout:
+    """``sent`` and ``received``: elements to and from each rank."""
     # The phase is the receiver's, so that a block that reached the wrong rank is seen even when its source is right.
-    send = tuple(Span(traffic[share.rank][to], share.rank, to) for to in range(share.ranks))
-    expect = tuple(Span(traffic[source][share.rank], source, share.rank) for source in range(share.ranks))
-    return Layout(send, expect)
+    send = tuple(Span(length, share.rank, to) for to, length in enumerate(sent))
+    return Layout(send, tuple(Span(length, source, share.rank) for source, length in enumerate(received)))
 
 
 def _broadcast(share: Share) -> Layout:
