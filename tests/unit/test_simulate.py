@@ -541,6 +541,10 @@ class TestCommand:
             (("--ranks", "1"), "a collective of fewer than 2 moves nothing"),
             (("--ranks", "5000"), "--ranks 5000: want at most 2048"),
             (
+                ("--algorithm", "ring", "--ranks", "512", "--size", "1..9223372036854775807*2", "--free-running"),
+                "32965632 messages of all sizes and algorithms until ring: want at most 20000000",
+            ),
+            (
                 ("--ranks-per-host", "1", "--order", "cyclic"),
                 "--order cyclic changes nothing for 1 of 16 ranks on a host",
             ),

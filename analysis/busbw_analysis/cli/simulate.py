@@ -26,6 +26,9 @@ MOST_RANKS = 2048
 MOST_SIMULATED: Final = 1000
 """Sizes × algorithms."""
 
+MOST_MESSAGES: Final = 20_000_000
+"""Of all sizes and algorithms; of rounds that are alike those of one, but where ranks run freely. Half a minute."""
+
 _UNSIZED: Final = "barrier"
 """The one operation with algorithms whose messages carry no data."""
 
@@ -113,6 +116,7 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     changed = change_links(network, changes)
     rows: list[Row] = []
     refused: dict[str, str] = {}
+    simulated = 0
     for name in names:
         place = network.placement
         why = _refusal(op, name, place)
@@ -120,6 +124,10 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             refused[name] = why
             continue
         traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
+        simulated += len(wanted) * traffic.messages(free_running=free_running)
+        if simulated > MOST_MESSAGES:
+            message = f"{simulated} messages of all sizes and algorithms until {name}: want at most {MOST_MESSAGES}"
+            raise UsageError(message)
         formula = textbook(op, name)
         for size in wanted:
             done = flows.simulate(traffic, size, changed, costs, free_running=free_running)

@@ -129,6 +129,11 @@ class Traffic:
             order.append(number)
         return Traffic(schedule.ranks, schedule.blocks, tuple(different), tuple(order))
 
+    def messages(self, *, free_running: bool) -> int:
+        """How many ``simulate`` goes through: of rounds that are alike those of one, but where ranks run freely."""
+        numbers = self.order if free_running else range(len(self.different))
+        return sum(len(self.different[number].source) for number in numbers)
+
     def pairs(self) -> tuple[Whole, Whole]:
         """Who sends to whom, each pair once."""
         pairs = np.concatenate([messages.source * self.ranks + messages.to for messages in self.different])
