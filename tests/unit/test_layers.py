@@ -43,6 +43,11 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli.main; busbw.cli.main.main()", *arguments).isdisjoint(HEAVY)
 
 
+def test_the_list_of_runs_loads_nothing_of_what_measures_them(tmp_path: Path) -> None:
+    loaded = loaded_by("import busbw.cli.main; busbw.cli.main.main()", "list", "runs", "--results-dir", str(tmp_path))
+    assert loaded.isdisjoint({*HEAVY, "busbw.backends", "busbw.launch", "busbw.system"})
+
+
 @pytest.mark.parametrize("arguments", [["list", "ops"], ["doctor"], ["peaks"], ["run", "--op", "barrier", "--dry-run"]])
 def test_what_measures_nothing_loads_no_torch(arguments: list[str]) -> None:
     assert loaded_by("import busbw.cli.main; busbw.cli.main.main()", *arguments).isdisjoint(

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from busbw.cli import listing
+from busbw.cli import examine
 from busbw.runs.records import JSON
 from busbw.system import detect, environment, networks
 from busbw.system.catalog import Catalogue, HardwarePeak, catalogue
@@ -598,7 +598,7 @@ def test_what_is_the_same_of_several_gpus_is_one_row() -> None:
     gpus = [Level("HBM", f"GPU {number}", peak, peak.what) for number in (0, 1, 2, 4)]
     cards = [Level("NIC", f"mlx5_{number} port 1", None, "why") for number in (0, 1)]
     seen = Picture((*gpus, *cards), (), ())
-    table_rows = listing.level_rows(seen)
+    table_rows = examine.level_rows(seen)
     assert [row["of"] for row in table_rows] == ["GPU 0-2,4", "mlx5_0 port 1, mlx5_1 port 1"]
     assert table_rows[0]["nominal_bytes_per_second"] == 1e12
     assert table_rows[1]["why"] == "why"
@@ -610,8 +610,8 @@ def test_the_picture_of_a_machine_is_on_the_doctors_page(
     here = environment.host_facts()
     told = {**here, **facts_of("h200", down=1)}
     monkeypatch.setattr(environment, "host_facts", lambda: told)
-    examined = listing.examine(rows)
-    page = listing.in_words(examined)
+    examined = examine.examine(rows)
+    page = examine.in_words(examined)
     assert "HBM     GPU 0: 4.8 TB/s nominal, reads and writes together; memory of H200 SXM (HBM3e, 141 GB)" in page
     assert "NVLink  GPU 0: 425 GB/s nominal, 370 GB/s in practice, one direction; 17 × NVLink 4" in page
     assert "DRAM    host: not known: not told of its modules" in page
@@ -623,9 +623,9 @@ def test_a_drive_says_that_its_practical_rate_is_of_reads(rows: Catalogue) -> No
     link = {"gigatransfers": 16.0, "lanes": 4}
     drive = {"address": "0000:81:00.0", "names": ["nvme0"], "model": "Fast", "link": {"trained": link, "card": link}}
     (level,) = [
-        one for one in listing.level_rows(picture({"pci": {"drives": [drive]}}, rows)) if one["level"] == "NVMe"
+        one for one in examine.level_rows(picture({"pci": {"drives": [drive]}}, rows)) if one["level"] == "NVMe"
     ]
-    assert listing.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
+    assert examine.in_practice(level["practical_bytes_per_second"], level["practical_of"]) == "6.5 GB/s of reads"
     row = rows.rate("nvme", "NVMe on PCIe 4 x4")
     assert row is not None
     assert level["practical_source"] == row.practical_source

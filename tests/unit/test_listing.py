@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from busbw.backends import BACKENDS
-from busbw.cli import listing
+from busbw.cli import examine, listing
 from busbw.errors import ClockError
 from busbw.launch import LAUNCHERS
 from busbw.ops import OPS
@@ -91,8 +91,8 @@ FACTS = {
 def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
     monkeypatch.setattr(environment, "load_average", lambda: 7.5)
-    monkeypatch.setattr(listing, "read_cost_ns", lambda _clock: 65)
-    examined = listing.examine()
+    monkeypatch.setattr(examine, "read_cost_ns", lambda _clock: 65)
+    examined = examine.examine()
     findings = "\n".join(str(finding) for finding in examined["findings"])
     for said in (
         "up to 2 ranks have a core of their own",
@@ -103,7 +103,7 @@ def test_the_doctor_says_what_matters_of_a_poor_machine(monkeypatch: pytest.Monk
         "torch is not installed",
     ):
         assert said in findings
-    page = listing.in_words(examined)
+    page = examine.in_words(examined)
     assert "model not readable" in page
     assert "16.0 GiB" in page
     assert "a read costs 65 ns" in page
@@ -122,7 +122,7 @@ def test_a_step_of_one_task_is_called_what_it_is(
     for name, value in ({} if tasks is None else {**step, "SLURM_STEP_NUM_TASKS": tasks}).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(environment, "host_facts", lambda: FACTS)
-    page = listing.in_words(listing.examine())
+    page = examine.in_words(examine.examine())
     assert ("a step of Slurm with one task, which is no world: ranks are started here (launcher local)" in page) == said
 
 
@@ -131,17 +131,17 @@ def test_a_clock_that_cannot_be_trusted_is_the_first_finding(monkeypatch: pytest
         message = "perf_counter is a sundial"
         raise ClockError(message)
 
-    monkeypatch.setattr(listing, "HostClock", broken)
-    examined = listing.examine()
+    monkeypatch.setattr(examine, "HostClock", broken)
+    examined = examine.examine()
     assert examined["timer_ns"] is None
     assert examined["findings"][0] == "perf_counter is a sundial"
-    assert "a read costs ? ns" in listing.in_words(examined)
+    assert "a read costs ? ns" in examine.in_words(examined)
 
 
 def test_this_machine_can_be_examined() -> None:
-    examined = listing.examine()
+    examined = examine.examine()
     assert examined["timer_ns"] >= 0
-    assert f"host          {examined['facts']['host']}" in listing.in_words(examined)
+    assert f"host          {examined['facts']['host']}" in examine.in_words(examined)
 
 
 def test_suites_over_threads_are_counted_for_the_cores_here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

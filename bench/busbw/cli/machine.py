@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 import msgspec
 
-from busbw.cli import listing
+from busbw.cli import examine, listing
 from busbw.escape import echo, plain_text
 from busbw.runs.records import JSON
 from busbw.system import environment
@@ -29,8 +29,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @_as_json
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Say what this machine is, what can run on it, and what cannot and why."""
-    examined = listing.examine(catalogue(peaks_file))
-    echo(json.dumps(examined, indent=2) if as_json else listing.in_words(examined))
+    examined = examine.examine(catalogue(peaks_file))
+    echo(json.dumps(examined, indent=2) if as_json else examine.in_words(examined))
 
 
 @click.command()
@@ -74,7 +74,7 @@ def _print_catalogue(rows: Catalogue) -> None:
             "kind": rate.kind,
             "name": rate.name,
             "nominal": f"{format_rate(rate.bytes_per_second)} per {rate.per}",
-            "in practice": listing.in_practice(rate.practical_bytes_per_second, rate.practical_of),
+            "in practice": examine.in_practice(rate.practical_bytes_per_second, rate.practical_of),
             "direction": rate.direction,
             "source": source(rate),
         }
@@ -88,7 +88,7 @@ def _print_catalogue(rows: Catalogue) -> None:
 
 def _print_here(rows: Catalogue, *, as_json: bool) -> None:
     seen = picture(environment.host_facts(), rows)
-    levels = listing.level_rows(seen)
+    levels = examine.level_rows(seen)
     if as_json:
         document = {"levels": levels, "findings": [*seen.findings, *seen.resting], "untold": list(seen.untold)}
         echo(json.dumps(document, indent=2))
@@ -98,7 +98,7 @@ def _print_here(rows: Catalogue, *, as_json: bool) -> None:
             "level": row["level"],
             "of": row["of"],
             "nominal": _rate(row["nominal_bytes_per_second"]),
-            "in practice": listing.in_practice(row["practical_bytes_per_second"], row["practical_of"]),
+            "in practice": examine.in_practice(row["practical_bytes_per_second"], row["practical_of"]),
             "direction": row["direction"],
             "because": row["why"],
             "source": row["source"],

@@ -1,0 +1,153 @@
+"""What this machine can do: the facts, levels and findings behind ``busbw doctor``."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from busbw.cli import listing
+from busbw.cli.listing import Row
+from busbw.errors import ClockError
+from busbw.escape import plain_text
+from busbw.launch.launcher_env import lone_step
+from busbw.measure.clock import HostClock, read_cost_ns
+from busbw.system import environment
+from busbw.system.catalog import Catalogue, catalogue
+from busbw.system.detect import Level, Picture, picture
+from busbw.units import format_rate, number_list
+
+
+def examine(rows_of_peaks: Catalogue | None = None) -> Row:
+    """Facts of this machine, its levels with their peaks, what can run on it, and findings in words, the ones that
+    matter most first.
+    """
+    facts = environment.host_facts()
+    seen = picture(facts, catalogue() if rows_of_peaks is None else rows_of_peaks)
+    try:
+        timer_ns: int | None = read_cost_ns(HostClock())
+        clock_problem = None
+    except ClockError as error:
+        timer_ns, clock_problem = None, str(error)
+    return {
+        "facts": facts,
+        "timer_ns": timer_ns,
+        "backends": listing.backends(),
+        "launchers": listing.launchers(),
+        "levels": level_rows(seen),
+        "untold": list(seen.untold),
+        "findings": [*([clock_problem] if clock_problem else []), *seen.findings, *seen.resting, *_findings(facts)],
+    }
+
+
+def level_rows(seen: Picture) -> list[Row]:
+    """The levels of a machine as rows; holders of which the same is known are one row."""
+    alike: dict[Level, list[str]] = {}
+    for level in seen.levels:
+        alike.setdefault(replace(level, holder=""), []).append(level.holder)
+    return [
+        {
+            "level": level.name,
+            "of": _holders(holders),
+            "nominal_bytes_per_second": None if level.peak is None else level.peak.nominal,
+            "practical_bytes_per_second": None if level.peak is None else level.peak.practical,
+            "practical_of": None if level.peak is None else level.peak.practical_of,
+            "practical_source": None if level.peak is None else level.peak.practical_source,
+            "direction": None if level.peak is None else level.peak.direction,
+            "why": level.why,
+            "source": None if level.peak is None else level.peak.source,
+        }
+        for level, holders in alike.items()
+    ]
+
+
+def in_practice(rate: float | None, of: str | None) -> str | None:
+    """What is reached in practice, as ``6.5 GB/s of reads``; None where it is not known."""
+    return None if rate is None else f"{format_rate(rate)} of {of}" if of else format_rate(rate)
+
+
+def _holders(names: list[str]) -> str:
+    """``GPU 0``, ``GPU 1`` … → ``GPU 0-7``."""
+    numbers = [name.removeprefix("GPU ") for name in names]
+    if all(number.isdigit() and name.startswith("GPU ") for number, name in zip(numbers, names, strict=True)):
+        return f"GPU {number_list(map(int, numbers))}"
+    return ", ".join(names)
+
+
+def _findings(facts: Row) -> list[str]:
+    cpu = facts["cpu"]
+    found: list[str] = []
+    cores = cpu["usable_cores"]
+    found.append(f"up to {cores} ranks have a core of their own; more are oversubscribed, and every table says so")
+    if cpu["logical_cores"] and cores < cpu["logical_cores"]:
+        found.append(f"only {cores} of {cpu['logical_cores']} cores may be used (affinity or control-group quota)")
+    if facts["virtualization"]:
+        found.append(
+            f"this is a virtual machine ({facts['virtualization']}): other guests may take time; "
+            "compare within one run, or repeat launches"
+        )
+    if environment.load_average() > cores / 2:
+        found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
+    if lone_step(os.environ):
+        found.append(
+            "this is a step of Slurm with one task, which is no world: ranks are started here (launcher local); "
+            "srun --ntasks 2 or more makes one"
+        )
+    if not any(nic["kind"] == "physical" and nic["up"] for nic in facts["nics"]):
+        found.append(
+            "no physical network interface is up: runs on this host alone are possible, the peak is memory copy"
+        )
+    if facts["torch"] is None:
+        found.append("torch is not installed: no backend can run")
+    if not Path("/dev/nvidia0").exists():
+        found.append("no NVIDIA device: GPU cases cannot run here")
+    return found
+
+
+def in_words(examined: Row) -> str:
+    """``examine`` as a page of text."""
+    facts = examined["facts"]
+    cpu, clock = facts["cpu"], facts["clock"]
+    cores = f"{cpu['usable_cores']} usable of {cpu['logical_cores']} logical, {cpu['physical_cores'] or '?'} physical"
+    pages = facts["thp"] or "not readable"
+    source = clock["source"] or "not readable"
+    versions = ", ".join(f"{name} {version}" for name, version in facts["versions"].items())
+    variables = ", ".join(f"{name}={value}" for name, value in facts["variables"].items())
+    lines = [
+        f"host          {facts['host']}  ({facts['system']})",
+        f"cpu           {cpu['model'] or 'model not readable'}: {cores} cores",
+        f"memory        {facts['memory']['total_bytes'] / 2**30:.1f} GiB, transparent huge pages: {pages}",
+        f"virtual       {facts['virtualization'] or 'no sign of a hypervisor'}",
+        f"clock         {clock['implementation']}, source {source}, a read costs {examined['timer_ns'] or '?'} ns",
+        f"python        {facts['python']}; {versions}",
+        "network",
+        *map(_nic_in_words, facts["nics"]),
+        f"variables     {variables or 'none that matter are set'}",
+        "levels",
+        *map(_level_in_words, examined["levels"]),
+        *(f"  not told: {untold}" for untold in examined["untold"]),
+        "can run",
+        *(f"  backend {row['backend']}: {row['here']}" for row in examined["backends"]),
+        *(
+            f"  launcher {row['launcher']}: {'this is it' if row['here'] == 'yes' else 'not around us'}"
+            for row in examined["launchers"]
+        ),
+        "findings",
+        *(f"  - {finding}" for finding in examined["findings"]),
+    ]
+    return "\n".join(map(plain_text, lines))
+
+
+def _level_in_words(level: Row) -> str:
+    head = f"  {level['level']:8}{level['of']}: "
+    if level["nominal_bytes_per_second"] is None:
+        return f"{head}not known: {level['why']}"
+    practical = in_practice(level["practical_bytes_per_second"], level["practical_of"])
+    reached = "" if practical is None else f", {practical} in practice"
+    return (
+        f"{head}{format_rate(level['nominal_bytes_per_second'])} nominal{reached}, {level['direction']}; {level['why']}"
+    )
+
+
+def _nic_in_words(nic: Row) -> str:
+    speed = nic["speed_bytes_per_second"]
+    told = format_rate(speed) if speed else "not told by the system"
+    return f"  {nic['name']:12}{nic['kind']}, {'up' if nic['up'] else 'down'}, speed {told}"
