@@ -8,6 +8,8 @@ MINUTES ?= 10
 
 # Where each part of the tests leaves its times, as JUnit XML.
 times := build/times
+# `make test` leaves out the tests marked slow; `make test-all` has them.
+fast := and not slow
 # The parts whose tests disturb nobody run on all cores, a thread each; more than eight workers cost more than they bring.
 beside := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1
 
@@ -17,7 +19,7 @@ developed := $(venv)/.developed
 pytest := $(venv)/bin/python -m pytest --durations 15
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test unit-test integration-test test-all faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
+.PHONY: help venv demo test unit-test integration-test test-all test-exhaustive planted faults fuzz cluster-setup cluster-test golden lint format sbatch drawings bench bench-fit bench-gpu bench-metrology bench-scale clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -46,18 +48,24 @@ demo: $(installed) ## test the instrument, measure RANKS=4 local ranks and write
 	$(venv)/bin/busbw fit latest --results-dir results
 	$(venv)/bin/busbw report latest --results-dir results
 
-test: unit-test integration-test ## unit and integration tests
+test: unit-test integration-test ## unit tests, and those with real ranks that matter most: six minutes on two cores
 
 unit-test: $(developed) ## tests without real ranks
-	$(beside) $(pytest) tests/unit -m "not alone" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
-	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m alone --junitxml $(times)/unit-alone.xml
+	$(beside) $(pytest) tests/unit -m "not alone $(fast)" --numprocesses logical --maxprocesses 8 --dist worksteal --junitxml $(times)/unit.xml
+	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/unit) -m "alone $(fast)" --junitxml $(times)/unit-alone.xml
 
 integration-test: $(developed) ## tests with real ranks, and those of a GPU where there is one
-	$(pytest) tests/integration -m "not alone" --numprocesses 3 --dist worksteal --junitxml $(times)/integration.xml
-	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "alone or gpu" --junitxml $(times)/integration-alone.xml
+	$(pytest) tests/integration -m "not alone $(fast)" --numprocesses 3 --dist worksteal --junitxml $(times)/integration.xml
+	$(pytest) $$(grep -rl --include '*.py' mark.alone tests/integration) tests/gpu -m "(alone or gpu) $(fast)" --junitxml $(times)/integration-alone.xml
 
-test-all: export BUSBW_EXHAUSTIVE = 1
-test-all: test cluster-test ## all tests with every number of ranks, every network and more trials: about an hour and a half
+test-all: fast :=
+test-all: test cluster-test ## those and the slow ones, then the cluster tests: what CI runs
+
+test-exhaustive: export BUSBW_EXHAUSTIVE = 1
+test-exhaustive: test-all ## test-all with every number of ranks, every network and more trials: about an hour and a half
+
+planted: $(developed) ## break the sources in some 60 ways, one at a time, and see which test notices: about half an hour
+	$(venv)/bin/python tests/planted/planted.py
 
 faults: $(developed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more
 	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
@@ -70,7 +78,7 @@ cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm,
 
 # Each part may be without any of the tests that SELECT names (pytest's exit status 5).
 cluster-test: $(developed) ## tests on a virtual cluster whose network and faults are set; root, TUN, make cluster-setup
-	$(pytest) tests/cluster -m "not alone" --numprocesses 2 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
+	$(pytest) tests/cluster -m "not alone" --numprocesses 3 --dist loadfile --junitxml $(times)/cluster.xml $(SELECT) || test $$? -eq 5
 	$(pytest) tests/cluster -m alone --junitxml $(times)/cluster-alone.xml $(SELECT) || test $$? -eq 5
 
 lint: $(developed) ## style, types and import layers

@@ -34,6 +34,7 @@ def measured(commands: Commands, backend: str) -> StoredRun:
     return commands.read(commands.results / backend)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_what_can_be_is_verified_and_the_rest_is_skipped_with_its_reason(commands: Commands, backend: str) -> None:
     run = measured(commands, backend)

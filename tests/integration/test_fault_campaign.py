@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 _CAMPAIGN = Path(__file__).parents[1] / "faults" / "campaign.py"
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(400)  # six runs of seconds each, of which a busy machine makes minutes
 @pytest.mark.skipif(BACKENDS["mpi"].missing() is not None, reason=str(BACKENDS["mpi"].missing()))
 def test_what_is_broken_leaves_nothing_behind_and_becomes_whole() -> None:

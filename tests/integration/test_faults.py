@@ -56,7 +56,7 @@ def _assert_failed(finished: Finished, run: store.StoredRun, *words: str) -> Non
 # --- ranks -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rank", [0, 2])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 2])
 def test_a_killed_rank_is_named_with_what_it_was_doing(commands: Commands, rank: int) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3", "--timeout", "60")
     before = started.rows(atleast=3)
@@ -91,6 +91,7 @@ def test_a_stopped_rank_is_named_after_the_timeout(commands: Commands) -> None:
         assert finished.err.count("(host ") == 1, "the ranks that waited for it are not to blame"
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.sweep("all_reduce", "1KiB..8KiB*2"), "--ranks", "2")
     started.rows(atleast=1)
@@ -107,8 +108,10 @@ def test_a_rank_that_is_stopped_for_a_moment_costs_nothing_but_time(commands: Co
     ("fault", "words"),
     [
         ("hang", "hangs: it does not answer during broadcast at 1 KiB (float32)"),
-        ("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)"),
-        ("leave", "exited with status 7 without a word during broadcast at 1 KiB (float32)"),
+        pytest.param("crash", "was killed by SIGSEGV during broadcast at 1 KiB (float32)", marks=pytest.mark.slow),
+        pytest.param(
+            "leave", "exited with status 7 without a word during broadcast at 1 KiB (float32)", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: str) -> None:
@@ -119,6 +122,7 @@ def test_a_rank_that_drops_out_is_named(commands: Commands, fault: str, words: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_groups_are_made_is_named(commands: Commands) -> None:
     arguments = ("run", "--plan", commands.sweep("broadcast"), "--ranks", "4", "--groups", "div:2", "--timeout", "12")
     finished = _with_fault(commands, "hang-over-groups", *arguments)
@@ -127,6 +131,7 @@ def test_a_rank_that_hangs_while_groups_are_made_is_named(commands: Commands) ->
     _assert_failed(finished, run, f"rank 1 (host {_HOST}, pid {run.launches[0].pids[1]}) {words}")
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands) -> None:
     finished = _with_fault(commands, "leave-at-the-end", "run", "--plan", commands.sweep("broadcast"), "--ranks", "3")
     run = commands.read()
@@ -138,6 +143,7 @@ def test_a_rank_that_dies_when_all_is_measured_costs_no_case(commands: Commands)
     assert run.end.status == "failed"
 
 
+@pytest.mark.slow
 def test_more_ranks_than_the_system_allows_are_refused_in_words(commands: Commands) -> None:
     # The limit is set in the command alone: this process may have more files open than that.
     limited = ("sh", "-c", 'ulimit -S -n 40 && exec "$0" "$@"', sys.executable, "-m", "busbw")
@@ -153,6 +159,7 @@ def test_an_error_on_one_rank_alone_ends_the_run_and_is_told(commands: Commands)
     _assert_failed(finished, commands.read(), "broadcast at 1 KiB (float32)", "this rank does not like it")
 
 
+@pytest.mark.slow
 def test_a_bug_on_one_rank_is_told_and_nobody_else_is_blamed(commands: Commands) -> None:
     plan = commands.sweep("broadcast,all_reduce")
     finished = _with_fault(commands, "bug", "run", "--plan", plan, "--ranks", "3", "--timeout", "60")
@@ -194,6 +201,7 @@ def test_a_size_that_no_memory_holds_is_refused_before_anything_starts(commands:
     assert not commands.results.exists()
 
 
+@pytest.mark.slow
 def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
     plan = commands.sweep("broadcast,all_reduce")
     finished = _with_fault(commands, "corrupt", "run", "--plan", plan, "--ranks", "2", "--launches", "2")
@@ -206,6 +214,7 @@ def test_a_failed_case_fails_once_in_every_launch(commands: Commands) -> None:
 # --- signals ---------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGUSR1])
 def test_a_signal_to_all_processes_ends_in_order_and_keeps_what_was_measured(
     commands: Commands, number: signal.Signals
@@ -216,7 +225,13 @@ def test_a_signal_to_all_processes_ends_in_order_and_keeps_what_was_measured(
     _assert_interrupted(commands, started, before)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(one, marks=pytest.mark.slow) for one in (signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)),
+    ],
+)
 def test_a_signal_to_the_launcher_alone_ends_in_order_too(commands: Commands, number: signal.Signals) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3")
     before = started.rows(atleast=2)
@@ -238,6 +253,7 @@ def test_ctrl_c_before_the_world_has_formed_leaves_no_run(commands: Commands) ->
     assert not [folder for folder in commands.results.glob("*/*") if not (folder / store.RUN_FILE).exists()]
 
 
+@pytest.mark.slow
 def test_an_impatient_user_presses_ctrl_c_again_and_again(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "4")
     before = started.rows(atleast=2)
@@ -294,6 +310,7 @@ def test_a_full_disk_ends_the_run_with_the_earlier_rows_kept(commands: Commands,
     _assert_stopped_by_the_disk(finished, commands.read(tiny_disk), "No space left on device")
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_ends_the_run_with_the_earlier_rows_kept(commands: Commands) -> None:
     program = commands.program("with_file_limit.py")
     finished = commands.run(str(64 * 1024), *_more_than_fits(commands), program=program)
@@ -310,6 +327,7 @@ def test_a_results_folder_below_a_file_is_refused_before_anything_starts(command
     assert finished.out == ""
 
 
+@pytest.mark.slow
 def test_a_read_only_results_folder_is_refused_before_anything_starts(commands: Commands, tiny_disk: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)  # noqa: S607 - wherever it is
     finished = commands.run("run", "--plan", commands.long(), "--ranks", "2", "--results-dir", tiny_disk)
@@ -329,6 +347,7 @@ def test_a_port_in_use_is_named(commands: Commands) -> None:
     assert not list(commands.results.glob("*/*")), "a run that never began leaves no folder"
 
 
+@pytest.mark.slow
 def test_a_free_port_that_is_asked_for_is_taken_again_by_every_launch(commands: Commands) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]

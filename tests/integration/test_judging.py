@@ -66,11 +66,11 @@ def _impossible(commands: Commands) -> int:
     ("make", "code", "words"),
     [
         (_finished, 0, []),
-        (_interrupted, 1, ["interrupted"]),
-        (_broken, 1, ["killed by SIGKILL"]),
+        pytest.param(_interrupted, 1, ["interrupted"], marks=pytest.mark.slow),
+        pytest.param(_broken, 1, ["killed by SIGKILL"], marks=pytest.mark.slow),
         (_killed, -signal.SIGKILL, []),
         (_wrong, 1, ["wrong data"]),
-        (_impossible, 1, []),
+        pytest.param(_impossible, 1, [], marks=pytest.mark.slow),
     ],
 )
 def test_every_run_can_be_shown_fitted_and_reported(

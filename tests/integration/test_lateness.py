@@ -29,7 +29,7 @@ sizes = "1KiB"
 """
 
 
-@pytest.mark.parametrize("fault", ["late", None])
+@pytest.mark.parametrize("fault", ["late", pytest.param(None, marks=pytest.mark.slow)])
 def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault: str | None) -> None:
     plan = commands.folder / "late.toml"
     plan.write_text(_PLAN, encoding="utf-8")

@@ -21,7 +21,7 @@ pytestmark = [
 _ROWED = [op.name for op in COPIES if not op.fresh]
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -> None:
     sweep = '[[sweep]]\nops = {}\nsizes = "36KiB,4MiB"\ndtypes = ["float64"]\nmodes = ["{}"]\nthreads = "1,cores"\n'
     plan = commands.plan(f"{sweep.format(_ROWED, 'pipelined')}{sweep.format(['memory_touch'], 'isolated')}")
@@ -44,6 +44,7 @@ def test_every_kernel_is_verified_over_threads(commands: Commands, ranks: int) -
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_more_threads_than_cores_are_skipped_with_the_reason(commands: Commands) -> None:
     finished = commands.run(
         *("run", "--op", "stream_triad", "--sizes", "64KiB", "--ranks", "2"), *("--threads", "1,4096")

@@ -95,6 +95,7 @@ def test_a_launch_tells_what_the_harness_costs_and_each_host_what_it_did(modes: 
             assert share is None or 0 <= share <= 1.05, "ticks may be a little more than the time they are of"
 
 
+@pytest.mark.slow
 @needs_a_core_for_each_of_two
 def test_two_ranks_start_by_windows(commands: Commands) -> None:
     plan = commands.sweep("all_reduce", "64,64KiB", modes=str(list(_MODES)))
@@ -119,6 +120,7 @@ def test_windows_are_refused_where_ranks_share_cores(commands: Commands) -> None
     assert "needs a core for every rank" in skipped.reason
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", ["rotating", "flushed"])
 def test_caches_are_as_asked_for(commands: Commands, cache: str) -> None:
     plan = commands.sweep("all_reduce,all_gather", "1MiB")
@@ -141,6 +143,7 @@ def test_the_clocks_of_one_host_are_found_to_be_one_within_the_bound(commands: C
         assert (clock.error_ns > 0) == (clock.rank > 0), "a message takes some time"
 
 
+@pytest.mark.slow
 def test_clocks_that_are_taken_for_different_ones_tell_the_truth_within_the_bound(commands: Commands) -> None:
     """The program holds every skew to that of the clock which the ranks truly share."""
     plan = commands.sweep("all_reduce", "64", modes=str(list(_MODES)))

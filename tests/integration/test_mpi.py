@@ -66,6 +66,7 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     assert "no cost model is known" not in report
 
 
+@pytest.mark.slow
 def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> None:
     """One size is short and one long, so that α and β are known and MPICH gathers by two algorithms."""
     plan = commands.sweep("ping_pong,all_gather", "8,1MiB")
@@ -81,6 +82,7 @@ def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> No
         assert library.split()[0] in judged.out
 
 
+@pytest.mark.slow
 @_spins
 def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather,send_recv")
@@ -104,6 +106,7 @@ def test_launches_are_fresh_processes_of_one_run_and_the_library_is_recorded(com
     assert all(transport.values())
 
 
+@pytest.mark.slow
 @_spins
 def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(commands: Commands) -> None:
     ops = "all_reduce,broadcast,all_to_all_v,ping_pong"
@@ -125,6 +128,7 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
         assert "'loop', which made the calls, is python" in compared.err, compared.told
 
 
+@pytest.mark.slow
 @_spins
 def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified(commands: Commands) -> None:
     ops = sorted(name for name, op in OPS.items() if not (op.local or op.stores))
@@ -144,6 +148,7 @@ def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified
     assert {row.case.mode for row in run.measurements} == {"persistent"}
 
 
+@pytest.mark.slow
 @_spins
 def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     sweeps = (
@@ -168,6 +173,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
     }
 
 
+@pytest.mark.slow
 @_spins
 def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) -> None:
     splits = {"div:2": [(0, 1), (2, 3)], "0,3;2": [(0, 3), (2,)], "3,0,1": [(3, 0, 1)]}
@@ -187,6 +193,7 @@ def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) ->
     }
 
 
+@pytest.mark.slow
 def test_one_rank_talks_to_itself(commands: Commands) -> None:
     able = [name for name, op in OPS.items() if not op.needs_device]
     finished = commands.run("run", "--plan", commands.sweep(",".join(able), "64"), "--ranks", "1", *_MPI)
@@ -197,6 +204,7 @@ def test_one_rank_talks_to_itself(commands: Commands) -> None:
     assert {row.case.op for row in run.skipped} == alone
 
 
+@pytest.mark.slow
 def test_other_starts_and_caches_work_over_mpi(commands: Commands) -> None:
     sweeps = [
         f'[[sweep]]\nops = ["all_reduce"]\nsizes = "1KiB"\nsync = "{sync}"\ncache = "{cache}"\n'
@@ -223,7 +231,11 @@ def _assert_failed(commands: Commands, finished: Finished, words: str) -> Stored
 
 
 @pytest.mark.parametrize(
-    ("number", "fate"), [(signal.SIGKILL, "was killed by SIGKILL"), (signal.SIGSTOP, "is stopped and does not answer")]
+    ("number", "fate"),
+    [
+        (signal.SIGKILL, "was killed by SIGKILL"),
+        pytest.param(signal.SIGSTOP, "is stopped and does not answer", marks=pytest.mark.slow),
+    ],
 )
 def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: signal.Signals, fate: str) -> None:
     """Also while the others wait within a compiled loop, where Python has no say."""
@@ -238,6 +250,7 @@ def test_a_rank_that_is_killed_or_stopped_is_named(commands: Commands, number: s
     assert finished.err.count("(host ") == 1, finished.told
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_is_named_when_the_others_have_waited_long_enough(commands: Commands) -> None:
     words = "hangs: it does not answer during broadcast at 1 KiB (float32)"
     finished = _with_fault(commands, "hang")
@@ -265,7 +278,7 @@ def _with_fault(commands: Commands, fault: str) -> Finished:
     return commands.run(*arguments, program=commands.program("with_fault.py"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_launcher_that_is_ended_takes_ranks_and_mpiexec_along(commands: Commands, number: signal.Signals) -> None:
     started = commands.start("run", "--plan", commands.long(), "--ranks", "3", *_MPI)
     before = started.rows(atleast=2)
@@ -297,6 +310,7 @@ def test_it_joins_the_world_that_mpiexec_started_and_can_be_resumed_there(comman
     assert run.end.status == "complete"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(usable_cores() < 2, reason="ranks that share a core are to yield")
 def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(commands: Commands) -> None:
     bind = (
@@ -312,6 +326,7 @@ def test_ranks_that_are_bound_to_cores_of_their_own_do_not_pay_for_yielding(comm
     assert facts["mpi"]["threads"] == "funneled"
 
 
+@pytest.mark.slow
 def test_ranks_with_different_levels_of_threads_are_refused(commands: Commands) -> None:
     """MPICH chooses algorithms by the level; its barrier then takes the message of another one, now and then."""
     mixed = (
@@ -326,6 +341,7 @@ def test_ranks_with_different_levels_of_threads_are_refused(commands: Commands) 
     assert commands.nobody_left(within_seconds=15)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_right_ends_below_mpiexec_as_it_does_without(commands: Commands) -> None:
     """MPICH's mpiexec makes one status of those of all ranks, bit by bit: 2 of rank 0 and 1 of the others were 3."""
     finished = commands.run("run", "--op", "allreduce", *_MPI, program=commands.mpirun(2))
@@ -334,7 +350,9 @@ def test_what_cannot_be_right_ends_below_mpiexec_as_it_does_without(commands: Co
 
 
 @_spins
-@pytest.mark.parametrize(("number", "rank"), [(signal.SIGSTOP, 1), (signal.SIGKILL, 1)])
+@pytest.mark.parametrize(
+    ("number", "rank"), [pytest.param(signal.SIGSTOP, 1, marks=pytest.mark.slow), (signal.SIGKILL, 1)]
+)
 def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with_it(
     commands: Commands, number: signal.Signals, rank: int
 ) -> None:
@@ -352,6 +370,7 @@ def test_a_rank_below_mpiexec_that_is_lost_ends_the_run_and_nothing_is_lost_with
         assert run.end.status == "failed"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rank", "does", "said"),
     [
@@ -374,6 +393,7 @@ def test_a_rank_that_never_takes_part_is_not_waited_for_for_ever(
     assert commands.nobody_left(within_seconds=15)
 
 
+@pytest.mark.slow
 def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), *_MPI, program=commands.mpirun(3))
     before = started.rows(atleast=2)
@@ -387,6 +407,7 @@ def test_ctrl_c_below_mpiexec_ends_in_order(commands: Commands) -> None:
     assert run.end.status == "interrupted"
 
 
+@pytest.mark.slow
 def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
     """What the mpiexec of another library promises, and the one that was loaded knows nothing of."""
     promise = {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_LOCAL_RANK": "0"}
@@ -398,6 +419,7 @@ def test_silent_singletons_are_an_error_in_words(commands: Commands) -> None:
     assert not list(commands.results.glob("*/*"))
 
 
+@pytest.mark.slow
 def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Commands) -> None:
     plan = commands.sweep("barrier")
     finished = commands.run("run", "--plan", plan, *_MPI, program=commands.torchrun(1))
@@ -406,7 +428,7 @@ def test_a_launcher_that_cannot_start_a_backend_says_which_can(commands: Command
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("told", [False, True])
+@pytest.mark.parametrize("told", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Commands, *, told: bool) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -424,6 +446,7 @@ def test_ranks_of_gloo_meet_below_mpiexec_with_its_mpi_and_without(commands: Com
     assert finished.out.count("# op ") == 1, "one rank prints the table"
 
 
+@pytest.mark.slow
 @_spins
 def test_a_rank_of_gloo_below_mpiexec_that_is_lost_is_named(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), "--timeout", "15", program=commands.mpirun(3))

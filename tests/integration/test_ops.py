@@ -93,6 +93,7 @@ def test_sizes_that_an_op_cannot_have_are_rounded_and_said(commands: Commands) -
     assert all(note in finished.out for note in run.run.adjusted)
 
 
+@pytest.mark.slow
 def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,reduce_scatter,reduce", dtypes=str(list(DTYPE_BYTES)), redops=str(list(REDOPS)))
     finished = commands.run("run", "--plan", plan, "--ranks", "2")
@@ -111,6 +112,7 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
     assert "skipped: Gloo averages" in finished.out
 
 
+@pytest.mark.slow
 def test_an_op_without_a_reduction_moves_every_dtype(commands: Commands) -> None:
     plan = commands.sweep("all_to_all,scatter,send_recv", "256", dtypes=str(list(DTYPE_BYTES)))
     finished = commands.run("run", "--plan", plan, "--ranks", "2")
@@ -122,6 +124,7 @@ def test_an_op_without_a_reduction_moves_every_dtype(commands: Commands) -> None
     }
 
 
+@pytest.mark.slow
 def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> None:
     finished = commands.run(
         "run", "--plan", commands.sweep("all_reduce,all_gather"), "--ranks", "2", "--placement", "out"
@@ -134,6 +137,7 @@ def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> No
     assert {row.case.op for row in run.measurements} == {"all_gather"}
 
 
+@pytest.mark.slow
 def test_one_rank_has_no_wire_and_no_partner(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep(_EVERY_OP, "64"), "--ranks", "1")
     assert finished.code == 0, finished.told
@@ -163,6 +167,7 @@ def test_a_traffic_matrix_is_carried_out(commands: Commands) -> None:
         assert row.groups[0].wire_bytes == pytest.approx(7 * 800)
 
 
+@pytest.mark.slow
 def test_a_traffic_matrix_for_another_number_of_ranks_is_refused(commands: Commands) -> None:
     matrix = commands.folder / "traffic.csv"
     matrix.write_text("0,4\n1,1\n", encoding="utf-8")
@@ -174,6 +179,7 @@ def test_a_traffic_matrix_for_another_number_of_ranks_is_refused(commands: Comma
     assert not list(commands.results.glob("*/*"))
 
 
+@pytest.mark.slow
 def test_the_extremes_of_imbalance_are_verified(commands: Commands) -> None:
     sweep = '[[sweep]]\nops = ["all_to_all_v"]\nsizes = "8,4000"\nimbalance = '
     finished = commands.run("run", "--plan", commands.plan(f"{sweep}0.0\n{sweep}1.0\n"), "--ranks", "3")
@@ -209,6 +215,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
     assert "total busbw over 2 groups at once" in finished.out
 
 
+@pytest.mark.slow
 def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
     able = [name for name, op in OPS.items() if not op.needs_device and name != "checkpoint_save"]  # of all ranks
     plan = commands.sweep(",".join(able), "1200")
@@ -226,6 +233,7 @@ def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_
     assert ends == dict.fromkeys(("ping_pong", "pair_uni", "pair_bidir"), (3, 1))
 
 
+@pytest.mark.slow
 def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_refused(commands: Commands) -> None:
     plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", placement='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "3", "--root", "2")
@@ -239,7 +247,7 @@ def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_refu
     assert not (commands.folder / "b").exists()
 
 
-@pytest.mark.parametrize("ranks", [2, 5])
+@pytest.mark.parametrize("ranks", [pytest.param(2, marks=pytest.mark.slow), 5])
 def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, ranks: int) -> None:
     sweep = '[[sweep]]\nops = ["pair_matrix"]\nsizes = "1KiB"\npairs = '
     plan = commands.plan(f'{sweep}"together"\n{sweep}"alone"\n')
@@ -253,6 +261,7 @@ def test_the_pair_matrix_has_every_ordered_pair_once(commands: Commands, ranks: 
         assert sorted(measured) == [(one, two) for one in range(ranks) for two in range(ranks) if one != two]
 
 
+@pytest.mark.slow
 def test_sixteen_ranks_start(commands: Commands) -> None:
     finished = commands.run("run", "--plan", commands.sweep("all_reduce"), "--ranks", "16")
     assert finished.code == 0, finished.told

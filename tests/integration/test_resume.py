@@ -70,7 +70,7 @@ def _assert_whole(run: StoredRun, launches: int = _LAUNCHES) -> None:
     assert not run.warnings
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
 def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Commands, number: signal.Signals) -> None:
     before = _broken_off(commands, number)
     assert [row.launch for row in before.launches] == [0, 1]
@@ -96,6 +96,7 @@ def test_a_run_broken_off_in_its_second_launch_becomes_a_whole_one(commands: Com
     assert (after.path / store.SAMPLES_FILE).read_bytes() == content
 
 
+@pytest.mark.slow
 def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_one(commands: Commands) -> None:
     started = _start(commands)
     started.rows(atleast=2)
@@ -112,6 +113,7 @@ def test_a_run_that_goes_on_cannot_be_resumed_until_it_is_gone_and_then_only_by_
     _assert_whole(commands.read())
 
 
+@pytest.mark.slow
 def test_below_torchrun_a_run_gets_one_launch_at_a_time(commands: Commands) -> None:
     plan = commands.sweep("all_reduce,all_gather", "1KiB..8KiB+512")
     started = commands.start("run", "--plan", plan, program=commands.torchrun(_RANKS))

@@ -53,6 +53,7 @@ def test_one_rank_has_a_roofline_of_what_it_measured(commands: Commands) -> None
     assert "A single rank sends nothing" in text
 
 
+@pytest.mark.slow
 def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
     plan = commands.plan(
         '[[sweep]]\nops = ["matmul"]\nsizes = "64KiB"\n[[sweep]]\nops = ["all_reduce"]\nsizes = "1MiB"\n'
@@ -68,6 +69,7 @@ def test_two_ranks_have_a_roofline_of_the_network(commands: Commands) -> None:
     assert document["rooflines"][0]["workers"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["gloo", "mpi"])
 def test_a_kernel_without_memory_fails_alone_and_says_so(commands: Commands, backend: str) -> None:
     missing = BACKENDS[backend].missing()

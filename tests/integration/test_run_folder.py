@@ -105,6 +105,7 @@ def test_every_launch_has_an_order_and_processes_of_its_own(run: StoredRun) -> N
         assert launch.shared_clock
 
 
+@pytest.mark.slow
 def test_the_same_seed_gives_the_same_order(run: StoredRun, commands: Commands) -> None:
     sweep = 'ops = ["all_gather", "all_reduce", "ping_pong", "barrier"]\nsizes = "1KiB,2KiB"\nplacement = "out"\n'
     plan = commands.plan(f"[[sweep]]\n{sweep}")
@@ -156,6 +157,7 @@ def test_a_run_can_be_read_while_it_goes_on(commands: Commands) -> None:
     assert len(commands.read().rows) == 1 + 4 * 2 + 1
 
 
+@pytest.mark.slow
 def test_runs_started_together_do_not_mix(commands: Commands) -> None:
     plan = commands.sweep("all_reduce")
     both = [commands.start("run", "--plan", plan, "--ranks", "2") for _ in range(2)]

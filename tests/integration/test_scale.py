@@ -29,6 +29,7 @@ def _private_mib(pid: int) -> float:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("Private_Clean:", "Private_Dirty:"))) / 1024
 
 
+@pytest.mark.slow
 def test_many_ranks_of_one_machine_come_to_the_end(
     commands: Commands, record_property: Callable[[str, object], None]
 ) -> None:
@@ -51,6 +52,7 @@ def test_many_ranks_of_one_machine_come_to_the_end(
     assert private < _MOST_PRIVATE_MIB
 
 
+@pytest.mark.slow
 def test_a_thousand_ranks_that_are_not_there_are_not_believed(commands: Commands) -> None:
     """Plan, groups, records and report at 1024 ranks, over a process group that moves nothing."""
     wrong = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")

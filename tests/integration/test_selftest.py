@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.integration, pytest.mark.alone]
 
 
+@pytest.mark.slow
 def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands) -> None:
     tested = commands.run("selftest", "--ranks", "2", "--launches", "6", "--json")
     found = json.loads(tested.out)

@@ -70,6 +70,7 @@ def test_files_and_checkpoints_are_verified_and_nothing_is_left(commands: Comman
     assert "storage" in commands.run("show", "latest", "--results-dir", commands.results).out
 
 
+@pytest.mark.slow
 @pytest.mark.alone
 def test_a_checkpoint_beside_computation_tells_how_long_the_trainer_waits(commands: Commands) -> None:
     disk = _here(commands)
@@ -87,6 +88,7 @@ def test_a_checkpoint_beside_computation_tells_how_long_the_trainer_waits(comman
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     disk = _here(commands)
     plan = commands.sweep(_FILES, "64KiB", direct="false")
@@ -99,6 +101,7 @@ def test_a_plan_can_go_without_o_direct(commands: Commands) -> None:
     assert {row.check.state for row in run.measurements} == {"verified"}
 
 
+@pytest.mark.slow
 def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
     shm = Path("/dev/shm")  # noqa: S108 - it is what is tested
     if not shm.is_dir() or not os.access(shm, os.W_OK):
@@ -110,6 +113,7 @@ def test_memory_is_measured_and_called_memory(commands: Commands) -> None:
     assert not list(shm.glob(f"{PREFIX}{commands.read().run.id}*"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(BACKENDS["mpi"].missing() is not None, reason=str(BACKENDS["mpi"].missing()))
 def test_over_mpi_files_are_the_same_and_a_checkpoint_is_refused(commands: Commands) -> None:
     disk = _here(commands)
@@ -124,6 +128,7 @@ def test_over_mpi_files_are_the_same_and_a_checkpoint_is_refused(commands: Comma
     assert list(disk.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_below_torchrun_all_ranks_have_their_files(commands: Commands) -> None:
     disk = _here(commands)
     plan = commands.sweep(_ALL, "64KiB")
@@ -138,6 +143,7 @@ def test_below_torchrun_all_ranks_have_their_files(commands: Commands) -> None:
 # --- what goes wrong -------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_path_that_is_not_there_is_refused_before_anything_is_measured(commands: Commands, ranks: int) -> None:
     plan = commands.sweep(f"{_ALL},memory_copy", "64KiB")
@@ -163,6 +169,7 @@ def test_more_than_there_is_room_for_is_refused_before_anything_is_written(comma
     assert {row.case.op for row in run.measurements} == {"storage_write", "checkpoint_save"}
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_in_the_middle_fails_its_cases_and_no_others(commands: Commands) -> None:
     """A limit of the size of files stands in for the disk: the system says so in the same place."""
     limiter = shutil.which("prlimit")
@@ -196,6 +203,7 @@ def _mounting(folder: Path, options: str) -> tuple[str, ...]:
     return (*program, *_BUSBW)
 
 
+@pytest.mark.slow
 def test_a_small_file_system_is_found_too_small(commands: Commands) -> None:
     disk = _here(commands)
     program = _mounting(disk, "size=24m")
@@ -209,6 +217,7 @@ def test_a_small_file_system_is_found_too_small(commands: Commands) -> None:
     assert (facts["type"], facts["way"]) == ("tmpfs", "memory")
 
 
+@pytest.mark.slow
 def test_a_file_system_that_is_mounted_read_only_is_told(commands: Commands) -> None:
     disk = _here(commands)
     program = _mounting(disk, "ro")
@@ -220,7 +229,7 @@ def test_a_file_system_that_is_mounted_read_only_is_told(commands: Commands) -> 
     assert not list(commands.results.glob("*/*"))
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
 def test_a_run_that_is_interrupted_leaves_no_files(commands: Commands, number: signal.Signals) -> None:
     disk = _here(commands)
     plan = commands.sweep(_ALL, "4KiB..64KiB+4KiB", modes='["isolated"]')
@@ -236,6 +245,7 @@ def test_a_run_that_is_interrupted_leaves_no_files(commands: Commands, number: s
     assert not commands.alive()
 
 
+@pytest.mark.slow
 def test_what_was_interrupted_goes_on_where_it_was(commands: Commands) -> None:
     disk = _here(commands)
     plan = commands.sweep(_ALL, "16KiB..64KiB+16KiB")

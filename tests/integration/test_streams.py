@@ -27,6 +27,7 @@ def _shell(redirection: str) -> tuple[str, ...]:
     return ("sh", "-c", f'exec "$0" -m busbw "$@" {redirection}', sys.executable)
 
 
+@pytest.mark.slow
 def test_a_run_is_whole_whatever_becomes_of_its_output(commands: Commands) -> None:
     wanted = [
         (">/dev/full", 1, _FULL),

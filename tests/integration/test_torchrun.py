@@ -37,6 +37,7 @@ def test_it_joins_the_world_and_writes_one_run(commands: Commands) -> None:
     assert finished.out.count("# op ") == 1, "one rank prints the table"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [1, 4])
 def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, asked: int) -> None:
     plan = commands.sweep("all_reduce")
@@ -46,6 +47,7 @@ def test_more_or_fewer_ranks_than_asked_for_are_refused(commands: Commands, aske
     assert not list(commands.results.glob("*/*"))
 
 
+@pytest.mark.slow
 def test_a_host_that_is_started_on_twice_is_said_and_ranks_have_their_places(commands: Commands) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -88,6 +90,7 @@ def _blamed(told: str, rank: int) -> bool:
     return bool(said) and set(said) == {f"rank {rank} (host {socket.gethostname()})"}
 
 
+@pytest.mark.slow
 def test_a_stopped_rank_is_named(commands: Commands) -> None:
     ranks = (0, 2)
     started = _under_way(commands, ranks)
@@ -112,6 +115,7 @@ def test_a_stopped_rank_is_named(commands: Commands) -> None:
             assert run.end.status == "failed"
 
 
+@pytest.mark.slow
 def test_a_rank_that_waited_in_the_check_is_not_blamed_for_the_one_it_waited_for(commands: Commands) -> None:
     """Rank 1 sends to rank 2, which hangs, and runs into the timeout; rank 0 has its data and waits for both in the
     vote on the check. When rank 1 comes to vote, it must not wait for a second timeout, while rank 0 listens and goes.
@@ -145,6 +149,7 @@ def test_a_killed_rank_is_named_and_nothing_is_lost(commands: Commands) -> None:
             assert f"rank {rank} " in str(run.end.reason)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_in_order(commands: Commands) -> None:
     plan = commands.long()
     # What torchrun promises may be repeated.
@@ -159,6 +164,7 @@ def test_ctrl_c_ends_in_order(commands: Commands) -> None:
     assert run.end.status == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_killed_torchrun_takes_its_ranks_along(commands: Commands) -> None:
     started = commands.start("run", "--plan", commands.long(), program=commands.torchrun(2))
     before = started.rows(atleast=1)

@@ -1,4 +1,8 @@
-"""How much the tests try: what every commit is held to, or with BUSBW_EXHAUSTIVE=1 (``make test-all``) all there is."""
+"""How much the tests try: what every commit is held to, or all there is.
+
+``make test-exhaustive`` sets BUSBW_EXHAUSTIVE=1 for the latter. Tests marked ``slow`` are another thing: ``make test``
+leaves them out, ``make test-all`` runs them.
+"""
 
 from __future__ import annotations
 
