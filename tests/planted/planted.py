@@ -26,7 +26,7 @@ from faults import FAULTS, Fault
 ROOT = Path(__file__).parents[2]
 
 _NEEDED = ("analysis", "bench", "docs", "results/samples", "slurm", "tests")
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?)(?: - .*)?$", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
 _FOUND_SOME = 1
 """The exit status of pytest when tests have failed; others are troubles of its own, as a module that cannot load is."""
 _COULD_NOT_LOAD = 2

@@ -73,6 +73,7 @@ def test_a_planted_break_is_found_where_it_is(seed: int) -> None:
     assert fit.alpha_seconds == pytest.approx(20e-6, rel=0.1)
     assert fit.segments[1].alpha_seconds == pytest.approx(400e-6, rel=0.1)
     assert fit.algbw == pytest.approx(5e9, rel=0.1)
+    assert fit.half_size_bytes == pytest.approx(400e-6 / 2e-10, rel=0.2), "by the same segment as the rate"
 
 
 def test_two_planted_breaks_are_found() -> None:

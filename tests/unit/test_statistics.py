@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.signal import lfilter
 from scipy.stats import quantile_test
 
-from busbw.statistics import MedianInterval, autocorrelation_time, median_interval
+from busbw.statistics import MedianInterval, autocorrelation_time, median_interval, spread
 
 COUNTS = [*range(1, 121), 284, 999, 1000, 1001, 1500, 2000, 4000, 19_999, 20_000]
 
@@ -31,6 +31,14 @@ def test_fewer_than_six_values_have_no_interval() -> None:
     assert median_interval([3, 1, 2, 5, 4]) == MedianInterval(3.0, None, None)
     assert median_interval([3, 1, 2, 5, 4]).relative_half_width == math.inf
     assert median_interval([3, 1, 2, 5, 4, 6]) == MedianInterval(3.5, 1.0, 6.0)
+
+
+def test_a_far_value_moves_an_end_of_the_interval_and_not_the_median() -> None:
+    assert median_interval([1, 2, 3, 4, 5, 1000]) == MedianInterval(3.5, 1.0, 1000.0)
+
+
+def test_the_spread_is_half_of_what_nine_in_ten_values_span_over_the_median() -> None:
+    assert spread(np.arange(50, 151)) == pytest.approx((145 - 55) / 2 / 100)
 
 
 def test_the_half_width_is_relative_to_the_median() -> None:
