@@ -11,7 +11,7 @@ import torch.distributed as dist
 
 from busbw.backends import backend_named
 from busbw.backends.base import World
-from busbw.launch.mpiexec import Door, close_behind, opened_doors
+from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.measure.clock_sync import CommonClock
 from busbw.measure.sampling import Bench
@@ -27,19 +27,19 @@ def in_world(ranks: int, work: Work, timing: Timing | None = None, library: str 
     """Let ``ranks`` ranks of ``library`` do ``work`` at once. Raises RuntimeError when one does not end well."""
     with ExitStack() as stack:
         mpiexec = backend_named(library).started_by == "mpiexec"
-        opened = stack.enter_context(opened_doors(ranks)) if mpiexec else ()
+        opened = stack.enter_context(rank_stubs(ranks)) if mpiexec else ()
         context = multiprocessing.get_context("fork")
         meeting = []
         for number in range(ranks):
-            door = opened[number] if opened else None
+            stub = opened[number] if opened else None
             ours, theirs = context.Pipe()
             process = context.Process(
-                target=_be_rank, args=(number, ranks, theirs, work, timing, library, door), daemon=True
+                target=_be_rank, args=(number, ranks, theirs, work, timing, library, stub), daemon=True
             )
             process.start()
             theirs.close()
             meeting.append((ours, process))
-        close_behind(opened)
+        close_descriptors(opened)
         # The store has threads, so it comes after the forks.
         keeper = dist.TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=TIMEOUT_SECONDS)
@@ -60,11 +60,11 @@ def _be_rank(
     work: Work,
     timing: Timing | None,
     library: str,
-    door: Door | None,
+    stub: RankStub | None,
 ) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    if door is not None:
-        door.enter()
+    if stub is not None:
+        stub.enter()
     world = World(number, ranks, number, "local", TIMEOUT_SECONDS, store=("127.0.0.1", pipe.recv()), local_size=ranks)
     backend = backend_named(library).open(world)
     clock = HostClock()

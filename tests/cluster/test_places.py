@@ -11,7 +11,7 @@ from bed import Bed, Network, both_ways
 from measured import measured
 
 from busbw.runs import store
-from busbw.runs.placement import binding, distance, seats_of
+from busbw.runs.placement import binding, distance, rank_placements
 from busbw.runs.store import StoredRun
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
@@ -72,7 +72,7 @@ def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp
         assert (variables["SLURM_STEP_ID"], variables["SLURM_JOB_PARTITION"]) == ("0", "main")
         assert environment["machines"] == 1
         assert [one["variables"]["SLURM_LOCALID"] for one in environment["ranks"]] == ["0", "1"], host
-    seats = seats_of(facts.hosts, facts.environments)
+    seats = rank_placements(facts.hosts, facts.environments)
     assert [(seat.rank, seat.host, seat.local_rank) for seat in seats] == [
         (rank, f"n{rank // 2 + 1}", rank % 2) for rank in range(8)
     ]

@@ -33,7 +33,7 @@ from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import SCHEMA, Ended, Measurement, Run
 from busbw.slurm import status
-from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 _DATA: Final = Path(__file__).parents[1] / "data"
 _LIMIT_SECONDS: Final = 30.0
@@ -87,9 +87,9 @@ def _bases(place: Path) -> list[Path]:
     """Runs of every schema that were measured, and one of two hosts in which much went wrong."""
     cases = [case(op, size) for op in ("all_reduce", "broadcast") for size in (8, 4096, 1 << 20)]
     cases += [case("barrier", 0), case("pair_matrix", 64), case("send_recv", 64), case("memory_copy", 4096)]
-    fate = Fate(skipped={cases[-1]: "not here"}, failed={cases[2]: "wrong data"}, ended="interrupted")
+    end = SyntheticEnd(skipped={cases[-1]: "not here"}, failed={cases[2]: "wrong data"}, ended="interrupted")
     machine = Machine(hosts=("n1", "n2"), switches={"n1": ("s", "a"), "n2": ("s", "b")})
-    stored = synthetic_run(cases, machine=machine, launches=2, blocks=2, samples=5, fate=fate)
+    stored = synthetic_run(cases, machine=machine, launches=2, blocks=2, samples=5, end=end)
     run = _with_a_plan(stored)
     made = write_synthetic(place / "bases", replace(stored, run=run))
     return [*(_DATA / f"schema-{schema}" for schema in range(1, SCHEMA + 1)), made]

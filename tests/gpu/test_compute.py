@@ -11,7 +11,7 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
@@ -65,8 +65,8 @@ def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure,
 def test_no_case_of_the_suite_is_refused_on_one_gpu(backend: Backend) -> None:
     """A dry pass: what it asks for can be run, whatever its sizes would take."""
     cases = expand(read_suite("roofline-gpu"), 1, 1, "cuda").cases
-    place = Place(crowded=False, comparable=True)
-    refused = {(one.op, one.dtype): reason for one in cases if (reason := refusal(one, backend, place)) is not None}
+    place = Place(oversubscribed=False, comparable=True)
+    refused = {(one.op, one.dtype): reason for one in cases if (reason := skip_reason(one, backend, place)) is not None}
     assert refused == {}
     assert {one.op for one in cases} >= {*_ELEMENTS, "stream_triad", "all_reduce"}
 

@@ -15,7 +15,7 @@ from busbw.backends.cuda import CudaDevice
 from busbw.backends.local import LOCAL
 from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
@@ -88,7 +88,7 @@ def test_copies_with_the_host_are_verified_or_refused_in_words(
     held: bool,  # noqa: FBT001
 ) -> None:
     one = one_case(op, mode, held=held, pinning=pinning)
-    reason = refusal(one, backend, Place(crowded=False, comparable=True))
+    reason = skip_reason(one, backend, Place(oversubscribed=False, comparable=True))
     pageable = pinning == "pageable"
     assert (reason is not None) == (pageable and (held or mode == "graph" or op == "host_and_device"))
     if reason is None:

@@ -11,7 +11,7 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.records import Cache, Case, Measurement, Mode
@@ -78,7 +78,7 @@ def test_caches_are_treated_as_asked(measured: Measure, device: Device, cache: C
 @pytest.mark.parametrize("name", [name for name, op in OPS.items() if not op.stores])  # those: test_storage.py
 def test_every_op_is_verified_or_refused_in_words(backend: Backend, measured: Measure, name: str) -> None:
     one = case(name, 4_096, 1, backend="nccl", device="cuda", imbalance=0.5 if OPS[name].uneven else None)
-    reason = refusal(one, backend, Place(crowded=False, comparable=True))
+    reason = skip_reason(one, backend, Place(oversubscribed=False, comparable=True))
     if reason is not None:
         assert reason.strip()
         return

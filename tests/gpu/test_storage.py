@@ -9,7 +9,7 @@ import torch
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.storage import Access, Way
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
@@ -25,7 +25,7 @@ pytestmark = [
 
 Measure = Callable[[Case], Measurement]
 SIZE = 1 << 20
-HERE = Place(crowded=False, comparable=True)
+HERE = Place(oversubscribed=False, comparable=True)
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def way(folder: Path) -> Way:
 @pytest.mark.parametrize("op", ["storage_write", "storage_read"])
 def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Measure, way: Way, op: str) -> None:
     one = case(op, SIZE, 1, backend="nccl", device="cuda", access=Access(65536, 2, way))
-    assert refusal(one, backend, HERE) is None
+    assert skip_reason(one, backend, HERE) is None
     made = measured(one)
     assert made.check.state == "verified"
     assert min(made.groups[0].slowest_ns) > 0
@@ -50,7 +50,7 @@ def test_files_of_a_rank_with_a_gpu_are_verified(backend: Backend, measured: Mea
 def test_a_checkpoint_of_a_gpus_state_is_verified(backend: Backend, measured: Measure, mode: Mode) -> None:
     """Saved as ``save`` and, posted first and waited for behind a computation, as ``async_save`` does."""
     one = case("checkpoint_save", SIZE, 1, backend="nccl", device="cuda", mode=mode)
-    assert refusal(one, backend, HERE) is None
+    assert skip_reason(one, backend, HERE) is None
     made = measured(one)
     assert made.check.state == "verified"
     (group,) = made.groups

@@ -28,7 +28,7 @@ from busbw.measure.unsupported import anywhere
 from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run
+from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 FOLDER: Final = Path(__file__).parents[1] / "golden"
 _WIDTH = 120
@@ -199,8 +199,8 @@ def _laid_out() -> Iterator[dict[str, str | None]]:
             Path(f"plans/{name}.toml").write_text(text, encoding="utf-8")
         for what, instead in {
             "busbw.system.environment.cores_of_launcher": lambda: _CORES,
-            "busbw.launch.session.place_here": lambda _: anywhere(),
-            "busbw.launch.session.way_here": lambda *_: "direct",
+            "busbw.launch.run_session.place_here": lambda _: anywhere(),
+            "busbw.launch.run_session.way_here": lambda *_: "direct",
         }.items():
             changed.enter_context(patch(what, instead))
         changed.enter_context(patch.object(BackendRow, "missing", lambda _: None))
@@ -214,11 +214,11 @@ def _runs() -> dict[str, StoredRun]:
     slower = World(pieces=(Piece(30e-6, 1.5e-10),), launch_noise=0.01, late_rank=1, late_seconds=20e-6)
     usual = [*(case(op, size) for op in ("all_reduce", "memory_copy") for size in _SIZES), case("pair_matrix", _MIB)]
     few = Machine(usable_cores=2)
-    wrong = Fate({usual[3]: "wrong data in element 7"}, {usual[4]: "no room"}, reached=12, ended="interrupted")
+    wrong = SyntheticEnd({usual[3]: "wrong data in element 7"}, {usual[4]: "no room"}, reached=12, ended="interrupted")
     return {
         "usual": _run("usual", usual, steady, launches=6),
         "slower": _run("slower", usual, slower, launches=6),
-        "broken": _run("broken", usual, slower, launches=2, machine=few, fate=wrong),
+        "broken": _run("broken", usual, slower, launches=2, machine=few, end=wrong),
         "another": _run("another", usual, steady, machine=Machine(name="another")),
         **{
             f"ranks-{ranks}": _run(
@@ -239,9 +239,9 @@ def _run(
     *,
     launches: int = 3,
     machine: Machine | None = None,
-    fate: Fate | None = None,
+    end: SyntheticEnd | None = None,
 ) -> StoredRun:
-    stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, fate=fate)
+    stored = synthetic_run(cases, world, machine=machine, launches=launches, samples=9, end=end)
     return replace(stored, run=msgspec.structs.replace(stored.run, id=name))
 
 

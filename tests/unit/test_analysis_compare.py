@@ -14,7 +14,7 @@ from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import NO_SIZE, Comparison, band_of, compare
 from busbw_analysis.report.tables import compare as compare_tables
@@ -30,10 +30,10 @@ def run_of(
     *,
     launches: int = 10,
     machine: Machine | None = None,
-    fate: Fate | None = None,
+    end: SyntheticEnd | None = None,
     starts: Sequence[int] | None = None,
 ) -> StoredRun:
-    stored = synthetic_run(cases, world, launches=launches, samples=15, seed=seed, machine=machine, fate=fate)
+    stored = synthetic_run(cases, world, launches=launches, samples=15, seed=seed, machine=machine, end=end)
     if starts is None:
         return stored
     rows = tuple(
@@ -127,7 +127,7 @@ def test_a_band_is_made_of_the_sizes_that_both_sides_have() -> None:
 
 def test_failed_cases_are_named_and_never_compared() -> None:
     cases = [case("all_reduce", size) for size in (64, 128)]
-    found = compared(run_of(1, cases), run_of(2, cases, fate=Fate(failed={cases[0]: "wrong data: 3 elements"})))
+    found = compared(run_of(1, cases), run_of(2, cases, end=SyntheticEnd(failed={cases[0]: "wrong data: 3 elements"})))
     assert found.bands[0].sizes == (128,)
     assert [(one.case, one.missing) for one in found.left_out] == [(cases[0], "B")]
     assert "failed (wrong data: 3 elements) in B" in found.left_out[0].why
@@ -374,10 +374,12 @@ def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() ->
 
 def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     cases = [case("all_reduce", size) for size in (64, 128, 256, 512)]
-    fate = Fate(failed={cases[0]: "wrong data: 3 elements"}, skipped={cases[1]: "not here"}, reached=3, ended=None)
+    end = SyntheticEnd(
+        failed={cases[0]: "wrong data: 3 elements"}, skipped={cases[1]: "not here"}, reached=3, ended=None
+    )
     one, two = (
         str(write_synthetic(tmp_path, run))
-        for run in (run_of(1, cases, launches=5), run_of(2, cases, launches=5, fate=fate))
+        for run in (run_of(1, cases, launches=5), run_of(2, cases, launches=5, end=end))
     )
     document: dict[str, Any] = json.loads(busbw(one, two, "--json").stdout)
     assert document["a"]["incomplete"] == []
@@ -387,7 +389,7 @@ def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
     assert [[one["size_bytes"] for one in found[kind]] for kind in kinds] == [[64], [128], [512]]
     (told,) = [line for line in busbw(one, two).stderr.splitlines() if "side B is incomplete" in line]
     assert all(name in told for name in ("synthetic-2", "killed", "1 failed", "64 B", "1 skipped", "1 not reached"))
-    interrupted = run_of(3, cases, launches=5, fate=Fate(ended="interrupted"))
+    interrupted = run_of(3, cases, launches=5, end=SyntheticEnd(ended="interrupted"))
     rows = tuple(row for row in interrupted.rows if not isinstance(row, LaunchStarted | Measurement) or row.launch < 4)
     (short,) = compared(replace(interrupted, rows=rows), run_of(4, cases, launches=5)).incomplete
     assert (short.side, short.status, short.launches, short.planned) == ("A", "interrupted", 4, 5)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from busbw.runs.placement import Seat
+from busbw.runs.placement import RankPlacement
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
@@ -156,8 +156,11 @@ def test_what_is_slow_is_named_among_its_like(ranks: int, slow: dict[str, object
     assert [(odd.kind, odd.name) for odd in found] == [named]
 
 
-def places(*leaves: str, each: int = 1) -> tuple[list[str], tuple[Seat, ...]]:
-    seats = [Seat(rank, f"n{rank // each}", switches=("s", leaves[rank // each])) for rank in range(len(leaves) * each)]
+def places(*leaves: str, each: int = 1) -> tuple[list[str], tuple[RankPlacement, ...]]:
+    seats = [
+        RankPlacement(rank, f"n{rank // each}", switches=("s", leaves[rank // each]))
+        for rank in range(len(leaves) * each)
+    ]
     return [seat.host for seat in seats], tuple(seats)
 
 
@@ -192,7 +195,8 @@ SEATS = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from(["", "x", "y"
 @given(SEATS)
 def test_kinds_take_every_pair_exactly_once(drawn: list[tuple[str, str]]) -> None:
     seats = [
-        Seat(rank, host, switches=None if not leaf else (leaf, leaf + host)) for rank, (host, leaf) in enumerate(drawn)
+        RankPlacement(rank, host, switches=None if not leaf else (leaf, leaf + host))
+        for rank, (host, leaf) in enumerate(drawn)
     ]
     masks = kinds(steps_between(seats, range(len(seats))))
     assert (np.sum(masks, axis=0) == ~np.eye(len(seats), dtype=np.bool_)).all()
@@ -202,7 +206,7 @@ def test_kinds_take_every_pair_exactly_once(drawn: list[tuple[str, str]]) -> Non
 
 
 def test_a_rank_without_a_seat_is_as_far_as_is_not_known() -> None:
-    assert steps_between((Seat(0, "a"),), (0, 1)) == ((0, None), (None, None))
+    assert steps_between((RankPlacement(0, "a"),), (0, 1)) == ((0, None), (None, None))
 
 
 def test_splits_keep_the_order_of_the_plan() -> None:

@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.unavailable import Unavailable
@@ -24,9 +24,9 @@ def judged(
     *,
     machine: Machine | None = None,
     launches: int = 6,
-    fate: Fate | None = None,
+    end: SyntheticEnd | None = None,
 ) -> Judgement:
-    return judge(pool((synthetic_run(cases, world, machine=machine, launches=launches, fate=fate),)))
+    return judge(pool((synthetic_run(cases, world, machine=machine, launches=launches, end=end),)))
 
 
 def codes(judgement: Judgement) -> list[str]:
@@ -49,13 +49,13 @@ def test_a_healthy_run_has_nothing_bad_said_about_it() -> None:
 
 def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
     cases = [case("all_reduce", size) for size in SIZES]
-    fate = Fate(
+    end = SyntheticEnd(
         failed={cases[1]: "wrong data before timing: 3 elements differ"},
         skipped={cases[2]: "no such dtype"},
         reached=4,
         ended="interrupted",
     )
-    judgement = judged(cases, launches=1, fate=fate)
+    judgement = judged(cases, launches=1, end=end)
     assert [remark.severity for remark in judgement.remarks] == sorted(
         (remark.severity for remark in judgement.remarks), key=["bad", "caution", "note"].index
     )
@@ -67,7 +67,7 @@ def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
 
 
 def test_a_killed_run_is_said_to_have_no_end() -> None:
-    assert "no-end" in codes(judged([case("barrier", 0)], fate=Fate(ended=None)))
+    assert "no-end" in codes(judged([case("barrier", 0)], end=SyntheticEnd(ended=None)))
 
 
 def test_more_ranks_than_cores_are_flagged_everywhere() -> None:
@@ -224,7 +224,7 @@ def stored(tmp_path: Path) -> tuple[Path, StoredRun]:
         case("memory_copy", 64 * MIB),
         case("all_reduce", MIB, dtype="int8"),
     ]
-    run = synthetic_run(cases, fate=Fate(failed={cases[-1]: "rank 1 died"}))
+    run = synthetic_run(cases, end=SyntheticEnd(failed={cases[-1]: "rank 1 died"}))
     write_synthetic(tmp_path, run)
     return tmp_path, run
 
@@ -256,10 +256,10 @@ def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, Stor
 
 def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path) -> None:
     wrong, died = case("all_reduce", 64), case("broadcast", 64)
-    fates = (None, Fate(failed={wrong: "wrong data: 3 elements differ", died: "rank 1 died"}))
+    ends = (None, SyntheticEnd(failed={wrong: "wrong data: 3 elements differ", died: "rank 1 died"}))
     names = []
-    for seed, fate in enumerate(fates):
-        names.append(str(write_synthetic(tmp_path, synthetic_run([wrong, died], launches=2, seed=seed, fate=fate))))
+    for seed, end in enumerate(ends):
+        names.append(str(write_synthetic(tmp_path, synthetic_run([wrong, died], launches=2, seed=seed, end=end))))
     document = json.loads(CliRunner().invoke(main.show, [*names, "--json"]).stdout)
     assert [row["check"] for row in document["cases"]] == ["wrong (3 elements differ)", "failed (rank 1 died)"]
     for row in document["cases"]:

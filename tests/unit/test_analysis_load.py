@@ -7,7 +7,7 @@ import pytest
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
 from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
-from busbw.testing.synthetic import Fate, Machine, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import CHECKED, load, pool, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.warnings import remarks_on
@@ -175,8 +175,8 @@ def test_no_run_at_all_is_refused() -> None:
 
 def test_every_state_of_a_case_appears() -> None:
     cases = [case("all_reduce", size) for size in (64, 128, 256, 512)]
-    fate = Fate(failed={cases[1]: "rank 2 died"}, skipped={cases[2]: "no such dtype"}, reached=3)
-    dataset = pool((synthetic_run(cases, launches=1, samples=3, fate=fate),))
+    end = SyntheticEnd(failed={cases[1]: "rank 2 died"}, skipped={cases[2]: "no such dtype"}, reached=3)
+    dataset = pool((synthetic_run(cases, launches=1, samples=3, end=end),))
     assert [row.state for row in dataset.cases] == ["measured", "failed", "skipped", "not reached"]
     assert dataset.cases[1].reasons == ("rank 2 died",)
 
@@ -184,7 +184,7 @@ def test_every_state_of_a_case_appears() -> None:
 def test_one_failed_launch_outweighs_those_that_went_well() -> None:
     one = case("all_reduce", 64)
     well = synthetic_run([one], launches=1, samples=3, seed=1)
-    badly = synthetic_run([one], launches=1, samples=3, seed=2, fate=Fate(failed={one: "wrong data"}))
+    badly = synthetic_run([one], launches=1, samples=3, seed=2, end=SyntheticEnd(failed={one: "wrong data"}))
     assert pool((well, badly)).cases[0].state == "failed"
 
 
@@ -203,8 +203,8 @@ def test_control_characters_from_outside_are_written_out_everywhere() -> None:
     nasty = "a\x1b[31mb\x9b2J\u202ec\nd\x00"
     one, lost = case("all_reduce", 64, algorithm=nasty), case("broadcast", 64)
     machine = Machine(name=nasty, hosts=(nasty,), facts={nasty: {"kernel": [nasty, nasty]}})
-    fate = Fate(failed={lost: nasty})
-    dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, fate=fate),))
+    end = SyntheticEnd(failed={lost: nasty})
+    dataset = pool((synthetic_run([one, lost], launches=1, samples=3, machine=machine, end=end),))
     everything = repr(dataset.runs) + repr(dataset.cases)
     shown = "a\\x1b[31mb\\x9b2J\\u202ec d\\x00"
     assert dataset.runs[0].run.machine == shown

@@ -7,7 +7,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from busbw.runs.placement import Seat
+from busbw.runs.placement import RankPlacement
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
@@ -220,6 +220,6 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     judgement = judged(4)
     cut = judgement.cases[0]
     cut = replace(cut, groups=cut.groups[:-1])
-    (matrix,) = matrices_of([cut], [Seat(rank, "n0") for rank in range(4)])
+    (matrix,) = matrices_of([cut], [RankPlacement(rank, "n0") for rank in range(4)])
     assert matrix.odd == ()
     assert "not measured" in (matrix.untold or "")

@@ -5,7 +5,7 @@ import pytest
 
 from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Fate, case, synthetic_run
+from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge
@@ -27,31 +27,33 @@ def resumed(status: EndStatus | None = "interrupted") -> StoredRun:
     return StoredRun(stored.path, stored.run, tuple(rows), ())
 
 
-def broken_off(blocks: int, fate: Fate | None = None) -> StoredRun:
+def broken_off(blocks: int, end: SyntheticEnd | None = None) -> StoredRun:
     """Two blocks of each case in four launches, broken off when the second one had ``blocks`` blocks."""
-    stored = synthetic_run(CASES, launches=4, blocks=2, samples=30, fate=fate)
+    stored = synthetic_run(CASES, launches=4, blocks=2, samples=30, end=end)
     second = next(place for place, row in enumerate(stored.rows) if isinstance(row, LaunchStarted) and row.launch == 1)
-    end = Ended(status="interrupted", reason="Ctrl-C", ended="2026-01-02T04:00:00.000Z")
-    return StoredRun(stored.path, stored.run, (*stored.rows[: second + 1 + blocks], end), ())
+    last = Ended(status="interrupted", reason="Ctrl-C", ended="2026-01-02T04:00:00.000Z")
+    return StoredRun(stored.path, stored.run, (*stored.rows[: second + 1 + blocks], last), ())
 
 
 @pytest.mark.parametrize(
-    ("blocks", "fate", "words"),
+    ("blocks", "end", "words"),
     [
         (3, None, "1 of 4 launches is complete, launch 2 in part (3 of 4 blocks); busbw run --resume synthetic-0"),
         (0, None, "1 of 4 launches is complete, launch 2 in part (0 of 4 blocks); busbw run --resume synthetic-0"),
         (4, None, "2 of 4 launches are complete; busbw run --resume synthetic-0 measures the rest."),
-        (1, Fate(skipped={CASES[1]: "no such dtype"}), "launch 2 in part (1 of 2 blocks)"),
+        (1, SyntheticEnd(skipped={CASES[1]: "no such dtype"}), "launch 2 in part (1 of 2 blocks)"),
     ],
 )
-def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, fate: Fate | None, words: str) -> None:
-    (text,) = [one.text for one in judge(pool((broken_off(blocks, fate),))).remarks if one.code == "interrupted"]
+def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, end: SyntheticEnd | None, words: str) -> None:
+    (text,) = [one.text for one in judge(pool((broken_off(blocks, end),))).remarks if one.code == "interrupted"]
     assert text.startswith("Run synthetic-0 was interrupted: Ctrl-C. ")
     assert words in text
 
 
 def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
-    whole = synthetic_run(CASES, launches=2, blocks=2, samples=30, fate=Fate(failed={CASES[1]: "no"}, ended="failed"))
+    whole = synthetic_run(
+        CASES, launches=2, blocks=2, samples=30, end=SyntheticEnd(failed={CASES[1]: "no"}, ended="failed")
+    )
     (text,) = [one.text for one in judge(pool((whole,))).remarks if one.text.startswith("Run ")]
     assert text == "Run synthetic-0 failed: as told."
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from busbw.ops import OPS, SYNCHRONISING
 from busbw.runs.records import JSON, Measurement, Row
-from busbw.testing.synthetic import Fate, Piece, World, case, synthetic_run
+from busbw.testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.shape import drifts, find_modes, outliers
 from busbw_analysis.data.summary import CaseSummary, summarise
@@ -209,7 +209,7 @@ def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: in
 
 def test_unmeasured_cases_are_summarised_without_numbers() -> None:
     cases = [case("all_reduce", size) for size in (64, 128)]
-    run = synthetic_run(cases, launches=1, fate=Fate(skipped={cases[1]: "not here"}))
+    run = synthetic_run(cases, launches=1, end=SyntheticEnd(skipped={cases[1]: "not here"}))
     summary = summarise(pool((run,)))[1]
     assert (summary.state, summary.groups, summary.check) == ("skipped", (), "–")
 

@@ -17,7 +17,7 @@ from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, Usag
 from busbw.launch import rendezvous
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
-from busbw.launch.session import opened
+from busbw.launch.run_session import open_run
 from busbw.ops import OPS
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
@@ -382,7 +382,7 @@ def test_below_srun_a_job_of_the_same_world_goes_on(monkeypatch: pytest.MonkeyPa
     def breaks(*_: object) -> None:
         raise in_folder(RankFailure("rank 1 was killed"), tmp_path)
 
-    monkeypatch.setattr(launch, "take_part", breaks)
+    monkeypatch.setattr(launch, "session", breaks)
     for name, value in {
         "SLURM_PROCID": "0",
         "SLURM_STEP_NUM_TASKS": "2",
@@ -404,7 +404,7 @@ def test_what_breaks_a_run_off_names_its_folder_once_it_can_be_gone_on_with(
     begun: bool,  # noqa: FBT001
 ) -> None:
     wanted = Plan(sweep=(Sweep(ops=("barrier",)),))
-    with pytest.raises(type(error)) as caught, opened(wanted, Settings(tmp_path)) as here:  # noqa: PT012 - it is the end
+    with pytest.raises(type(error)) as caught, open_run(wanted, Settings(tmp_path)) as here:  # noqa: PT012 - it is the end
         if begun:
             store.write_run(here.folder, synthetic_run([case("barrier", 0)], launches=1).run)
         raise error

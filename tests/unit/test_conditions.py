@@ -4,7 +4,7 @@ import psutil
 import pytest
 
 from busbw.backends.base import Backend
-from busbw.measure.interference import Reading, Watch, look
+from busbw.measure.interference import InterferenceMonitor, Reading, look
 from busbw.runs.records import HostConditions
 from busbw.testing.blocks import measured
 from busbw.testing.fakes import FakeBackend, FakeWorld
@@ -45,7 +45,7 @@ def watched(hosts: tuple[str, ...], *looks: Reading, before: Reading = BEFORE) -
 
     def work(backend: FakeBackend) -> tuple[HostConditions, ...]:
         seen = iter([before, looks[backend.rank]])
-        return Watch(backend, hosts, lambda: next(seen)).ended()
+        return InterferenceMonitor(backend, hosts, lambda: next(seen)).ended()
 
     (first, *others) = FakeWorld(len(hosts)).run(work)
     assert isinstance(first, tuple)
@@ -107,7 +107,7 @@ def test_a_block_carries_the_conditions_of_every_host() -> None:
 
 def test_the_traffic_of_a_watch_is_one_reduction() -> None:
     def work(backend: Backend) -> None:
-        Watch(backend, ("a",) * 3).ended()
+        InterferenceMonitor(backend, ("a",) * 3).ended()
 
     world = FakeWorld(3)
     world.run(work)

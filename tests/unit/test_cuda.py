@@ -21,7 +21,7 @@ from busbw.measure.block import measure
 from busbw.measure.clock import HostClock
 from busbw.measure.clock_sync import CommonClock
 from busbw.measure.sampling import Bench
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs.records import Measurement, Mode
 from busbw.system.device import DeviceConditions
@@ -430,7 +430,7 @@ def test_copies_of_a_device_are_measured_and_verified(
     bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
     for mode in modes:
         one = case(op, 4_096, 1, backend="nccl", device="cuda", mode=mode, pinning=pinning)
-        assert refusal(one, backend, Place(crowded=False, comparable=True)) is None
+        assert skip_reason(one, backend, Place(oversubscribed=False, comparable=True)) is None
         made = measure(bench, one, (), launch=0, block=0)
         assert isinstance(made, Measurement), made
         assert made.check.state == "verified"

@@ -16,7 +16,7 @@ from busbw.backends.pytorch import peer_access
 from busbw.backends.pytorch.peer_access import View, heard, name_of, why_no_pairs
 from busbw.errors import BackendError
 from busbw.measure.block import rounds_of
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
@@ -30,7 +30,7 @@ from busbw.testing.synthetic import case
 
 HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
 PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged")
-HERE = Place(crowded=False, comparable=True)
+HERE = Place(oversubscribed=False, comparable=True)
 
 
 def on_device(op: str, ranks: int = 1, **changes: object) -> Case:
@@ -193,14 +193,16 @@ def test_what_such_a_copy_cannot_be_timed_as_is_refused(op: str, changes: dict[s
 @pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.needs_device])
 def test_where_ranks_drive_no_device_there_is_nothing_to_copy_to(op: str, mode: Mode) -> None:
     backend = FakeBackend(FakeWorld(2, Script()), 0)
-    reason = refusal(on_device(op, 2, device="cpu", backend="gloo", mode=mode), backend, HERE)
+    reason = skip_reason(on_device(op, 2, device="cpu", backend="gloo", mode=mode), backend, HERE)
     assert reason == f"there is no device: backend gloo drives the processor, and {op} copies with a GPU"
 
 
 def test_one_gpu_has_no_pair() -> None:
     backend = FakeBackend(FakeWorld(1, Script(device=DeviceScript())), 0)
     for op in PEER_OPS:
-        assert refusal(on_device(op), backend, HERE) == f"{op} needs 2 ranks in every group; the smallest here has 1"
+        assert (
+            skip_reason(on_device(op), backend, HERE) == f"{op} needs 2 ranks in every group; the smallest here has 1"
+        )
 
 
 # --- inside of a GPU -----------------------------------------------------------------------------------------------

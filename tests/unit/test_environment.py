@@ -11,6 +11,7 @@ import psutil
 import pytest
 
 from busbw.measure.clock_sync import CommonClock
+from busbw.runs.placement import oversubscribed_hosts
 from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.testing.fakes import FakeWorld
@@ -187,12 +188,6 @@ def test_one_running_kernel_is_one_clock(boots: list[str | None], shared: bool) 
     assert CommonClock(world.backends[0], world.backends[0].clock, domains).shared is shared
 
 
-def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
-    two_cores = {"cpu": {"usable_cores": 2}}
-    assert not environment.crowded(("a", "a", "b"), [two_cores] * 3)
-    assert environment.crowded(("a", "b", "b", "b"), [two_cores] * 4)
-
-
 @pytest.mark.parametrize(
     ("choices", "chosen"),
     [("always [madvise] never", "madvise"), ("[always] madvise never", "always"), ("odd", "odd"), (None, None)],
@@ -273,7 +268,7 @@ def test_ranks_that_are_bound_to_cores_have_them_together() -> None:
     assert found["a"]["cpu"] == {"usable_cores": 3, "allowed_cores": [0, 1, 2]}
     assert found["a"]["kernel"] == "6"
     assert found["b"]["cpu"]["usable_cores"] == 2, "a quota is one for all"
-    assert not environment.crowded(hosts, [found[host] for host in hosts])
+    assert not oversubscribed_hosts(hosts, found)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, Rank
 from busbw.launch import observers, worker
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.placement import seats_of
+from busbw.runs.placement import rank_placements
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Failed, LaunchStarted, Measurement, Skipped
 from busbw.testing.devices import DeviceScript
@@ -65,7 +65,7 @@ def test_a_gpu_that_nobody_numbers_is_recorded_by_its_place_on_pci(folder: Path)
     (facts,) = store.read(folder).run.environments.values()
     (told,) = facts["ranks"]
     assert (told["gpu"], told["gpu_address"]) == (None, address)
-    (seat,) = seats_of(tuple(store.read(folder).run.hosts), store.read(folder).run.environments)
+    (seat,) = rank_placements(tuple(store.read(folder).run.hosts), store.read(folder).run.environments)
     assert seat.gpu_address == address
 
 

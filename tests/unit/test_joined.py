@@ -1,4 +1,4 @@
-"""Ranks that somebody else has started: their seats, where they meet, what rank 0 tells them, and how they end."""
+"""Ranks that somebody else has started: their places, where they meet, what rank 0 tells them, and how they end."""
 
 from __future__ import annotations
 
@@ -28,9 +28,10 @@ from busbw.errors import BusbwError, LaunchError, StoreError, UsageError
 from busbw.launch import interfaces, launcher_env, rendezvous, signals
 from busbw.launch.base import Result, Settings
 from busbw.launch.hostlist import expand
-from busbw.launch.launcher_env import Seat, seat_in, tasks_per_node
-from busbw.launch.rendezvous import Order, StoreMeeting
-from busbw.launch.signals import Ending, ending_below
+from busbw.launch.launcher_env import RankInfo, rank_info, tasks_per_node
+from busbw.launch.launchers import LAUNCHERS
+from busbw.launch.rendezvous import LaunchOrder, StoreRendezvous
+from busbw.launch.signals import ShutdownHandler
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.resume import Remaining
 
@@ -88,12 +89,12 @@ def test_a_range_has_every_number_once_and_as_wide_as_its_first(first: int, more
     ]
 
 
-# --- seats -----------------------------------------------------------------------------------------------------
+# --- places ----------------------------------------------------------------------------------------------------
 
 
-def test_a_seat_in_a_step_of_slurm() -> None:
-    assert seat_in("srun", launcher_env.SRUN, STEP) == Seat("srun", 5, 7, 1, 3, 2)
-    assert seat_in("srun", launcher_env.SRUN, {**STEP, "SLURM_NODEID": "9"}).local_size is None
+def test_the_place_in_a_step_of_slurm() -> None:
+    assert LAUNCHERS["srun"].rank_info(STEP) == RankInfo("srun", 5, 7, 1, 3, 2)
+    assert LAUNCHERS["srun"].rank_info({**STEP, "SLURM_NODEID": "9"}).local_size is None
 
 
 @pytest.mark.parametrize(
@@ -101,14 +102,19 @@ def test_a_seat_in_a_step_of_slurm() -> None:
     [
         (
             "torchrun",
-            launcher_env.TORCHRUN,
+            LAUNCHERS["torchrun"].variables,
             {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2"},
             (5, 7, 1, 3, 2),
         ),
-        ("torchrun", launcher_env.TORCHRUN, {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"}, (5, 7, 1, None, None)),
+        (
+            "torchrun",
+            LAUNCHERS["torchrun"].variables,
+            {"RANK": "5", "WORLD_SIZE": "7", "LOCAL_RANK": "1"},
+            (5, 7, 1, None, None),
+        ),
         (
             "mpirun",
-            launcher_env.MPIRUN,
+            LAUNCHERS["mpirun"].variables,
             # The last one counts the ranks of a node over all jobs: it is no node's number.
             {
                 **{f"OMPI_COMM_WORLD_{name}": value for name, value in (("RANK", "5"), ("SIZE", "7"))},
@@ -119,20 +125,20 @@ def test_a_seat_in_a_step_of_slurm() -> None:
         ),
         (
             "mpirun",
-            launcher_env.MPIRUN,
+            LAUNCHERS["mpirun"].variables,
             {"PMI_RANK": "5", "PMI_SIZE": "7", "MPI_LOCALRANKID": "1", "MPI_LOCALNRANKS": "3"},
             (5, 7, 1, 3, None),
         ),
     ],
 )
-def test_a_seat_is_what_each_launcher_tells(
+def test_a_place_is_what_each_launcher_tells(
     launcher: str,
-    known: tuple[launcher_env.Promise, ...],
+    known: tuple[launcher_env.LauncherVariables, ...],
     variables: dict[str, str],
     place: tuple[int, int, int, int | None, int | None],
 ) -> None:
     meets = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"} if launcher == "torchrun" else {}
-    assert seat_in(launcher, known, {**variables, **meets}) == Seat(launcher, *place)
+    assert rank_info(launcher, known, {**variables, **meets}) == RankInfo(launcher, *place)
 
 
 @pytest.mark.parametrize(("text", "counts"), [("4", (4,)), ("2(x3),1", (2, 2, 2, 1)), ("1,2(x2)", (1, 2, 2))])
@@ -146,9 +152,9 @@ def test_tasks_that_slurm_would_not_write_are_refused(text: str) -> None:
         tasks_per_node(text)
 
 
-def test_a_seat_that_cannot_be_is_refused() -> None:
+def test_a_place_that_cannot_be_is_refused() -> None:
     with pytest.raises(LaunchError, match="SLURM_PROCID is 7 and SLURM_STEP_NUM_TASKS is 7"):
-        seat_in("srun", launcher_env.SRUN, {**STEP, "SLURM_PROCID": "7"})
+        LAUNCHERS["srun"].rank_info({**STEP, "SLURM_PROCID": "7"})
 
 
 @pytest.mark.parametrize("port", ["0", "-5", "65536", "99999", "http"])
@@ -156,7 +162,7 @@ def test_a_port_that_is_none_is_refused_before_anybody_meets(port: str) -> None:
     where = {**STEP, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     for meets in (rendezvous.at_torchrun, rendezvous.at_srun, rendezvous.at_mpirun):
         with pytest.raises(LaunchError, match=rf"MASTER_PORT is '?{port}'?[;,] .*(1 to 65535|whole number)"):
-            meets(seat(1), where, 1.0)
+            meets(info(1), where, 1.0)
     assert [launcher_env.port_in({"PORT": text}, "PORT") for text in ("1", "65535")] == [1, 65535]
 
 
@@ -210,10 +216,10 @@ def meet(variables: dict[str, str], seen_from: list[str], monkeypatch: pytest.Mo
     addresses = iter(seen_from)
     monkeypatch.setattr(rendezvous, "address_towards", lambda _host: next(addresses))
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), **variables}
-    first = rendezvous.at_torchrun(seat(0), where, 20.0)
-    other = threading.Thread(target=lambda: rendezvous.at_torchrun(seat(1), where, 20.0).hear())
+    first = rendezvous.at_torchrun(info(0), where, 20.0)
+    other = threading.Thread(target=lambda: rendezvous.at_torchrun(info(1), where, 20.0).receive())
     other.start()
-    first.tell(Order(plan=PLAN))
+    first.publish(LaunchOrder(plan=PLAN))
     other.join()
 
 
@@ -246,16 +252,16 @@ def test_ranks_of_mpirun_meet_without_mpi_where_they_are_told_where(monkeypatch:
     monkeypatch.setitem(BACKENDS, "mpi", replace(BACKENDS["mpi"], missing=lambda: "mpi4py is not installed"))
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    first = rendezvous.at_mpirun(Seat("mpirun", 0, 1, 0, 1), where, 20.0)
+    first = rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), where, 20.0)
     assert first.store == ("127.0.0.1", port)
     words = "mpirun started this rank, and mpi4py is not installed; ranks of gloo and nccl need no MPI .* MASTER_ADDR"
     for half in ({}, {"MASTER_ADDR": "127.0.0.1"}, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ""}):
         with pytest.raises(LaunchError, match=words):
-            rendezvous.at_mpirun(Seat("mpirun", 0, 1, 0, 1), half, 20.0)
+            rendezvous.at_mpirun(RankInfo("mpirun", 0, 1, 0, 1), half, 20.0)
 
 
-def seat_of_mpirun(rank: int, size: int = 2) -> Seat:
-    return Seat("mpirun", rank, size, rank, size)
+def info_of_mpirun(rank: int, size: int = 2) -> RankInfo:
+    return RankInfo("mpirun", rank, size, rank, size)
 
 
 @pytest.mark.parametrize(
@@ -265,27 +271,27 @@ def seat_of_mpirun(rank: int, size: int = 2) -> Seat:
 def test_another_mpirun_that_was_given_the_same_port_is_not_heard(other: dict[str, str], size: int) -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
     mine = {**where, "OMPI_COMM_WORLD_RANK": "0", "PMIX_NAMESPACE": "prterun-n0-7@1"} if size == 2 else where
-    first = rendezvous.at_mpirun(seat_of_mpirun(0), mine, 20.0)
-    heard: list[Order] = []
-    own = threading.Thread(target=lambda: heard.append(rendezvous.at_mpirun(seat_of_mpirun(1), mine, 20.0).hear()))
+    first = rendezvous.at_mpirun(info_of_mpirun(0), mine, 20.0)
+    heard: list[LaunchOrder] = []
+    own = threading.Thread(target=lambda: heard.append(rendezvous.at_mpirun(info_of_mpirun(1), mine, 20.0).receive()))
     own.start()
-    first.tell(Order(plan=PLAN, run="mine"))
+    first.publish(LaunchOrder(plan=PLAN, run="mine"))
     own.join()
     assert [order.run for order in heard] == ["mine"]
     with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
-        rendezvous.at_mpirun(seat_of_mpirun(1, size), {**where, **other}, 0.5).hear()
+        rendezvous.at_mpirun(info_of_mpirun(1, size), {**where, **other}, 0.5).receive()
 
 
 def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them() -> None:
-    """MPICH's mpirun has no name that its ranks see: two worlds of one size are known by their seats alone."""
+    """MPICH's mpirun has no name that its ranks see: two worlds of one size are known by their ranks alone."""
     port = free_port()
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     twice = rf"rank\(s\) 1 of 2 came twice to 127\.0\.0\.1 port {port}: two worlds were given .* a port of its own"
-    first = rendezvous.at_mpirun(seat_of_mpirun(0), where, 20.0)
+    first = rendezvous.at_mpirun(info_of_mpirun(0), where, 20.0)
 
     def hears(told: list[str]) -> None:
         try:
-            rendezvous.at_mpirun(seat_of_mpirun(1), where, 2.0).hear()
+            rendezvous.at_mpirun(info_of_mpirun(1), where, 2.0).receive()
         except LaunchError as error:
             told.append(str(error))
 
@@ -296,10 +302,10 @@ def test_a_rank_that_comes_twice_is_refused_by_rank_0_and_by_the_second_of_them(
     while not any(re.search(twice, one) for one in told):
         time.sleep(0.01)
     with pytest.raises(LaunchError, match=twice):
-        first.tell(Order(plan=PLAN))
+        first.publish(LaunchOrder(plan=PLAN))
     for other in others:
         other.join()
-    first.tell(Order(status=1))  # they are sent home all the same
+    first.publish(LaunchOrder(status=1))  # they are sent home all the same
 
 
 class FakeMpi:
@@ -330,8 +336,8 @@ def over_mpi(monkeypatch: pytest.MonkeyPatch) -> FakeMpi:
 def test_rank_0_does_not_wait_for_ever_for_others_that_take_no_order(
     over_mpi: FakeMpi, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    first = rendezvous.at_mpirun(seat_of_mpirun(0), {}, 0.2)
-    first.tell(Order())
+    first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 0.2)
+    first.publish(LaunchOrder())
     assert over_mpi.ended.is_set()
     assert "cannot tell every rank what to measure within 0.2 s" in capfd.readouterr().err
 
@@ -344,9 +350,9 @@ def test_a_port_that_cannot_be_had_over_mpi_is_said(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(FakeMpi, "broadcast", lambda _self, text: text)
     monkeypatch.setattr(FakeMpi, "meet_at_store", taken, raising=False)
-    first = rendezvous.at_mpirun(seat_of_mpirun(0), {}, 20.0)
+    first = rendezvous.at_mpirun(info_of_mpirun(0), {}, 20.0)
     with pytest.raises(LaunchError, match=r"rank 0 of 2 .* cannot open a port for the others: The server socket"):
-        first.tell(Order(plan=PLAN))
+        first.publish(LaunchOrder(plan=PLAN))
 
 
 def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() -> None:
@@ -355,9 +361,9 @@ def test_a_library_of_mpi_that_does_not_load_is_said_with_the_way_around_it() ->
     meets = """
 from busbw.errors import LaunchError
 from busbw.launch import rendezvous
-from busbw.launch.launcher_env import Seat
+from busbw.launch.launcher_env import RankInfo
 try:
-    rendezvous.at_mpirun(Seat("mpirun", 0, 2, 0, 2), {}, 20.0)
+    rendezvous.at_mpirun(RankInfo("mpirun", 0, 2, 0, 2), {}, 20.0)
 except LaunchError as error:
     print(error)
 """
@@ -384,18 +390,18 @@ def free_port() -> int:
             return port
 
 
-def seat(rank: int, size: int = 2) -> Seat:
-    return Seat("srun", rank, size, rank, size)
+def info(rank: int, size: int = 2) -> RankInfo:
+    return RankInfo("srun", rank, size, rank, size)
 
 
 def test_the_others_hear_what_rank_0_tells() -> None:
     port = free_port()
-    order = Order(plan=PLAN, run="r", launch=3, remaining=Remaining(1, frozenset({(0, 1)}), frozenset({2}), 0, 1))
-    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
-    heard: list[Order] = []
-    other = threading.Thread(target=lambda: heard.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0).hear()))
+    order = LaunchOrder(plan=PLAN, run="r", launch=3, remaining=Remaining(1, frozenset({(0, 1)}), frozenset({2}), 0, 1))
+    first = StoreRendezvous(info(0), "127.0.0.1", port, 20.0)
+    heard: list[LaunchOrder] = []
+    other = threading.Thread(target=lambda: heard.append(StoreRendezvous(info(1), "127.0.0.1", port, 20.0).receive()))
     other.start()
-    first.tell(order)
+    first.publish(order)
     other.join()
     assert [msgspec.structs.replace(one, session="") for one in heard] == [order]
 
@@ -407,13 +413,13 @@ def hears(port: int, secret: bytes) -> tuple[threading.Thread, list[str]]:
     """Rank 1, which waits for an order in a thread, and what it says in the end: the run, or why there is none."""
     said: list[str] = []
 
-    def hear() -> None:
+    def receive() -> None:
         try:
-            said.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0, secret=secret).hear().run)
+            said.append(StoreRendezvous(info(1), "127.0.0.1", port, 20.0, secret=secret).receive().run)
         except LaunchError as error:
             said.append(str(error))
 
-    thread = threading.Thread(target=hear, daemon=True)
+    thread = threading.Thread(target=receive, daemon=True)
     thread.start()
     return thread, said
 
@@ -421,16 +427,16 @@ def hears(port: int, secret: bytes) -> tuple[threading.Thread, list[str]]:
 def stranger_at(port: int) -> dist.Store:
     """The store as somebody has it who knows its port, and nothing else."""
     store = dist.TCPStore("127.0.0.1", port, None, False, timedelta(seconds=20), wait_for_workers=False)
-    return dist.PrefixStore("busbw/meeting/0", store)
+    return dist.PrefixStore("busbw/rendezvous/0", store)
 
 
 def test_an_order_by_who_has_not_the_secret_is_not_taken() -> None:
     port = free_port()
-    _keeps = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    _keeps = StoreRendezvous(info(0), "127.0.0.1", port, 20.0, secret=SECRET)
     stranger = stranger_at(port)
     other, said = hears(port, SECRET)
     asked = stranger.get("asked/1").decode()
-    text = msgspec.json.encode(Order(plan=PLAN, run="a stranger's")).decode()
+    text = msgspec.json.encode(LaunchOrder(plan=PLAN, run="a stranger's")).decode()
     stranger.set("order/1", signed(b"", f"0/order/1/{asked}", text))
     other.join()
     assert len(said) == 1
@@ -439,15 +445,15 @@ def test_an_order_by_who_has_not_the_secret_is_not_taken() -> None:
 
 def test_an_order_of_an_earlier_launch_is_not_taken_again() -> None:
     port = free_port()
-    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    first = StoreRendezvous(info(0), "127.0.0.1", port, 20.0, secret=SECRET)
     other, said = hears(port, SECRET)
-    first.tell(Order(plan=PLAN, run="before"))
+    first.publish(LaunchOrder(plan=PLAN, run="before"))
     other.join()
     assert said == ["before"]
     recorded = first._store.get("order/1")
 
     port = free_port()
-    _keeps = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    _keeps = StoreRendezvous(info(0), "127.0.0.1", port, 20.0, secret=SECRET)
     stranger_at(port).set("order/1", recorded.decode())
     other, said = hears(port, SECRET)
     other.join()
@@ -457,7 +463,7 @@ def test_an_order_of_an_earlier_launch_is_not_taken_again() -> None:
 @pytest.mark.parametrize("key", ["heard/1", "elsewhere"])
 def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: str) -> None:
     port = free_port()
-    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0, secret=SECRET)
+    first = StoreRendezvous(info(0), "127.0.0.1", port, 20.0, secret=SECRET)
     put = first._store.set
     forged = {"set": lambda name, text: put(name, text if name != key else "10.0.0.9"), "get": first._store.get}
     others = {"add": first._store.add, "check": first._store.check}
@@ -468,10 +474,10 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
         with pytest.raises(LaunchError, match="that no rank of this launch has signed"):
             first._where_the_others_are()
         first._store.wait(["asked/1"])  # who has been heard of is not answered later
-        first.tell(Order(status=1))
+        first.publish(LaunchOrder(status=1))
     else:
         first._store = cast("dist.Store", SimpleNamespace(**forged, **others))
-        first.tell(Order(plan=PLAN))
+        first.publish(LaunchOrder(plan=PLAN))
     other.join()
     assert key == "heard/1" or "that no rank of this launch has signed" in said[0]
 
@@ -479,7 +485,7 @@ def test_what_else_ranks_say_when_they_meet_is_not_taken_from_a_stranger(key: st
 def test_a_secret_that_could_be_guessed_is_refused() -> None:
     where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "BUSBW_SECRET": "hunter2"}
     with pytest.raises(LaunchError, match=r"BUSBW_SECRET has 7 characters and needs 16 or more: export BUSBW_SECRET="):
-        rendezvous.at_torchrun(seat(0), where, 1.0)
+        rendezvous.at_torchrun(info(0), where, 1.0)
 
 
 def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
@@ -494,7 +500,7 @@ def test_ranks_on_several_hosts_are_told_of_a_secret_that_is_lacking(
 
 
 def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = StoreMeeting(seat(0, 1), "127.0.0.1", free_port(), 20.0)
+    first = StoreRendezvous(info(0, 1), "127.0.0.1", free_port(), 20.0)
     put = first._store.set
 
     def breaks(key: str, value: str) -> None:
@@ -505,41 +511,41 @@ def test_a_store_that_breaks_when_all_have_come_is_said(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(first, "_store", SimpleNamespace(set=breaks, get=first._store.get, add=first._store.add))
     with pytest.raises(LaunchError, match="rank 0 cannot tell the others what to measure: Connection reset by peer"):
-        first.tell(Order(plan=PLAN))
+        first.publish(LaunchOrder(plan=PLAN))
 
 
 def test_a_second_attempt_does_not_hear_what_was_told_in_the_first() -> None:
     port = free_port()
-    first = StoreMeeting(seat(0, 1), "127.0.0.1", port, 20.0)
-    first.tell(Order(plan=PLAN, run="first"))
-    again = StoreMeeting(seat(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
+    first = StoreRendezvous(info(0, 1), "127.0.0.1", port, 20.0)
+    first.publish(LaunchOrder(plan=PLAN, run="first"))
+    again = StoreRendezvous(info(1), "127.0.0.1", port, 0.5, serves=False, attempt="1")
     with pytest.raises(LaunchError, match=r"rank 1 \(host .*\) has heard nothing from rank 0 for 0\.5 s"):
-        again.hear()
+        again.receive()
 
 
 def test_a_step_of_another_job_that_took_the_same_port_is_not_heard() -> None:
     step = {**STEP, "SLURM_STEP_NUM_NODES": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    first = rendezvous.at_srun(seat(0, 1), step, 20.0)
-    first.tell(Order(plan=PLAN, run="of job 812"))
-    other = rendezvous.at_srun(seat(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
+    first = rendezvous.at_srun(info(0, 1), step, 20.0)
+    first.publish(LaunchOrder(plan=PLAN, run="of job 812"))
+    other = rendezvous.at_srun(info(1), {**step, "SLURM_JOB_ID": "813"}, 0.5)
     with pytest.raises(LaunchError, match="has heard nothing from rank 0"):
-        other.hear()
+        other.receive()
 
 
 def test_ranks_that_do_not_come_are_named() -> None:
     port = free_port()
-    first = StoreMeeting(seat(0, 4), "127.0.0.1", port, 1.0)
+    first = StoreRendezvous(info(0, 4), "127.0.0.1", port, 1.0)
 
     def come() -> None:
         with pytest.raises(LaunchError, match=r"rank 2 \(host .*\) has met rank 0, and not all others have for 2 s: "):
-            StoreMeeting(seat(2, 4), "127.0.0.1", port, 2.0).hear()
+            StoreRendezvous(info(2, 4), "127.0.0.1", port, 2.0).receive()
 
     first_comes = threading.Thread(target=come)
     first_comes.start()
     with pytest.raises(LaunchError, match=rf"2 of 4 ranks have not come .* port {port} within 1 s: 1, 3$"):
-        first.tell(Order(plan=PLAN))
+        first.publish(LaunchOrder(plan=PLAN))
     first_comes.join()
-    first.tell(Order(status=1))  # when nothing is to be measured, nobody is missed
+    first.publish(LaunchOrder(status=1))  # when nothing is to be measured, nobody is missed
 
 
 @pytest.mark.parametrize(
@@ -549,18 +555,18 @@ def test_a_rank_0_that_is_not_there_is_said_in_one_line(host: str, why: str, cap
     port = free_port()
     words = rf"rank 1 of 2 \(host .*\) cannot reach rank 0 at {host} port {port}: .*{why}.*, for 0\.5 s; MASTER_ADDR"
     with pytest.raises(LaunchError, match=words):
-        StoreMeeting(seat(1), host, port, 0.5)
+        StoreRendezvous(info(1), host, port, 0.5)
     assert capfd.readouterr().err == "", "where torch would print the stack of its own functions"
 
 
 def test_a_rank_that_comes_before_rank_0_waits_for_it() -> None:
     port = free_port()
-    others: list[StoreMeeting] = []
-    comes = threading.Thread(target=lambda: others.append(StoreMeeting(seat(1), "127.0.0.1", port, 20.0)))
+    others: list[StoreRendezvous] = []
+    comes = threading.Thread(target=lambda: others.append(StoreRendezvous(info(1), "127.0.0.1", port, 20.0)))
     comes.start()
     comes.join(0.3)
     assert not others
-    first = StoreMeeting(seat(0), "127.0.0.1", port, 20.0)
+    first = StoreRendezvous(info(0), "127.0.0.1", port, 20.0)
     comes.join()
     assert [one.store for one in others] == [first.store]
 
@@ -571,96 +577,99 @@ def test_a_taken_port_is_said() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(LaunchError, match=rf"cannot open a port for the others at .* port {port}: .*MASTER_PORT"):
-            StoreMeeting(seat(0), "127.0.0.1", port, 1.0)
+            StoreRendezvous(info(0), "127.0.0.1", port, 1.0)
 
 
-class FakeMeeting:
+class FakeRendezvous:
     """Keeps what is told."""
 
     def __init__(self) -> None:
         self.store: tuple[str, int] | None = None
         self.key = b""
-        self.told: list[Order] = []
+        self.told: list[LaunchOrder] = []
         self.parted = False
 
-    def tell(self, order: Order) -> None:
+    def publish(self, order: LaunchOrder) -> None:
         self.told.append(order)
 
-    def hear(self) -> Order:
+    def receive(self) -> LaunchOrder:
         return self.told[0]
 
-    def part(self) -> None:
+    def close(self) -> None:
         self.parted = True
 
 
 @pytest.fixture
-def below_srun(monkeypatch: pytest.MonkeyPatch) -> FakeMeeting:
-    """Rank 0 of a step, with a meeting of its own."""
+def below_srun(monkeypatch: pytest.MonkeyPatch) -> FakeRendezvous:
+    """Rank 0 of a step, with a rendezvous of its own."""
     for name, value in {**STEP, "SLURM_PROCID": "0"}.items():
         monkeypatch.setenv(name, value)
     for name in ("RANK", "OMPI_COMM_WORLD_RANK", "MPI_LOCALRANKID"):
         monkeypatch.delenv(name, raising=False)
-    where = FakeMeeting()
-    row = launch.LAUNCHERS["srun"]
-    replaced = type(row)(row.name, row.summary, row.run, row.promises, lambda *_: where)
-    monkeypatch.setitem(launch.LAUNCHERS, "srun", replaced)
+    where = FakeRendezvous()
+    row = LAUNCHERS["srun"]
+    monkeypatch.setitem(LAUNCHERS, "srun", replace(row, rendezvous=lambda *_: where))
     return where
 
 
 @pytest.mark.parametrize(("kind", "status"), [(UsageError, 2), (StoreError, 1)])
 def test_when_rank_0_refuses_the_others_are_sent_home(
-    below_srun: FakeMeeting, tmp_path: Path, kind: type[BusbwError], status: int
+    below_srun: FakeRendezvous, tmp_path: Path, kind: type[BusbwError], status: int
 ) -> None:
-    def begin(_settings: Settings) -> Result | None:
-        message = "not like this"
+    message = "not like this"
+    with pytest.raises(kind, match=message), launch.session(Settings(tmp_path), 1.0):
         raise kind(message)
-
-    with pytest.raises(kind, match="not like this"):
-        launch.take_part(begin, Settings(tmp_path), 1.0)
-    assert below_srun.told == [Order(status=status)]
+    assert below_srun.told == [LaunchOrder(status=status)]
     assert below_srun.parted
 
 
-def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeMeeting, tmp_path: Path) -> None:
-    assert launch.take_part(lambda _settings: None, Settings(tmp_path), 1.0) is None
-    assert below_srun.told == [Order()]
+def test_when_rank_0_only_looks_the_others_do_nothing_either(below_srun: FakeRendezvous, tmp_path: Path) -> None:
+    with launch.session(Settings(tmp_path), 1.0) as world:
+        assert world.leads
+    assert below_srun.told == [LaunchOrder()]
 
 
 @pytest.mark.parametrize("timeout", [1e300, float("nan"), -5.0, 0.0])
 def test_a_timeout_that_is_none_is_refused_before_anybody_meets(
-    below_srun: FakeMeeting, tmp_path: Path, timeout: float
+    below_srun: FakeRendezvous, tmp_path: Path, timeout: float
 ) -> None:
-    with pytest.raises(UsageError, match=re.escape(f"{timeout:g}")):
-        launch.take_part(lambda _settings: None, Settings(tmp_path), timeout)
+    with pytest.raises(UsageError, match=re.escape(f"{timeout:g}")), launch.session(Settings(tmp_path), timeout):
+        pytest.fail("the ranks have met")
     assert not below_srun.told
 
 
 def test_the_others_do_not_begin_and_speak_only_where_rank_0_cannot(
-    below_srun: FakeMeeting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    below_srun: FakeRendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_PROCID", "3")
 
-    def begin(_settings: Settings) -> Result | None:
-        pytest.fail("only rank 0 begins a run")
+    def follow() -> Result | None:
+        with launch.session(Settings(tmp_path), 1.0) as world:
+            assert not world.leads
+            return launch.follow(world)
 
     for status in (1, 2):
-        below_srun.told[:] = [Order(status=status)]
-        result = launch.take_part(begin, Settings(tmp_path), 1.0)
+        below_srun.told[:] = [LaunchOrder(status=status)]
+        result = follow()
         assert result is not None
         assert (result.failed, result.speaks, result.status) == (1, False, status)
-    below_srun.told[:] = [Order()]
-    assert launch.take_part(begin, Settings(tmp_path), 1.0) is None
-    below_srun.told[:] = [Order(plan=Plan(backend="nccl", sweep=PLAN.sweep))]
+    below_srun.told[:] = [LaunchOrder()]
+    assert follow() is None
+    below_srun.told[:] = [LaunchOrder(plan=Plan(backend="nccl", sweep=PLAN.sweep))]
     with pytest.raises(LaunchError, match="backend nccl cannot run here"):
-        launch.take_part(begin, Settings(tmp_path), 1.0)
+        follow()
 
 
 # --- how they end ----------------------------------------------------------------------------------------------
 
-SEAT = Seat("srun", 0, 2, 0, 2)
+INFO = RankInfo("srun", 0, 2, 0, 2)
 
 
-def nobody_gives_up() -> None:
+def handler(launcher: str, rank: int) -> ShutdownHandler:
+    return ShutdownHandler(RankInfo(launcher, rank, 2, rank, 2), LAUNCHERS[launcher].signals)
+
+
+def nobody_aborts() -> None:
     pytest.fail("the signal was heeded, or there was time")
 
 
@@ -679,20 +688,14 @@ def kept_signals() -> Iterator[None]:
 @pytest.mark.alone
 @pytest.mark.usefixtures("kept_signals")
 def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_limit(
-    below_srun: FakeMeeting, tmp_path: Path
+    below_srun: FakeRendezvous, tmp_path: Path
 ) -> None:
-    heard = []
-
-    def begin(settings: Settings) -> Result | None:
-        assert settings.ending is not None
+    with launch.session(Settings(tmp_path), 1.0) as world:
+        assert world.attached is not None
         os.kill(os.getpid(), signal.SIGUSR1)
-        with settings.ending.listening(pytest.fail):
-            heard.append(settings.ending.asked())
-        return None
-
-    launch.take_part(begin, Settings(tmp_path), 1.0)
-    assert heard == [True], "and the first block is not begun"
-    assert below_srun.told == [Order()]
+        with world.attached.shutdown.listening(pytest.fail):
+            assert world.attached.shutdown.asked(), "and the first block is not begun"
+    assert below_srun.told == [LaunchOrder()]
 
 
 @pytest.mark.alone
@@ -700,23 +703,22 @@ def test_a_rank_that_still_starts_up_is_not_killed_by_the_signal_before_a_time_l
 @pytest.mark.parametrize("launcher", ["srun", "torchrun", "mpirun"])
 def test_a_signal_before_the_time_limit_asks_for_the_end_of_a_block(launcher: str) -> None:
     alarm = signal.getitimer(signal.ITIMER_REAL)[0]
-    ending = ending_below(Seat(launcher, 0, 2, 0, 2))
-    with ending.listening(nobody_gives_up):
-        assert not ending.asked()
+    shutdown = handler(launcher, 0)
+    with shutdown.listening(nobody_aborts):
+        assert not shutdown.asked()
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert ending.asked()
-        assert ending.in_words() == "SIGUSR1"
+        assert shutdown.asked()
+        assert shutdown.in_words() == "SIGUSR1"
         assert signal.getitimer(signal.ITIMER_REAL)[0] <= alarm, "there is time until the limit: no alarm is set"
 
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("kept_signals")
-def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
-    manners = signals.Manners({signal.SIGTERM: 0.05})
-    monkeypatch.setitem(signals.MANNERS, "srun", manners)
+def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted() -> None:
+    policy = signals.SignalPolicy({signal.SIGTERM: 0.05})
 
     def terminated() -> None:
-        with Ending(SEAT, manners).listening(nobody_gives_up):
+        with ShutdownHandler(INFO, policy).listening(nobody_aborts):
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(5)
 
@@ -727,24 +729,24 @@ def test_a_rank_that_does_not_come_to_the_end_of_its_block_is_interrupted(monkey
 @pytest.mark.alone
 @pytest.mark.usefixtures("kept_signals")
 def test_what_is_over_is_not_interrupted_any_more() -> None:
-    ending = Ending(SEAT, signals.Manners({signal.SIGTERM: 0.05}))
-    with ending.listening(nobody_gives_up):
+    shutdown = ShutdownHandler(INFO, signals.SignalPolicy({signal.SIGTERM: 0.05}))
+    with shutdown.listening(nobody_aborts):
         os.kill(os.getpid(), signal.SIGTERM)
     os.kill(os.getpid(), signal.SIGTERM)
     assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
     assert signal.set_wakeup_fd(-1) == -1
-    assert not [thread for thread in threading.enumerate() if thread.name == "busbw-ending"]
-    assert ending.in_words() == "SIGTERM"
+    assert not [thread for thread in threading.enumerate() if thread.name == "busbw-shutdown"]
+    assert shutdown.in_words() == "SIGTERM"
 
 
 def test_a_rank_that_waits_in_its_library_gives_up_all_the_same() -> None:
     waits = """
 import ctypes, os, signal
 from busbw.launch import signals
-from busbw.launch.launcher_env import Seat
+from busbw.launch.launcher_env import RankInfo
 signals._HEEDS_SECONDS = 0.1
-manners = signals.Manners({signal.SIGTERM: 0.1})
-with signals.Ending(Seat("srun", 0, 2, 0, 2), manners).listening(lambda: os._exit(7)):
+policy = signals.SignalPolicy({signal.SIGTERM: 0.1})
+with signals.ShutdownHandler(RankInfo("srun", 0, 2, 0, 2), policy).listening(lambda: os._exit(7)):
     os.kill(os.getpid(), signal.SIGTERM)
     mutex, lock = ctypes.create_string_buffer(64), ctypes.CDLL(None).pthread_mutex_lock
     lock(mutex)
@@ -754,23 +756,24 @@ with signals.Ending(Seat("srun", 0, 2, 0, 2), manners).listening(lambda: os._exi
 
 
 def test_a_run_whose_ranks_do_not_come_leaves_no_folder(
-    below_srun: FakeMeeting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    below_srun: FakeRendezvous, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def tell(_order: Order) -> None:
+    def publish(_order: LaunchOrder) -> None:
         message = "1 of 2 ranks have not come"
         raise LaunchError(message)
 
-    monkeypatch.setattr(below_srun, "tell", tell)
-    with pytest.raises(LaunchError, match="have not come"):
-        launch.take_part(lambda settings: launch.execute(PLAN, settings), Settings(tmp_path, quiet=True), 1.0)
+    monkeypatch.setattr(below_srun, "publish", publish)
+    settings = Settings(tmp_path, quiet=True)
+    with pytest.raises(LaunchError, match="have not come"), launch.session(settings, 1.0) as world:
+        launch.execute(PLAN, world)
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
 @pytest.mark.alone
 @pytest.mark.usefixtures("kept_signals")
 def test_below_mpirun_the_others_leave_it_to_rank_0() -> None:
-    with ending_below(Seat("mpirun", 1, 2, 1, 2)).listening(nobody_gives_up):
+    with handler("mpirun", 1).listening(nobody_aborts):
         os.kill(os.getpid(), signal.SIGTERM)
-    leads = ending_below(Seat("mpirun", 0, 2, 0, 2))
-    with pytest.raises(KeyboardInterrupt), leads.listening(nobody_gives_up):
+    leads = handler("mpirun", 0)
+    with pytest.raises(KeyboardInterrupt), leads.listening(nobody_aborts):
         os.kill(os.getpid(), signal.SIGTERM)

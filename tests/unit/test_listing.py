@@ -10,12 +10,12 @@ import pytest
 from busbw.backends import BACKENDS
 from busbw.cli import examine, listing
 from busbw.errors import ClockError
-from busbw.launch import LAUNCHERS
+from busbw.launch.launchers import LAUNCHERS
 from busbw.ops import OPS
 from busbw.runs import plan
 from busbw.runs.records import JSON, LaunchStarted
 from busbw.system import environment
-from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 
 def test_every_list_has_every_row(tmp_path: Path) -> None:
@@ -47,9 +47,9 @@ def test_outside_of_torchrun_ranks_are_local(monkeypatch: pytest.MonkeyPatch, tm
 def test_runs_are_listed_in_whatever_state_they_are(tmp_path: Path) -> None:
     cases = [case("all_reduce", 8), case("all_reduce", 64)]
     assert listing.rows("runs", tmp_path) == []
-    fates = [Fate(), Fate(reached=1, ended=None), Fate(reached=1, ended="interrupted")]
-    for number, fate in enumerate(fates):
-        write_synthetic(tmp_path, synthetic_run(cases, launches=1, seed=number, fate=fate))
+    ends = [SyntheticEnd(), SyntheticEnd(reached=1, ended=None), SyntheticEnd(reached=1, ended="interrupted")]
+    for number, end in enumerate(ends):
+        write_synthetic(tmp_path, synthetic_run(cases, launches=1, seed=number, end=end))
     broken = write_synthetic(tmp_path, synthetic_run(cases, launches=1, seed=9))
     (broken / "run.json").write_text("{", encoding="utf-8")
     rows = {row["run"]: row for row in listing.rows("runs", tmp_path)}

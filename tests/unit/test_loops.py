@@ -10,7 +10,7 @@ from busbw.backends.base import Backend, Operation, Post, Wait
 from busbw.measure import block, loops
 from busbw.measure.loops import Loop, empty_call_ns, take_overlapped
 from busbw.measure.stopping import MOST_CALIBRATIONS
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples
@@ -22,7 +22,7 @@ from busbw.testing.synthetic import case
 WARM = 1 + 1 + QUICK.warmup_calls
 TIMED = 2  # barriers before the first sample besides those of the calls that warm up: checks of one set of buffers
 BALANCED = WARM + 2 * 2 * 20  # calls, once the amount is found: alone and beside, of 20 samples, before and after
-HERE = Place(crowded=False, comparable=True)
+HERE = Place(oversubscribed=False, comparable=True)
 
 
 def timed(op: str, mode: Mode, ranks: int = 2, **changes: object) -> Case:
@@ -316,7 +316,7 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
     ],
 )
 def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:
-    assert said in str(refusal(one, FakeWorld(2).backends[0], HERE))
+    assert said in str(skip_reason(one, FakeWorld(2).backends[0], HERE))
 
 
 @pytest.mark.parametrize("cache", ["warm", "rotating", "flushed"])

@@ -9,7 +9,7 @@ from busbw.launch.worker import refusals
 from busbw.measure.block import part_of, rounds_of
 from busbw.measure.clock_sync import CommonClock
 from busbw.measure.sampling import Bench
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op
 from busbw.runs.records import QUANTILES, Case, Check, Measurement
@@ -20,7 +20,7 @@ from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 
-HERE = Place(crowded=False, comparable=True)
+HERE = Place(oversubscribed=False, comparable=True)
 
 
 def samples_of(made: Measurement) -> int:
@@ -36,7 +36,7 @@ def test_every_op_is_measured_and_verified_on_every_world(op: Op, ranks: int) ->
     one = case(op.name, 64 * ranks, ranks, pairs="together" if op.members == "pairs" else None)
     world = FakeWorld(ranks)
     if ranks < op.least_ranks():
-        assert "needs 2 ranks" in str(refusal(one, world.backends[0], HERE))
+        assert "needs 2 ranks" in str(skip_reason(one, world.backends[0], HERE))
         return
     made = measured(world, one)
     assert made.check == (

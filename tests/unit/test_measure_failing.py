@@ -10,7 +10,7 @@ import torch
 from busbw.backends.base import Backend, Operation
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import block as instrument
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
@@ -23,7 +23,7 @@ from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 
-HERE = Place(crowded=False, comparable=True)
+HERE = Place(oversubscribed=False, comparable=True)
 
 
 def samples_of(made: Measurement) -> int:
@@ -292,7 +292,7 @@ REFUSALS: list[tuple[Case, str | None]] = [
 
 @pytest.mark.parametrize(("one", "said"), REFUSALS)
 def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | None) -> None:
-    reason = refusal(one, FakeWorld(one.ranks).backends[0], HERE)
+    reason = skip_reason(one, FakeWorld(one.ranks).backends[0], HERE)
     assert (reason is None) if said is None else (said in str(reason))
 
 
@@ -307,7 +307,7 @@ def test_what_cannot_run_here_is_refused_with_its_reason(one: Case, said: str | 
 )
 def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, said: str | None) -> None:
     one = case("memory_copy", 64, 1, threads=threads, cache=cache)
-    reason = refusal(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
+    reason = skip_reason(one, FakeWorld(1).backends[0], dataclasses.replace(HERE, cores=4))
     assert (reason is None) if said is None else (said in str(reason))
 
 
@@ -315,7 +315,7 @@ def test_caches_of_other_threads_cannot_be_flushed(threads: int, cache: str, sai
 def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str) -> None:
     here = dataclasses.replace(HERE, in_blocks=in_blocks(tuple(hosts)))
     ring, by_hosts = (
-        refusal(
+        skip_reason(
             case("all_reduce", 960, len(hosts), algorithm=name, nodes=len(set(hosts))),
             FakeWorld(len(hosts)).backends[0],
             here,
@@ -331,7 +331,7 @@ def test_what_goes_host_by_host_is_refused_where_ranks_lie_otherwise(hosts: str)
 
 def test_the_backend_has_the_last_word() -> None:
     world = FakeWorld(2, Script(refuse=lambda op, _case: f"no {op.name} today"))
-    assert refusal(case("all_reduce", 64, 2), world.backends[0], HERE) == "no all_reduce today"
+    assert skip_reason(case("all_reduce", 64, 2), world.backends[0], HERE) == "no all_reduce today"
 
 
 def test_a_group_has_vectors_of_one_length() -> None:

@@ -14,7 +14,7 @@ from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
 from busbw.backends.local.base import Bound
 from busbw.errors import BackendError, UsageError
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, settings_in_words
@@ -194,8 +194,8 @@ def test_nodes_for_nothing_are_refused() -> None:
 
 
 def why_not(one: Case, *nodes: int) -> str | None:
-    place = Place(crowded=False, comparable=True, memory_nodes=frozenset(nodes))
-    return refusal(one, FakeWorld(1).backends[0], place)
+    place = Place(oversubscribed=False, comparable=True, memory_nodes=frozenset(nodes))
+    return skip_reason(one, FakeWorld(1).backends[0], place)
 
 
 def test_a_host_with_one_node_has_no_choice() -> None:

@@ -10,7 +10,7 @@ import pytest
 from busbw.backends.base import World
 from busbw.launch.observers import Silent
 from busbw.launch.worker import Job, run
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Measurement
@@ -22,8 +22,8 @@ MIB, GIB = 1 << 20, 1 << 30
 
 
 def why_not(one: Case, memory: Mapping[str, int], *hosts: str) -> str | None:
-    place = Place(crowded=False, comparable=True, hosts=hosts, memory=memory)
-    return refusal(one, FakeWorld(one.ranks).backends[0], place)
+    place = Place(oversubscribed=False, comparable=True, hosts=hosts, memory=memory)
+    return skip_reason(one, FakeWorld(one.ranks).backends[0], place)
 
 
 def test_the_arrays_of_all_ranks_of_a_host_must_fit_into_its_memory() -> None:

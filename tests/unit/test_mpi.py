@@ -1,4 +1,4 @@
-"""What is known of MPI without ranks: promises, doors, which mpiexec is taken, and the watch over waits without end."""
+"""What is known of MPI without ranks: variables, stubs, which mpiexec is taken, and the watch over endless waits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ import pytest
 
 from busbw.backends.mpi import probe
 from busbw.errors import BackendError, LaunchError
-from busbw.launch import launcher_env, launcher_here, mpiexec, ranks_of
+from busbw.launch import mpiexec, ranks_of
+from busbw.launch.launchers import LAUNCHERS, launcher_here
 from busbw.runs.plan import Plan, Sweep
 
 if TYPE_CHECKING:
@@ -91,9 +92,9 @@ def test_a_known_launcher_may_set_what_others_set() -> None:
     assert [ranks_of(plan, {**one, **others}) for one in (_HYDRA, _SRUN, _TORCHRUN)] == [4, 4, 2]
 
 
-def test_a_promise_that_is_no_number_is_refused() -> None:
+def test_a_size_that_is_no_number_is_refused() -> None:
     with pytest.raises(LaunchError, match=r"PMI_SIZE is 'many'; the launcher sets a whole number there"):
-        launcher_env.size_in(launcher_env.MPIRUN, {**_HYDRA, "PMI_SIZE": "many"})
+        LAUNCHERS["mpirun"].size({**_HYDRA, "PMI_SIZE": "many"})
 
 
 def _mpiexec_of(folder: Path, words: str) -> Path:
@@ -154,11 +155,11 @@ def test_an_mpiexec_that_starts_nothing_is_quoted(tmp_path: Path, monkeypatch: p
     path = _mpiexec_of(tmp_path / "one", "-------- there are not enough slots")
     monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
     words = f"{path} started 0 of 2 ranks; it says: there are not enough slots"
-    with pytest.raises(LaunchError, match=words), mpiexec.opened_doors(2):
+    with pytest.raises(LaunchError, match=words), mpiexec.rank_stubs(2):
         pass
 
 
-def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stubs_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A mpiexec in three lines: numbers, descriptors, and waiting for its processes."""
     path = tmp_path / "mpiexec"
     path.write_text(
@@ -169,14 +170,14 @@ def test_doors_bring_what_was_given_to_every_rank_and_close(tmp_path: Path, monk
     )
     path.chmod(0o755)
     monkeypatch.setattr(mpiexec, "chosen", lambda: ("MPICH", str(path)))
-    with mpiexec.opened_doors(2) as doors:
-        assert [door.rank for door in doors] == [0, 1]
-        for door in doors:
-            assert door.variables["PMI_RANK"] == str(door.rank)
-            assert list(door.descriptors) == [7]
-            with open(door.descriptors[7], encoding="utf-8", closefd=False) as given:
-                assert given.read() == f"secret of {door.rank}\n"
-        mpiexec.close_behind(doors)
+    with mpiexec.rank_stubs(2) as stubs:
+        assert [stub.rank for stub in stubs] == [0, 1]
+        for stub in stubs:
+            assert stub.variables["PMI_RANK"] == str(stub.rank)
+            assert list(stub.descriptors) == [7]
+            with open(stub.descriptors[7], encoding="utf-8", closefd=False) as given:
+                assert given.read() == f"secret of {stub.rank}\n"
+        mpiexec.close_descriptors(stubs)
     command = ["pgrep", "-f", str(path)]
     assert subprocess.run(command, check=False, capture_output=True).returncode == 1, "it is gone"
 
@@ -207,7 +208,7 @@ def test_mpiexec_is_kept_on_this_machine_and_told_nothing_of_the_place_of_its_pa
         ("Open MPI", r"--mca ras \^alps,\S*slurm\S* --mca plm \^alps,\S*slurm\S* -n 2"),
     ):
         monkeypatch.setattr(mpiexec, "chosen", lambda vendor=vendor: (vendor, str(path)))
-        with pytest.raises(LaunchError, match=arguments) as told, mpiexec.opened_doors(2):
+        with pytest.raises(LaunchError, match=arguments) as told, mpiexec.rank_stubs(2):
             pass
         names = str(told.value).split()
         assert not set(places) & set(names)

@@ -183,7 +183,7 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     ]
     environments: dict[str, dict[str, JSON]] = {"n0": {"ranks": ranks}}
     hosts = ("n0",) * 3
-    assert placement.taken_twice(placement.seats_of(hosts, environments), environments) == (
+    assert placement.taken_twice(placement.rank_placements(hosts, environments), environments) == (
         "ranks share a GPU on n0: ranks 0,2 have GPU 4",
     )
 

@@ -8,7 +8,7 @@ import pytest
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch.base import finish_well
 from busbw.runs import compress, store
-from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def test_small_runs_and_runs_without_samples_stay_as_they_are(folder: Path, tmp_
 
 def test_a_large_run_is_packed_when_it_ends_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compress.pack, "__defaults__", (0,))
-    folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], fate=Fate(ended=None)))
+    folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 1024)], end=SyntheticEnd(ended=None)))
     finish_well(folder, failed=0)
     assert names(folder) == [store.RUN_FILE, store.PACKED_FILE]
     end = store.read(folder).end

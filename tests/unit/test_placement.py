@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.runs.placement import (
-    Seat,
+    RankPlacement,
     binding,
     cautions,
-    crowded_hosts,
     distance,
     distance_in_words,
-    seats_of,
+    oversubscribed_hosts,
+    rank_placements,
     taken_twice,
 )
 from busbw.runs.records import JSON
@@ -21,17 +21,17 @@ def host_of(*ranks: dict[str, JSON], machines: int | None = 1, **more: JSON) -> 
     return {"ranks": list(ranks), "machines": machines, **more}
 
 
-def seats(*cores: str) -> tuple[Seat, ...]:
+def seats(*cores: str) -> tuple[RankPlacement, ...]:
     ranks = [{"rank": rank, "cores": text} for rank, text in enumerate(cores)]
-    return seats_of(("a",) * len(cores), {"a": host_of(*ranks)})
+    return rank_placements(("a",) * len(cores), {"a": host_of(*ranks)})
 
 
 def test_a_seat_has_what_was_recorded() -> None:
     told = {"rank": 1, "local_rank": 0, "cores": "0-3,8", "numa_nodes": [0, 1], "gpu": 2}
     node = {"name": "b", "number": 1, "switches": ["spine", "leaf1"]}
-    other, one = seats_of(("a", "b"), {"b": host_of(told, node=node)})
-    assert one == Seat(1, "b", 0, frozenset({0, 1, 2, 3, 8}), (0, 1), 2, ("spine", "leaf1"))
-    assert other == Seat(0, "a"), "an older run has none of it"
+    other, one = rank_placements(("a", "b"), {"b": host_of(told, node=node)})
+    assert one == RankPlacement(1, "b", 0, frozenset({0, 1, 2, 3, 8}), (0, 1), 2, ("spine", "leaf1"))
+    assert other == RankPlacement(0, "a"), "an older run has none of it"
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_seat_has_what_was_recorded() -> None:
     ],
 )
 def test_what_is_no_fact_is_not_recorded(facts: dict[str, JSON]) -> None:
-    assert seats_of(("a",), {"a": facts}) == (Seat(0, "a"),)
+    assert rank_placements(("a",), {"a": facts}) == (RankPlacement(0, "a"),)
 
 
 @pytest.mark.parametrize(
@@ -68,27 +68,27 @@ def test_a_binding_in_words(cores: tuple[str, ...], words: str | None) -> None:
 
 
 def test_a_binding_that_was_recorded_of_some_ranks_only_is_not_told() -> None:
-    assert binding((*seats("0"), Seat(1, "a"))) is None
+    assert binding((*seats("0"), RankPlacement(1, "a"))) is None
 
 
 def test_a_host_that_is_there_twice_is_named_with_its_ranks() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks)}
-    (said,) = taken_twice(seats_of(("a",) * 4, environments), environments)
+    (said,) = taken_twice(rank_placements(("a",) * 4, environments), environments)
     assert said.startswith("host a is there twice: on it ranks 0,2 have number 0, ranks 1,3 have number 1;")
 
 
 def test_machines_of_one_name_are_told_from_a_host_that_is_named_twice() -> None:
     ranks = [{"rank": rank, "local_rank": 0} for rank in range(2)]
     environments = {"a": host_of(*ranks, machines=2)}
-    (said,) = taken_twice(seats_of(("a", "a"), environments), environments)
+    (said,) = taken_twice(rank_placements(("a", "a"), environments), environments)
     assert said.startswith("2 machines are called a")
 
 
 def test_ranks_that_share_a_gpu_are_named() -> None:
     ranks = [{"rank": rank, "local_rank": rank, "gpu": 0} for rank in range(2)]
     environments = {"a": host_of(*ranks)}
-    assert taken_twice(seats_of(("a", "a"), environments), environments) == (
+    assert taken_twice(rank_placements(("a", "a"), environments), environments) == (
         "ranks share a GPU on a: ranks 0-1 have GPU 0",
     )
 
@@ -96,24 +96,24 @@ def test_ranks_that_share_a_gpu_are_named() -> None:
 def test_without_numbers_gpus_are_told_apart_by_their_place_on_pci() -> None:
     ranks = [{"rank": rank, "local_rank": rank, "gpu": None, "gpu_address": "0000:c1:00.0"} for rank in range(2)]
     environments = {"a": host_of(*ranks)}
-    assert taken_twice(seats_of(("a", "a"), environments), environments) == (
+    assert taken_twice(rank_placements(("a", "a"), environments), environments) == (
         "ranks share a GPU on a: ranks 0-1 have GPU 0000:c1:00.0",
     )
     ranks[1]["gpu_address"] = "0000:c6:00.0"
-    assert taken_twice(seats_of(("a", "a"), environments), environments) == ()
+    assert taken_twice(rank_placements(("a", "a"), environments), environments) == ()
 
 
 def test_ranks_with_numbers_and_gpus_of_their_own_are_nothing_to_speak_of() -> None:
     ranks = [{"rank": rank, "local_rank": rank % 2, "gpu": rank % 2} for rank in range(4)]
     environments = {"a": host_of(*ranks[:2]), "b": host_of(*ranks[2:])}
     hosts = ("a", "a", "b", "b")
-    assert taken_twice(seats_of(hosts, environments), environments) == ()
+    assert taken_twice(rank_placements(hosts, environments), environments) == ()
     assert cautions("srun", hosts, environments) == ()
 
 
 def test_a_host_with_more_ranks_than_cores_is_crowded() -> None:
     environments: dict[str, dict[str, JSON]] = {"a": {"cpu": {"usable_cores": 2}}, "b": {"cpu": {"logical_cores": 2}}}
-    assert crowded_hosts(("a", "b", "b", "b"), environments) == {"b": (3, 2)}
+    assert oversubscribed_hosts(("a", "b", "b", "b"), environments) == {"b": (3, 2)}
     assert cautions("local", ("a", "b", "b", "b"), environments) == (
         "3 ranks share 2 usable cores on 1 of 2 hosts, b among them: oversubscribed",
     )
@@ -147,8 +147,8 @@ def test_tasks_of_a_job_that_a_plain_run_leaves_out_are_told_of(
 # --- distances -------------------------------------------------------------------------------------------------
 
 
-def at(host: str, *switches: str) -> Seat:
-    return Seat(0, host, switches=switches)
+def at(host: str, *switches: str) -> RankPlacement:
+    return RankPlacement(0, host, switches=switches)
 
 
 @pytest.mark.parametrize(
@@ -161,10 +161,12 @@ def at(host: str, *switches: str) -> Seat:
         (at("a", "l1"), at("b", "l2"), 2, "between leaf switches"),
         (at("a"), at("b"), None, "between hosts"),
         (at("a", "l1"), at("b", "s", "l2"), None, "between hosts"),
-        (Seat(0, "a"), at("b", "l1"), None, "between hosts"),
+        (RankPlacement(0, "a"), at("b", "l1"), None, "between hosts"),
     ],
 )
-def test_a_distance_is_by_the_switches_between(one: Seat, other: Seat, steps: int | None, words: str) -> None:
+def test_a_distance_is_by_the_switches_between(
+    one: RankPlacement, other: RankPlacement, steps: int | None, words: str
+) -> None:
     assert distance(one, other) == distance(other, one) == steps
     assert distance_in_words(steps) == words
 
@@ -175,7 +177,7 @@ TREES = st.lists(st.tuples(*[st.sampled_from("ab")] * 3, st.sampled_from("xyz"))
 @given(TREES)
 def test_distances_in_a_tree_are_ultrametric(places: list[tuple[str, str, str, str]]) -> None:
     """Of three ranks no distance is larger than the larger of the other two, which is what makes a tree a tree."""
-    one, two, three = (Seat(0, "".join(place), switches=_ways(place[:3])) for place in places)
+    one, two, three = (RankPlacement(0, "".join(place), switches=_ways(place[:3])) for place in places)
     far, near, other = (distance(*pair) for pair in ((one, three), (one, two), (two, three)))
     assert far is not None
     assert near is not None

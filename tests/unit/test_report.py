@@ -17,7 +17,7 @@ from busbw.cli.main import main
 from busbw.errors import StoreError, UsageError
 from busbw.runs.records import Case, LaunchStarted
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Fate, Machine, Piece, World, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
 from busbw_analysis.report import compose
@@ -185,10 +185,10 @@ def test_launches_are_counted_from_1_as_in_the_live_table() -> None:
 @pytest.mark.parametrize("hostile", HOSTILE)
 def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     odd_one, failed = case("all_reduce", 1 << 30, algorithm=hostile), case("broadcast", 1 << 29)
-    fate = Fate(skipped={odd_one: hostile}, failed={failed: hostile})
+    end = SyntheticEnd(skipped={odd_one: hostile}, failed={failed: hostile})
     facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
     machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
-    judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, fate=fate))
+    judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, end=end))
     written = compose.compose(replace(judgement, remarks=(Remark("bad", hostile, hostile), *judgement.remarks)))
     outline = Outline(written.html)
     assert outline.open == []
@@ -305,8 +305,8 @@ def test_one_rank_has_no_busbw_and_no_zero() -> None:
 
 
 def test_a_run_in_which_everything_failed() -> None:
-    fate = Fate(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, fate=fate)))
+    end = SyntheticEnd(failed=dict.fromkeys(sweep(), "rank 2 on node0 died in all_reduce"), ended="failed")
+    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=end)))
     assert "Nothing was measured" in written.answer
     assert "rank 2 on node0 died in all\\_reduce" in written.text
     assert "64 B … 16 MiB (10 sizes)" in written.html
@@ -330,7 +330,7 @@ def test_an_interrupted_run_says_at_once_how_many_of_its_launches_are_whole() ->
 
 
 def test_an_interrupted_run_names_what_it_did_not_reach() -> None:
-    written = compose.compose(judged(synthetic_run(sweep(), WORLD, fate=Fate(reached=4, ended="interrupted"))))
+    written = compose.compose(judged(synthetic_run(sweep(), WORLD, end=SyntheticEnd(reached=4, ended="interrupted"))))
     assert "interrupted" in written.html
     assert "16 KiB … 16 MiB (6 sizes)" in written.html
     assert "6 not reached" in written.text

@@ -21,9 +21,9 @@ from busbw.errors import BackendError, BusbwError, LaunchError, StoreError, Usag
 from busbw.launch import worker
 from busbw.launch.base import Result as RunResult
 from busbw.launch.base import Settings
-from busbw.launch.session import opened
+from busbw.launch.run_session import open_run
 from busbw.runs import store
-from busbw.runs.lock import Claim
+from busbw.runs.lock import RunLock
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import (
     JSON,
@@ -167,7 +167,7 @@ def test_a_run_that_lacks_nothing_any_more_is_complete_unless_a_case_is_to_blame
     bad = Failed(case=CASES[0], launch=0, block=0, error="it failed", cause=cause)
     ended = Ended(status="failed", reason="it failed", ended="2026-01-02T03:04:05.000Z")
     folder = write_synthetic(tmp_path, with_rows(stored, [*rows, bad, ended]))
-    with opened(msgspec.structs.replace(PLAN, ranks=4), Settings(tmp_path, resume=folder)) as here:
+    with open_run(msgspec.structs.replace(PLAN, ranks=4), Settings(tmp_path, resume=folder)) as here:
         result = here.nothing_to_do(speaks=True)
     assert result is not None
     assert result.failed == (status == "failed")
@@ -339,25 +339,25 @@ def test_only_what_is_missing_is_measured_in_the_order_of_the_launch() -> None:
 
 def test_a_run_has_one_writer_at_a_time(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    with Claim(folder) as claim:
-        assert claim.sure
+    with RunLock(folder) as lock:
+        assert lock.sure
         with pytest.raises(StoreError, match=f"{folder.name} is still going on, or is being resumed"):
-            Claim(folder)
-    Claim(folder).close()
+            RunLock(folder)
+    RunLock(folder).close()
 
 
 def test_a_claim_lasts_as_long_as_a_process_of_its_holder(tmp_path: Path) -> None:
     folder = store.create(tmp_path, "fake")
-    claim = Claim(folder)
+    lock = RunLock(folder)
     going_on = multiprocessing.get_context("fork").Event()
     child = multiprocessing.get_context("fork").Process(target=going_on.wait, args=(60,), daemon=True)
     child.start()
-    claim.close()
+    lock.close()
     with pytest.raises(StoreError, match="still going on"):
-        Claim(folder)
+        RunLock(folder)
     child.kill()
     child.join()
-    Claim(folder).close()
+    RunLock(folder).close()
 
 
 def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -365,17 +365,17 @@ def test_a_file_system_without_locks_is_said_and_not_fatal(tmp_path: Path, monke
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", none)
-    with Claim(store.create(tmp_path, "fake")) as claim:
-        assert not claim.sure
+    with RunLock(store.create(tmp_path, "fake")) as lock:
+        assert not lock.sure
 
 
 def test_a_folder_that_cannot_be_claimed_does_not_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_folder: Path) -> Claim:
+    def broken(_folder: Path) -> RunLock:
         message = "no"
         raise StoreError(message)
 
-    monkeypatch.setattr("busbw.launch.session.Claim", broken)
-    with pytest.raises(StoreError), opened(PLAN, Settings(tmp_path)):
+    monkeypatch.setattr("busbw.launch.run_session.RunLock", broken)
+    with pytest.raises(StoreError), open_run(PLAN, Settings(tmp_path)):
         pass
     assert not list(tmp_path.glob("*/*"))
 
@@ -451,7 +451,7 @@ def test_a_run_that_could_not_be_resumed_stays_as_it_was(tmp_path: Path) -> None
     stored = whole_run()
     folder = write_synthetic(tmp_path, with_rows(stored, stored.rows[:3]))
     before = (folder / store.SAMPLES_FILE).read_bytes()
-    with opened(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
+    with open_run(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
         here.finish("failed", "it is another world")
         assert (folder / store.SAMPLES_FILE).read_bytes() == before
         with store.Appender(folder) as appender:
@@ -468,7 +468,7 @@ def test_a_whole_run_without_a_good_end_gets_one(tmp_path: Path, end: Any) -> No
     rows = [row for row in stored.rows if not isinstance(row, Ended)]
     ends = [] if end is None else [Ended(status=end, reason=None, ended="2026-01-01T00:00:00.000Z")]
     folder = write_synthetic(tmp_path, with_rows(stored, [*rows, *ends]))
-    with opened(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
+    with open_run(plan_of(stored.run, None), Settings(tmp_path, resume=folder)) as here:
         result = here.nothing_to_do(speaks=True)
     assert result is not None
     assert result.whole

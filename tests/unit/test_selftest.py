@@ -12,7 +12,7 @@ import pytest
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
-from busbw.testing.synthetic import Fate, World, case, synthetic_run
+from busbw.testing.synthetic import SyntheticEnd, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
@@ -64,11 +64,11 @@ def taken(
     backend: str = "gloo",
 ) -> Path:
     """A folder as ``busbw selftest`` leaves it, with runs of the given worlds."""
-    wrong = Fate(failed={WRONG[0]: "wrong data before timing: 3 elements differ"}) if spoilt else Fate()
+    wrong = SyntheticEnd(failed={WRONG[0]: "wrong data before timing: 3 elements differ"}) if spoilt else SyntheticEnd()
     runs = {
         "same": synthetic_run(SAME, same, launches=2 * launches, samples=60, seed=1),
         "late": synthetic_run(SAME, late, launches=2, samples=200, seed=2),
-        "wrong": synthetic_run(WRONG, launches=1, seed=3, fate=wrong),
+        "wrong": synthetic_run(WRONG, launches=1, seed=3, end=wrong),
     }
     for name, run in runs.items():
         (folder / name).mkdir(parents=True)

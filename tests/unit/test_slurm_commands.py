@@ -8,9 +8,10 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from busbw import __version__, launch
+from busbw import __version__
 from busbw.cli.main import main
 from busbw.errors import LaunchError
+from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.mpiexec import FLAVOURS
 from busbw.runs import store
 from busbw.runs.plan import read_suite, suites
@@ -493,4 +494,4 @@ def test_nothing_to_list_is_said() -> None:
 
 def test_every_launcher_that_starts_from_mpiexec_has_a_flag_for_srun() -> None:
     assert set(job_plan.MPI_OF) == set(FLAVOURS)
-    assert "srun" in launch.LAUNCHERS
+    assert "srun" in LAUNCHERS

@@ -12,7 +12,7 @@ from busbw.runs.records import Row
 from busbw.slurm import queue
 from busbw.slurm.follow import Follower
 from busbw.slurm.queue import QueuedJob
-from busbw.testing.synthetic import Fate, Machine, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 VARIABLES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 STORED = synthetic_run(
@@ -20,7 +20,7 @@ STORED = synthetic_run(
     machine=Machine(facts={"variables": VARIABLES}),
     launches=2,
     samples=3,
-    fate=Fate(ended="complete"),
+    end=SyntheticEnd(ended="complete"),
 )
 
 

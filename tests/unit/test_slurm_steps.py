@@ -22,7 +22,7 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Ended, Failed, Row
 from busbw.runs.resume import lack_of, plan_of
 from busbw.runs.store import StoredRun
-from busbw.slurm.runs import JobRuns, standing_of
+from busbw.slurm.runs import JobRuns, read_progress
 from busbw.slurm.steps import carry_out
 from busbw.testing.fakes import QUICK
 from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
@@ -114,7 +114,7 @@ def test_a_step_a_launch_until_the_run_is_whole(results: Path) -> None:
     assert code == 0
     resumed = ["--resume", str(folder), "--quiet"]
     assert steps.told == [["--suite", "quick", "--quiet"], resumed, resumed]
-    assert standing_of(folder).in_words() == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
+    assert read_progress(folder).in_words() == "12 of 12 blocks, 3 of 3 launches are complete; complete: by a signal"
 
 
 def test_the_steps_of_a_job_have_a_secret_of_their_own_unless_there_is_one(results: Path) -> None:
@@ -157,7 +157,7 @@ def test_a_case_that_failed_does_not_keep_the_other_launches_from_being_measured
     steps = Steps(*fates)
     folder, code = carry_out([*RUN, "--suite", "quick"], results, JOB, steps)
     assert len(steps.told) == 3
-    assert standing_of(folder).done == 6, "3 launches of the case that is left"
+    assert read_progress(folder).done == 6, "3 launches of the case that is left"
     assert code == 1, "busbw's own status of the last step says that a case has failed"
 
 
@@ -170,8 +170,8 @@ def test_a_job_that_was_requeued_goes_on_with_its_run(results: Path) -> None:
     folder, code = carry_out([*RUN, "--suite", "quick", "--quiet"], results, again, steps)
     assert (folder, code) == (mine, 0)
     assert steps.told[0] == ["--resume", str(mine), "--quiet"]
-    assert standing_of(folder).whole
-    assert not standing_of(other).whole
+    assert read_progress(folder).whole
+    assert not read_progress(other).whole
 
 
 def test_a_job_that_was_requeued_onto_other_nodes_begins_another_run(
@@ -201,7 +201,7 @@ def test_a_run_that_is_resumed_is_gone_on_with_until_it_is_whole(results: Path) 
     folder, code = carry_out([*RUN, "--resume", before.name], results, JOB, steps)
     assert (folder, code) == (before, 0)
     assert steps.told[0] == ["--resume", before.name]
-    assert standing_of(folder).whole
+    assert read_progress(folder).whole
 
 
 @pytest.mark.parametrize("option", [("--resume", "latest"), ("--resume=latest",)])

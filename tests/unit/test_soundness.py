@@ -26,7 +26,7 @@ from busbw.runs.records import JSON, SCHEMA, Ended, Failed
 from busbw.runs.resume import lack_of
 from busbw.slurm import status
 from busbw.testing.fakes import FakeBackend, FakeWorld
-from busbw.testing.synthetic import Fate, case, synthetic_run, write_synthetic
+from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 DATA = Path(__file__).parents[1] / "data"
 
@@ -251,8 +251,8 @@ def test_an_archive_that_unpacks_to_far_more_than_samples_do_is_refused(tmp_path
 
 def test_the_outline_of_a_run_is_that_of_all_its_rows(golden: Path, tmp_path: Path) -> None:
     cases = [case("all_reduce", 8), case("all_reduce", 64), case("barrier", 0)]
-    fate = Fate(skipped={cases[2]: "not here"}, failed={cases[1]: "wrong data"}, ended=None)
-    folders = [golden, write_synthetic(tmp_path, synthetic_run(cases, launches=2, blocks=2, fate=fate))]
+    end = SyntheticEnd(skipped={cases[2]: "not here"}, failed={cases[1]: "wrong data"}, ended=None)
+    folders = [golden, write_synthetic(tmp_path, synthetic_run(cases, launches=2, blocks=2, end=end))]
     for folder in folders:
         stored = store.read(folder)
         told = outline(folder)
@@ -355,7 +355,7 @@ def test_a_launch_whose_samples_are_lost_does_not_go_on(befalls: Callable[[Path]
 def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
     befalls: Callable[[Path], None], tmp_path: Path
 ) -> None:
-    killed = synthetic_run([case("all_reduce", 8)], launches=1, fate=Fate(ended=None))
+    killed = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(ended=None))
     folder = write_synthetic(tmp_path, killed)
     path = folder / store.SAMPLES_FILE
     written = path.stat().st_size
@@ -366,7 +366,7 @@ def test_a_run_whose_samples_are_lost_before_its_end_has_failed(
 
 
 def test_an_operation_that_is_not_known_is_not_resumed() -> None:
-    known = synthetic_run([case("all_reduce", 8)], launches=1, fate=Fate(reached=0, ended=None))
+    known = synthetic_run([case("all_reduce", 8)], launches=1, end=SyntheticEnd(reached=0, ended=None))
     strange = msgspec.structs.replace(known.run.cases[0], op="all_to_none")
     stored = replace(known, run=msgspec.structs.replace(known.run, cases=(strange,)))
     with pytest.raises(StoreError, match="'all_to_none', which this busbw does not have"):

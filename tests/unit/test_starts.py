@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from busbw.backends.base import Operation
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.sync import WindowStart, start_for
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.sync import WindowStart, synchronizer_for
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Mode, Sync
@@ -83,7 +83,7 @@ def test_everyone_leaves_a_dissemination_after_the_last_came(size: int) -> None:
         return (rank * 7919) % 10_007
 
     def work(backend: FakeBackend) -> tuple[int, int]:
-        start = start_for("dissemination", backend, one_clock(backend))
+        start = synchronizer_for("dissemination", backend, one_clock(backend))
         start.begin(1, 0)
         backend.clock.advance(came(backend.rank))
         start()
@@ -261,11 +261,11 @@ def test_a_missed_window_of_an_overlap_is_that_of_its_sample() -> None:
 @pytest.mark.parametrize(
     ("place", "said"),
     [
-        (Place(crowded=True, comparable=True), "needs a core for every rank"),
-        (Place(crowded=False, comparable=False), "a clock that all ranks read or are synchronised to"),
-        (Place(crowded=False, comparable=True), None),
+        (Place(oversubscribed=True, comparable=True), "needs a core for every rank"),
+        (Place(oversubscribed=False, comparable=False), "a clock that all ranks read or are synchronised to"),
+        (Place(oversubscribed=False, comparable=True), None),
     ],
 )
 def test_windows_need_a_core_for_every_rank_and_clocks_that_can_be_compared(place: Place, said: str | None) -> None:
-    reason = refusal(started("window"), FakeWorld(3).backends[0], place)
+    reason = skip_reason(started("window"), FakeWorld(3).backends[0], place)
     assert (reason is None) if said is None else (said in str(reason))

@@ -2,11 +2,11 @@
 
 import dataclasses
 import errno
-import functools
 import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import msgspec
 import pytest
@@ -16,11 +16,14 @@ from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.cli.main import main
 from busbw.errors import UsageError
-from busbw.launch.attach import lead
-from busbw.launch.base import Result, Settings
-from busbw.launch.launcher_env import Seat
+from busbw.launch.attach import run_rank0
+from busbw.launch.base import Attachment, Result, Settings
+from busbw.launch.launcher_env import RankInfo
+from busbw.launch.launchers import LAUNCHERS
 from busbw.launch.local import run_local
-from busbw.launch.session import opened
+from busbw.launch.rendezvous import Rendezvous
+from busbw.launch.run_session import open_run
+from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
@@ -52,15 +55,17 @@ def test_a_path_without_files_is_refused_before_any_rank_is_started(
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
         monkeypatch.setattr(tempfile, "TemporaryFile", refuses)
-    for name in ("busbw.launch.local.launch_ranks", "busbw.launch.attach._lead_launch"):
+    for name in ("busbw.launch.local.launch_ranks", "busbw.launch.attach._run_launch"):
         monkeypatch.setattr(name, lambda *_, **__: pytest.fail("a rank was started"))
     sweeps = (Sweep(ops=("all_reduce",)), Sweep(ops=("storage_write",), sizes=size))
     wanted = Plan(path=str(tmp_path / path), ranks=2, sweep=sweeps)
-    settings = Settings(tmp_path / "results", quiet=True)
+    info = RankInfo("torchrun", 0, 2, 0, 2)
+    attached = Attachment(info, cast("Rendezvous", None), ShutdownHandler(info, LAUNCHERS["torchrun"].signals))
+    settings = Settings(tmp_path / "results", quiet=True, attached=attached)
     row = backend_named("gloo")
     starts: dict[str, Callable[[Plan, BackendRow, Settings], Result]] = {
         "local": run_local,
-        "torchrun": functools.partial(lead, seat=Seat("torchrun", 0, 2, 0, 2)),
+        "torchrun": run_rank0,
     }
     with pytest.raises(UsageError) as caught:
         starts[launcher](wanted, row, settings)
@@ -95,7 +100,7 @@ def test_a_dry_run_lists_the_cases_that_the_path_makes_of_the_plan(
 def test_a_path_that_has_room_for_some_of_the_files_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(storage, "_space", lambda _folder: {"free_bytes": 20 << 20, "total_bytes": 1 << 40})
     wanted = Plan(path=str(tmp_path), sweep=(Sweep(ops=("storage_write",), sizes="1MiB,1GiB"),))
-    with opened(wanted, Settings(tmp_path / "results"), 2) as here:
+    with open_run(wanted, Settings(tmp_path / "results"), 2) as here:
         assert here.folder.is_dir()
     with pytest.raises(UsageError, match=r"20 MiB free and 26 MiB are needed, which is 10 ranks × 1 MiB and a margin"):
         storage.refuse_path(str(tmp_path), 10, 1 << 20)
@@ -112,9 +117,9 @@ def test_a_resumed_run_asks_for_its_path_only_where_files_are_still_to_be_made(t
         before = (folder / store.SAMPLES_FILE).read_bytes()
         settings = Settings(tmp_path, resume=folder)
         if op == "storage_write":
-            with pytest.raises(UsageError, match="--path: no files can be made"), opened(wanted, settings):
+            with pytest.raises(UsageError, match="--path: no files can be made"), open_run(wanted, settings):
                 pass
         else:
-            with opened(wanted, settings) as here:
+            with open_run(wanted, settings) as here:
                 assert here.launches
         assert (folder / store.SAMPLES_FILE).read_bytes() == before

@@ -15,7 +15,7 @@ import pandas as pd
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import PAIRED
 from busbw.runs import store
-from busbw.runs.placement import Seat, binding, seats_of, variables_of
+from busbw.runs.placement import RankPlacement, binding, oversubscribed_hosts, rank_placements, variables_of
 from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
@@ -94,10 +94,16 @@ class Dataset:
         return tuple(dict.fromkeys(hosts[rank] for rank in ranks if rank < len(hosts)))
 
     @property
-    def seats(self) -> tuple[Seat, ...]:
+    def seats(self) -> tuple[RankPlacement, ...]:
         """Where every rank sits (in the first run)."""
         run = self.runs[0].run
-        return seats_of(run.hosts, run.environments)
+        return rank_placements(run.hosts, run.environments)
+
+    @property
+    def oversubscribed_hosts(self) -> dict[str, tuple[int, int]]:
+        """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
+        run = self.runs[0].run
+        return oversubscribed_hosts(run.hosts, run.environments)
 
     def environment(self, host: str) -> Mapping[str, JSON]:
         """The recorded facts of ``host``; empty when there are none."""
@@ -154,7 +160,7 @@ def _placement(run: Run) -> JSON:
 
 def _binding(run: Run) -> JSON:
     """How ranks are bound to cores, in words: not to which, for another job may get others of the same kind."""
-    seats = seats_of(run.hosts, run.environments)
+    seats = rank_placements(run.hosts, run.environments)
     told = {binding([seat for seat in seats if seat.host == host]) for host in run.hosts}
     return ", ".join(sorted(words for words in told if words is not None)) or None
 

@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.placement import WITHIN_A_HOST, Seat, distance, distance_in_words
+from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
 from busbw.runs.records import settings_in_words
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
@@ -61,7 +61,7 @@ class PairSplit:
     classes: tuple[PairClass, ...]
 
 
-def steps_between(seats: Sequence[Seat], ranks: Sequence[int]) -> Steps:
+def steps_between(seats: Sequence[RankPlacement], ranks: Sequence[int]) -> Steps:
     """The distances of ``ranks`` from each other; a rank that has no seat is as far from all as is not known."""
     there = [seats[rank] if rank < len(seats) else None for rank in ranks]
     places, place_of = _places(there)
@@ -70,7 +70,7 @@ def steps_between(seats: Sequence[Seat], ranks: Sequence[int]) -> Steps:
     return tuple(of_place[place] for place in place_of)
 
 
-def _places(seats: Sequence[Seat | None]) -> tuple[list[Seat | None], list[int]]:
+def _places(seats: Sequence[RankPlacement | None]) -> tuple[list[RankPlacement | None], list[int]]:
     """One seat of every place that differs to ``distance``, and the place of each of ``seats``."""
     keys = [None if seat is None else (seat.host, seat.switches) for seat in seats]
     numbers = {key: number for number, key in enumerate(dict.fromkeys(keys))}
@@ -105,7 +105,7 @@ def indistinct(hosts: Sequence[str], steps: Steps) -> str | None:
     )
 
 
-def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[PairSplit, ...]:
+def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[RankPlacement]) -> tuple[PairSplit, ...]:
     """The measured cases of pair ops, in the order of the plan; nothing where all ranks are on one host."""
     if len({seat.host for seat in seats}) < 2:
         return ()
@@ -118,7 +118,7 @@ def splits_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[
     return tuple(_split(members, seats) for members in together.values())
 
 
-def _split(summaries: Sequence[CaseSummary], seats: Sequence[Seat]) -> PairSplit:
+def _split(summaries: Sequence[CaseSummary], seats: Sequence[RankPlacement]) -> PairSplit:
     case = summaries[0].case
     pairs = _Pairs.of([pair_times(summary.groups) for summary in summaries])
     places, place_of = _places(seats)

@@ -23,7 +23,7 @@ from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, Word, verdicts_on
-from busbw_analysis.diagnosis.warnings import Remark, Severity, oversubscribed_hosts, remarks_on
+from busbw_analysis.diagnosis.warnings import Remark, Severity, remarks_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
@@ -105,7 +105,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     shipped one with the user's own.
     """
     rows = catalogue() if rows is None else rows
-    crowded = oversubscribed_hosts(dataset)
+    crowded = dataset.oversubscribed_hosts
     summaries = tuple(_flag_crowded(dataset, summary, crowded) for summary in summarise(dataset))
     seats = dataset.seats
     matrices = matrices_of(summaries, seats)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from scipy.stats import t
 
 from busbw.ops import PAIRED
-from busbw.runs.placement import Seat
+from busbw.runs.placement import RankPlacement
 from busbw.units import format_rate, format_size
 from busbw_analysis.data.load import rank_list
 from busbw_analysis.data.summary import CaseSummary, pair_times, ranks_in
@@ -85,14 +85,14 @@ class PairMatrix:
     op: str = "pair_matrix"
 
 
-def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[Seat]) -> tuple[PairMatrix, ...]:
+def matrices_of(summaries: Iterable[CaseSummary], seats: Sequence[RankPlacement]) -> tuple[PairMatrix, ...]:
     """The pair matrices of the measured cases, in the order of the plan; ``seats[r]`` is the place of rank r."""
     return tuple(
         _matrix(summary, seats) for summary in summaries if summary.case.op in PAIRED and summary.state == "measured"
     )
 
 
-def _matrix(summary: CaseSummary, seats: Sequence[Seat]) -> PairMatrix:
+def _matrix(summary: CaseSummary, seats: Sequence[RankPlacement]) -> PairMatrix:
     ranks, times = ranks_in(summary.groups), pair_times(summary.groups)
     cells = tuple(np.searchsorted(ranks, times.ranks).T)
     # Launches can be told apart only where every pair has them all.

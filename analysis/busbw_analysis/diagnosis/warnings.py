@@ -7,7 +7,7 @@ from typing import Final, Literal
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.placement import crowded_hosts, taken_twice
+from busbw.runs.placement import taken_twice
 from busbw.runs.records import JSON, LaunchStarted, settings_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, fact
@@ -96,12 +96,6 @@ def remarks_on(
     return tuple(sorted(unique, key=lambda remark: _ORDER.index(remark.severity)))
 
 
-def oversubscribed_hosts(dataset: Dataset) -> dict[str, tuple[int, int]]:
-    """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
-    run = dataset.runs[0].run
-    return crowded_hosts(run.hosts, run.environments)
-
-
 def case_name(summary: CaseSummary) -> str:
     """A case in a sentence: op, size and what is not the usual."""
     case = summary.case
@@ -160,7 +154,7 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
 
 
 def _oversubscribed(dataset: Dataset) -> Iterator[Remark]:
-    for host, (ranks, cores) in oversubscribed_hosts(dataset).items():
+    for host, (ranks, cores) in dataset.oversubscribed_hosts.items():
         yield Remark(
             "caution",
             "oversubscribed",

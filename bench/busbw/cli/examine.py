@@ -8,7 +8,8 @@ from busbw.cli import listing
 from busbw.cli.listing import Row
 from busbw.errors import ClockError
 from busbw.escape import plain_text
-from busbw.launch.launcher_env import lone_step
+from busbw.launch.launcher_env import too_few
+from busbw.launch.launchers import LAUNCHERS
 from busbw.measure.clock import HostClock, read_cost_ns
 from busbw.system import environment
 from busbw.system.catalog import Catalogue, catalogue
@@ -86,7 +87,7 @@ def _findings(facts: Row) -> list[str]:
         )
     if environment.load_average() > cores / 2:
         found.append(f"the machine is busy: load average {environment.load_average():.1f} on {cores} cores")
-    if lone_step(os.environ):
+    if too_few(LAUNCHERS["srun"].variables, os.environ):
         found.append(
             "this is a step of Slurm with one task, which is no world: ranks are started here (launcher local); "
             "srun --ntasks 2 or more makes one"

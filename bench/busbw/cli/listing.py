@@ -110,7 +110,7 @@ def _first_comment(name: str) -> str:
 
 def launchers() -> list[Row]:
     """One for each launcher."""
-    from busbw.launch import LAUNCHERS, launcher_here  # noqa: PLC0415
+    from busbw.launch.launchers import LAUNCHERS, launcher_here  # noqa: PLC0415
 
     here = launcher_here(os.environ)
     return [

@@ -217,26 +217,28 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     from busbw.launch.base import Settings  # noqa: PLC0415
     from busbw.runs.plan import Timing, given_path  # noqa: PLC0415
 
-    def begin(given: Settings) -> Any:  # noqa: ANN401 - the launcher's result, or None
-        if resume is not None:
-            changes = {name: settings[name] for name in ("launches", "timeout_seconds")}
-            return _resume(resume, changes, given, dry_run, as_json)
-        listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
-        asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
-        asked["memory_nodes"] = _numbers(memory_nodes)
-        if path is not None:
-            asked["path"] = given_path(path)
-        if traffic is not None:
-            from busbw.ops.traffic import read_weights  # noqa: PLC0415
-
-            asked["traffic"] = read_weights(traffic)
-        wanted = _plan(suite, plan_file, _names(ops), asked)
-        return _print_dry_run(wanted, as_json=as_json) if dry_run else launch.execute(wanted, given)
-
     timeout = settings["timeout_seconds"]
     timeout = Timing().timeout_seconds if timeout is None else timeout
-    with _broken_off_in_words():
-        result = launch.take_part(begin, Settings(results_dir, port, quiet or as_json), timeout)
+    with _broken_off_in_words(), launch.session(Settings(results_dir, port, quiet or as_json), timeout) as world:
+        if not world.leads:
+            result = launch.follow(world)
+        elif resume is not None:
+            changes = {name: settings[name] for name in ("launches", "timeout_seconds")}
+            result = _resume(resume, changes, world, dry_run, as_json)
+        else:
+            listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
+            asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
+            asked["memory_nodes"] = _numbers(memory_nodes)
+            if path is not None:
+                asked["path"] = given_path(path)
+            if traffic is not None:
+                from busbw.ops.traffic import read_weights  # noqa: PLC0415
+
+                asked["traffic"] = read_weights(traffic)
+            wanted = _plan(suite, plan_file, _names(ops), asked)
+            if dry_run:
+                _print_dry_run(wanted, as_json=as_json)
+            result = None if dry_run else launch.execute(wanted, world)
     if result is None:
         return
     if result.speaks:
@@ -302,11 +304,11 @@ def _broken_off_in_words() -> Iterator[None]:
     except (BusbwError, Interrupted) as broken:
         if broken.folder is None:
             raise
-        from busbw import launch  # noqa: PLC0415 - numpy comes with it; it is there by now
+        from busbw.launch.launchers import launcher_here  # noqa: PLC0415 - numpy comes with it; it is there by now
 
         folder = plain_text(shlex.quote(str(broken.folder)))
         # A step of Slurm is read where another world would form: on the node that submits.
-        command = "submit" if launch.launcher_here(os.environ).name == "srun" else "run"
+        command = "submit" if launcher_here(os.environ).name == "srun" else "run"
         echo(
             f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
         )
@@ -337,11 +339,8 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
     base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
     with plan.told_as_options():
         if base is None:
-            wanted = plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
-        else:
-            wanted = plan.override(base, ops=ops or (), **asked)
-        wanted.require_path()
-    return wanted
+            return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
+        return plan.override(base, ops=ops or (), **asked)
 
 
 def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
@@ -349,8 +348,9 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
 
     from busbw import launch, units  # noqa: PLC0415
     from busbw.backends import backend_named  # noqa: PLC0415
+    from busbw.launch.launchers import launcher_here  # noqa: PLC0415
     from busbw.launch.observers import timing_in_words  # noqa: PLC0415
-    from busbw.launch.session import place_here, refuse_impossible, way_here  # noqa: PLC0415
+    from busbw.launch.run_session import place_here, refuse_impossible, way_here  # noqa: PLC0415
     from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
     from busbw.runs import cases  # noqa: PLC0415
     from busbw.runs.plan import told_as_options  # noqa: PLC0415
@@ -360,7 +360,7 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     ranks = launch.ranks_of(wanted, os.environ)
     cores = max(1, environment.cores_of_launcher() // ranks)
     # Of a world of several hosts, which of its ranks make files here is not known before they are there.
-    here = launch.launcher_here(os.environ).name == "local"
+    here = launcher_here(os.environ).name == "local"
     way = way_here(wanted, ranks) if here else "direct"
     with told_as_options():
         refuse_impossible(wanted, ranks, on_one_host=here)

@@ -15,6 +15,7 @@ from busbw.backends import backend_named
 from busbw.backends.base import Backend, BackendRow
 from busbw.errors import UsageError
 from busbw.launch.base import Settings
+from busbw.launch.launchers import launcher_here
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
@@ -57,7 +58,7 @@ def run_selftest(
     Raises UsageError inside another launcher's world (the comparison needs fresh launches), BusbwError when a run
     breaks: an instrument that cannot even run has failed, too.
     """
-    around = launch.launcher_here(os.environ).name
+    around = launcher_here(os.environ).name
     if around != "local":
         message = (
             f"a self-test starts its own ranks again and again, on one host; run it outside of {around}, or in a step "

@@ -15,7 +15,7 @@ from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
 from busbw.slurm import job_plan, queue, steps
 from busbw.slurm.follow import Follower
-from busbw.slurm.job_plan import Order
+from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
 
@@ -159,7 +159,7 @@ def _order(
     results_dir: Path,
     busbw: str | None,
     changes: dict[str, Any],
-) -> Order:
+) -> JobRequest:
     """``changes`` go to the plan's fields of that name, which check them."""
     if resume is not None:
         if plan is not None or changes["backend"] is not None or changes["path"] is not None:
@@ -174,7 +174,7 @@ def _order(
     return job_plan.new_order(plan, job_plan.shape_of(nodes, ranks_per_node), **changes)
 
 
-def _about(order: Order) -> str:
+def _about(order: JobRequest) -> str:
     shape, wanted = order.shape, order.plan
     device = backend_named(wanted.backend).device
     worlds = [cases.expand(wanted, ranks, nodes, device).cases for nodes, ranks in shape.worlds]

@@ -1,114 +1,67 @@
-"""How ranks come to life: the table of launchers."""
+"""How ranks come to life, and how a run is begun, resumed or joined in them."""
 
 import dataclasses
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
 from busbw.errors import LaunchError, UsageError
-from busbw.launch import launcher_env, rendezvous
-from busbw.launch.base import LauncherRow, Result, Settings
-from busbw.launch.session import refuse_impossible
-from busbw.launch.signals import ending_below
+from busbw.launch import launcher_env
+from busbw.launch.base import Attachment, Result, Settings
+from busbw.launch.launchers import LAUNCHERS, launcher_here
+from busbw.launch.rendezvous import LaunchOrder
+from busbw.launch.run_session import refuse_impossible
+from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
 from busbw.runs.plan import Plan, Timing, told_as_options
 from busbw.runs.resume import plan_of, refuse_another_world
 
 
-def _join(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.attach import lead  # noqa: PLC0415 - it measures, and so it loads torch
+@contextmanager
+def session(settings: Settings, timeout_seconds: float) -> Iterator[Settings]:
+    """``settings``, with this rank's place where somebody else has started it (``Settings.attached``).
 
-    return lead(plan, row, settings, _seat(launcher_here(os.environ)))
-
-
-def _run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
-    from busbw.launch.local import run_local  # noqa: PLC0415 - as above
-
-    return run_local(plan, row, settings)
-
-
-LAUNCHERS: dict[str, LauncherRow] = {
-    row.name: row
-    for row in (
-        LauncherRow(
-            name="torchrun",
-            summary="joins the world that torchrun has started: torchrun --nproc-per-node 4 --no-python busbw run …",
-            run=_join,
-            promises=launcher_env.TORCHRUN,
-            meets=rendezvous.at_torchrun,
-            starts=("anybody",),
-        ),
-        LauncherRow(
-            name="mpirun",
-            summary="joins the world that mpirun or mpiexec has started: mpirun -n 4 busbw run …, over any backend",
-            run=_join,
-            promises=launcher_env.MPIRUN,
-            meets=rendezvous.at_mpirun,
-        ),
-        LauncherRow(
-            name="srun",
-            summary="joins the world of a job step of Slurm: srun --ntasks 4 busbw run …, over MPI with srun's --mpi",
-            run=_join,
-            promises=launcher_env.SRUN,
-            meets=rendezvous.at_srun,
-        ),
-        # The last one takes what none of the others recognises.
-        LauncherRow(
-            name="local",
-            summary="forks the ranks on this machine and watches them, over MPI behind mpiexec: busbw run --ranks 4 …",
-            run=_run_local,
-        ),
-    )
-}
-
-
-def launcher_here(variables: Mapping[str, str]) -> LauncherRow:
-    """The launcher whose world this process is part of; ``local`` when it is part of none."""
-    return next(row for row in LAUNCHERS.values() if row.found(variables))
-
-
-def _seat(row: LauncherRow) -> launcher_env.Seat:
-    return launcher_env.seat_in(row.name, row.promises, os.environ)
-
-
-def take_part(begin: Callable[[Settings], Result | None], settings: Settings, timeout_seconds: float) -> Result | None:
-    """``begin`` a run; or, in a rank that somebody else started and that is not the first, do what rank 0 says.
-
-    ``begin`` reads the plan, or the run to be resumed, and calls ``execute`` or ``resume`` with the settings that it is
-    given; it may also do neither and return None, which then every rank does. ``timeout_seconds`` bounds the wait for
-    rank 0. Raises as ``execute``; in the others, not what rank 0 says itself. UsageError in every rank when the timeout
-    is none.
+    Rank 0, and a process that starts ranks itself (``Settings.leads``), then calls ``execute`` or ``resume``, or
+    neither; other ranks call ``follow``. They are released in the end if rank 0 has told them nothing.
+    ``timeout_seconds`` bounds the wait for rank 0. Raises UsageError in every rank when it is not a time, and
+    LaunchError when the ranks do not meet.
     """
     # torch's own warnings (no name for an address, a connection that closed) are many, one a rank, and help nobody.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    row = launcher_here(os.environ)
-    if row.meets is None:
-        return begin(settings)
+    launcher = launcher_here(os.environ)
+    if launcher.rendezvous is None:
+        yield settings
+        return
     with told_as_options():
-        Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the meeting
-    seat = _seat(row)
-    ending = ending_below(seat)
-    ending.note_from_now()
-    where = row.meets(seat, os.environ, timeout_seconds)
-    if not seat.lead:
-        from busbw.launch.attach import follow  # noqa: PLC0415 - it measures, and so it loads torch
-
-        return follow(where, seat, usable_backend, ending)
-    told = rendezvous.Told(where)
+        Timing(timeout_seconds=timeout_seconds)  # the plan's check of it comes too late for the rendezvous
+    info = launcher.rank_info(os.environ)
+    shutdown = ShutdownHandler(info, launcher.signals)
+    shutdown.note_from_now()
+    attached = Attachment(info, launcher.rendezvous(info, os.environ, timeout_seconds), shutdown)
     status = 1
     try:
-        result = begin(dataclasses.replace(settings, meeting=told, ending=ending))
+        yield dataclasses.replace(settings, attached=attached)
         status = 0
     except UsageError:
         status = 2  # of all ranks alike: an mpiexec makes one number of those that it gets, and 2 and 1 are 3
         raise
-    else:
-        return result
     finally:
-        told.send_home(status)
+        if info.lead and not attached.published:
+            attached.publish(LaunchOrder(status=status))
+            attached.rendezvous.close()
+
+
+def follow(settings: Settings) -> Result | None:
+    """Be a rank that does what rank 0 says; None when that is nothing. Raises as ``execute``, but not what rank 0 says
+    itself.
+    """
+    from busbw.launch.attach import run_rank  # noqa: PLC0415 - it measures, and so it loads torch
+
+    return run_rank(settings, usable_backend)
 
 
 def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
@@ -116,14 +69,14 @@ def ranks_of(plan: Plan, variables: Mapping[str, str]) -> int:
     LaunchError when this is one of several ranks of a world that no launcher here knows.
     """
     row = launcher_here(variables)
-    promised = row.size(variables)
-    if promised is None:
+    started = row.size(variables)
+    if started is None:
         launcher_env.refuse_unknown_world(variables)
         return plan.ranks or launcher_env.default_ranks(backend_named(plan.backend).places())
-    if plan.ranks not in {None, promised}:
-        message = f"--ranks {plan.ranks}, but {row.name} started {promised}; leave --ranks out or make them agree"
+    if plan.ranks not in {None, started}:
+        message = f"--ranks {plan.ranks}, but {row.name} started {started}; leave --ranks out or make them agree"
         raise UsageError(message)
-    return promised
+    return started
 
 
 def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Result:
@@ -134,9 +87,8 @@ def execute(plan: Plan, settings: Settings, row: BackendRow | None = None) -> Re
     interrupted.
     """
     launcher, ranks = launcher_here(os.environ), ranks_of(plan, os.environ)
-    plan.require_path()
     with told_as_options():
-        refuse_impossible(plan, ranks, on_one_host=launcher.meets is None)
+        refuse_impossible(plan, ranks, on_one_host=launcher.rendezvous is None)
     return launcher.run(plan, usable_backend(plan, row), settings)
 
 

@@ -10,14 +10,13 @@ from pathlib import Path
 import msgspec
 
 from busbw.backends.base import BackendRow, World
-from busbw.errors import BusbwError, Interrupted, RankFailure
-from busbw.launch.base import Result, Settings, die_with_parent, finish_well
-from busbw.launch.launcher_env import Seat
+from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure
+from busbw.launch.base import Attachment, Result, Settings, die_with_parent, finish_well
 from busbw.launch.live_table import LiveTable
 from busbw.launch.observers import Listener, Several, Silent
-from busbw.launch.rendezvous import Meeting, Order
-from busbw.launch.session import Opened, opened
-from busbw.launch.signals import LAST_WORDS_SECONDS, Ending, ending_below
+from busbw.launch.rendezvous import LaunchOrder
+from busbw.launch.run_session import RunSession, open_run
+from busbw.launch.signals import LAST_WORDS_SECONDS, ShutdownHandler
 from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
@@ -44,19 +43,29 @@ class _Tracking(Silent):
         self.case = None
 
 
-def lead(plan: Plan, row: BackendRow, settings: Settings, seat: Seat) -> Result:
+def run_rank0(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Be rank 0 for one launch: keep the run folder, and tell the others what to measure."""
+    attached = _attachment(settings)
+    info = attached.info
     # In a job of Slurm the other launches are steps that come after this one and resume the run (busbw launches).
-    if plan.launches > 1 and settings.resume is None and seat.launcher != "srun":
+    if plan.launches > 1 and settings.resume is None and info.launcher != "srun":
         sys.stderr.write(
-            f"busbw: {seat.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
+            f"busbw: {info.launcher}'s world is one launch; the plan's {plan.launches} launches become 1\n"
         )
         plan = msgspec.structs.replace(plan, launches=1)
-    with opened(plan, settings, seat.local_size or 1) as here:
-        return here.nothing_to_do(speaks=True) or _lead_launch(plan, row, settings, here, seat)
+    with open_run(plan, settings, info.local_size or 1) as here:
+        return here.nothing_to_do(speaks=True) or _run_launch(plan, row, here, attached, quiet=settings.quiet)
 
 
-def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, seat: Seat) -> Result:
+def _attachment(settings: Settings) -> Attachment:
+    if settings.attached is None:
+        message = "nobody has started this rank: it has no place in a world"
+        raise LaunchError(message)
+    return settings.attached
+
+
+def _run_launch(plan: Plan, row: BackendRow, here: RunSession, attached: Attachment, *, quiet: bool) -> Result:
+    info, shutdown = attached.info, attached.shutdown
     launch, remaining = here.launches[0]
     tracking = _Tracking()
 
@@ -76,25 +85,21 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         broke(error)
         _leave(error)
 
-    def give_up() -> None:
+    def abort() -> None:
         here.finish("interrupted", _INTERRUPTED)
         remove_files(files)
         _leave(Interrupted(here.folder))
 
-    ending = settings.ending or ending_below(seat)
-    _die_with_launcher(ending)
+    _die_with_launcher(shutdown)
     try:
-        with ending.listening(give_up):
-            store, key = None, b""
-            if settings.meeting is not None:
-                settings.meeting.tell(Order(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
-                store, key = settings.meeting.store, settings.meeting.key
-            table: Listener = Silent() if settings.quiet else LiveTable(plan, launch, time.monotonic(), remaining)
-            job = Job(plan, here.folder, launch, seat.launcher, row, remaining, ending.asked, here.size_bytes)
-            outcome = run(job, _world(seat, plan, store, key, lost), Several(table, tracking))
+        with shutdown.listening(abort):
+            attached.publish(LaunchOrder(plan=plan, run=here.folder.name, launch=launch, remaining=remaining))
+            table: Listener = Silent() if quiet else LiveTable(plan, launch, time.monotonic(), remaining)
+            job = Job(plan, here.folder, launch, info.launcher, row, remaining, shutdown.asked, here.size_bytes)
+            outcome = run(job, _world(attached, plan, lost), Several(table, tracking))
     except BusbwError as error:
         broke(error)
-        if ending.manners.together:
+        if shutdown.policy.together:
             _leave(error)
         _exit_soon(error)
         raise
@@ -103,44 +108,45 @@ def _lead_launch(plan: Plan, row: BackendRow, settings: Settings, here: Opened, 
         _exit_soon(interrupt)
         raise
     if outcome.stopped:
-        here.finish("interrupted", f"ended at the end of a block by {ending.in_words()}")
+        here.finish("interrupted", f"ended at the end of a block by {shutdown.in_words()}")
         raise Interrupted(here.folder)
     failed = here.failed + outcome.failed
-    _close(here, failed, seat.launcher, outcome.written)
+    _close(here, failed, info.launcher, outcome.written)
     unwritten = table.unwritten if isinstance(table, LiveTable) else None
     return Result(here.folder, outcome.measured, failed, speaks=True, unwritten=unwritten)
 
 
-def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], ending: Ending) -> Result | None:
+def run_rank(settings: Settings, row_of: Callable[[Plan], BackendRow]) -> Result | None:
     """Be another rank for one launch, of which rank 0 tells; None when nothing is to be measured.
 
-    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here. ``ending`` is what this rank
-    has been asked since it began.
+    ``row_of`` gives the backend of a plan, and raises LaunchError when it cannot run here.
     """
-    order = meeting.hear()
+    attached = _attachment(settings)
+    info, shutdown = attached.info, attached.shutdown
+    order = attached.rendezvous.receive()
     if order.plan is None:
-        meeting.part()
+        attached.rendezvous.close()
         return Result(Path(), 0, 1, speaks=False, status=order.status) if order.status else None
     plan = order.plan
-    _die_with_launcher(ending)
+    _die_with_launcher(shutdown)
 
     def lost(error: Exception) -> None:
         if not (isinstance(error, RankFailure) and 0 in error.lost):
             time.sleep(LAST_WORDS_SECONDS)  # rank 0 goes first: it has the end of the run to write
         _leave(error, speaks=_speaks(error))
 
-    job = Job(plan, Path(order.run), order.launch, seat.launcher, row_of(plan), order.remaining, ending.asked)
+    job = Job(plan, Path(order.run), order.launch, info.launcher, row_of(plan), order.remaining, shutdown.asked)
     files = files_folder(plan.files_below, job.folder.name)
 
-    def give_up() -> None:
+    def abort() -> None:
         remove_files(files)
         _leave(Interrupted(job.folder), speaks=False)
 
     try:
-        with ending.listening(give_up):
-            outcome: Outcome = run(job, _world(seat, plan, meeting.store, meeting.key, lost), Silent())
+        with shutdown.listening(abort):
+            outcome: Outcome = run(job, _world(attached, plan, lost), Silent())
     except BusbwError as error:
-        if ending.manners.together:
+        if shutdown.policy.together:
             lost(error)
         _exit_soon(error)
         if _speaks(error):
@@ -150,25 +156,23 @@ def follow(meeting: Meeting, seat: Seat, row_of: Callable[[Plan], BackendRow], e
     return Result(job.folder, outcome.measured, failed, speaks=False)
 
 
-def _die_with_launcher(ending: Ending) -> None:
-    if not ending.manners.cleans_up:
+def _die_with_launcher(shutdown: ShutdownHandler) -> None:
+    if not shutdown.policy.cleans_up:
         die_with_parent(os.getppid())
 
 
-def _world(
-    seat: Seat, plan: Plan, store: tuple[str, int] | None, key: bytes, lost: Callable[[Exception], None]
-) -> World:
-    timeout = plan.timing.timeout_seconds
+def _world(attached: Attachment, plan: Plan, lost: Callable[[Exception], None]) -> World:
+    info = attached.info
     return World(
-        seat.rank,
-        seat.size,
-        seat.local_rank,
-        seat.launcher,
-        timeout,
-        store=store,
-        local_size=seat.local_size,
-        node=seat.node,
-        key=key,
+        info.rank,
+        info.size,
+        info.local_rank,
+        info.launcher,
+        plan.timing.timeout_seconds,
+        store=attached.rendezvous.store,
+        local_size=info.local_size,
+        node=info.node,
+        key=attached.rendezvous.key,
         lost=lost,
     )
 
@@ -196,7 +200,7 @@ def _leave(error: BaseException, *, speaks: bool = True) -> None:
     os._exit(1)
 
 
-def _close(here: Opened, failed: int, launcher: str, written: int | None) -> None:
+def _close(here: RunSession, failed: int, launcher: str, written: int | None) -> None:
     """The end of the run, or of this launch of it: the world is one launch, and others may be missing still."""
     others = len(here.launches) - 1
     if others == 0:

@@ -4,36 +4,54 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from busbw.backends.base import BackendRow
 from busbw.errors import StoreError
-from busbw.launch.launcher_env import Promise, Seat, found_in, size_in
-from busbw.launch.rendezvous import Meeting
-from busbw.launch.signals import Ending
+from busbw.launch.launcher_env import RankInfo
+from busbw.launch.rendezvous import LaunchOrder, Rendezvous
+from busbw.launch.signals import ShutdownHandler
 from busbw.runs import store
 from busbw.runs.compress import pack
-from busbw.runs.plan import Plan
 from busbw.runs.records import Ended, EndStatus, Failed
 
 _PR_SET_PDEATHSIG = 1
 
 
+@dataclass(slots=True)
+class Attachment:
+    """A rank that somebody else has started: its place, where rank 0 reaches the others, what it has been asked since
+    it began, and whether rank 0 has ``published`` what to do.
+    """
+
+    info: RankInfo
+    rendezvous: Rendezvous
+    shutdown: ShutdownHandler
+    published: bool = False
+
+    def publish(self, order: LaunchOrder) -> None:
+        """Rank 0, once: what the others are to do. Raises LaunchError when it cannot be said."""
+        self.published = True
+        self.rendezvous.publish(order)
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """What a run needs besides the plan. ``port`` is the local rendezvous port (0: a free one), ``resume`` the folder
-    of the run that is gone on with (None: a new one). Where somebody else has started the ranks, ``meeting`` is where
-    rank 0 tells the others, and ``ending`` what this one has been asked since it began.
+    of the run that is gone on with (None: a new one), ``attached`` this rank's place where somebody else has started
+    the ranks (None: this process starts them).
     """
 
     results_dir: Path
     port: int = 0
     quiet: bool = False
     resume: Path | None = None
-    meeting: Meeting | None = None
-    ending: Ending | None = None
+    attached: Attachment | None = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process begins the run, and does not wait for what rank 0 says."""
+        return self.attached is None or self.attached.info.lead
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +68,6 @@ class Result:
     whole: bool = False
     status: int = 1
     unwritten: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LauncherRow:
-    """A row of the table of launchers.
-
-    ``promises`` are the variables by which a rank knows that this launcher has started it (none: it starts ranks
-    itself), and ``meets`` is how rank 0 then reaches the others: their place, the variables and a timeout in seconds.
-    ``starts`` are the kinds of backends (``started_by``) whose ranks it can start.
-    """
-
-    name: str
-    summary: str
-    run: Callable[[Plan, BackendRow, Settings], Result]
-    promises: tuple[Promise, ...] = ()
-    meets: Callable[[Seat, Mapping[str, str], float], Meeting] | None = None
-    starts: tuple[str, ...] = ("anybody", "mpiexec")
-
-    def found(self, variables: Mapping[str, str]) -> bool:
-        """Whether this process is one of its ranks already, or could start some."""
-        return not self.promises or found_in(self.promises, variables) is not None
-
-    def size(self, variables: Mapping[str, str]) -> int | None:
-        """How many ranks there are (None: as many as are asked for)."""
-        return size_in(self.promises, variables) if self.promises else None
 
 
 def die_with_parent(parent: int) -> None:

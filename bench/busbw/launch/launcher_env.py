@@ -12,7 +12,7 @@ _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 
 @dataclass(frozen=True, slots=True)
-class Promise:
+class LauncherVariables:
     """The variables of one launcher that say a rank, how many there are and its number on its host; ``others`` have to
     be there, too: half of a promise is somebody else's variable. ``least`` is the smallest world that is one.
 
@@ -34,11 +34,11 @@ class Promise:
         names = (self.rank, self.size, self.local_rank, *self.others)
         if not all(name in variables for name in names):
             return False
-        return self.least == 1 or promised(variables, self.size) >= self.least
+        return self.least == 1 or env_int(variables, self.size) >= self.least
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankInfo:
     """This process's place in the world that the launcher called ``launcher`` started. Rank 0 leads: it keeps the run
     folder. ``local_size`` and ``node``, the number of its host, are None where they are not promised.
     """
@@ -54,37 +54,6 @@ class Seat:
     def lead(self) -> bool:
         """Whether this is rank 0."""
         return self.rank == 0
-
-
-# Who sets them by hand leaves out the others.
-TORCHRUN = (
-    Promise(
-        *("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
-        others=("MASTER_ADDR", "MASTER_PORT"),
-        node="GROUP_RANK",
-    ),
-)
-
-MPIRUN = (
-    # Open MPI
-    Promise("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
-    # Hydra: MPICH and its kin, Intel MPI
-    Promise("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"),
-)
-
-# A step of a single task is no world but a place to start ranks in: `srun --pty bash`, or the script of a launch. The
-# script of a batch job is none either: it has SLURM_PROCID and no list of the nodes of a step.
-SRUN = (
-    Promise(
-        "SLURM_PROCID",
-        "SLURM_STEP_NUM_TASKS",
-        "SLURM_LOCALID",
-        others=("SLURM_STEP_NODELIST", "SLURM_STEP_ID"),
-        least=2,
-        tasks="SLURM_STEP_TASKS_PER_NODE",
-        node="SLURM_NODEID",
-    ),
-)
 
 
 # What other process managers set: Hydra's kin, PALS and Flux; Flux; jsrun. One of prterun or PALS that is not the first
@@ -112,35 +81,30 @@ def refuse_unknown_world(variables: Mapping[str, str]) -> None:
                 raise LaunchError(message)
 
 
-def lone_step(variables: Mapping[str, str]) -> bool:
-    """Whether this is a step of Slurm that has a single task, and so is no world."""
-    return any(replace(one, least=1).found(variables) and not one.found(variables) for one in SRUN)
+def too_few(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> bool:
+    """Whether ``variables`` are those of one of ``known``, but of fewer ranks than make a world of it."""
+    return any(replace(one, least=1).found(variables) and not one.found(variables) for one in known)
 
 
-def found_in(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise | None:
+def found_in(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables | None:
     """The first of ``known`` that is made in ``variables``."""
     return next((one for one in known if one.found(variables)), None)
 
 
-def size_in(known: Sequence[Promise], variables: Mapping[str, str]) -> int:
-    """The number of ranks by the first of ``known`` that is made. Raises LaunchError when there is none."""
-    return promised(variables, _made(known, variables).size)
-
-
-def seat_in(launcher: str, known: Sequence[Promise], variables: Mapping[str, str]) -> Seat:
+def rank_info(launcher: str, known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> RankInfo:
     """This process's place by the first of ``known`` that is made. Raises LaunchError when there is none, or when what
     it says cannot be.
     """
     made = _made(known, variables)
-    rank, size, local_rank = (promised(variables, name) for name in (made.rank, made.size, made.local_rank))
+    rank, size, local_rank = (env_int(variables, name) for name in (made.rank, made.size, made.local_rank))
     if not 0 <= rank < size:
         message = f"{made.rank} is {rank} and {made.size} is {size}; the launcher counts ranks from 0"
         raise LaunchError(message)
-    node = promised(variables, made.node) if made.node is not None and made.node in variables else None
-    return Seat(launcher, rank, size, local_rank, _local_size(made, variables, node), node)
+    node = env_int(variables, made.node) if made.node is not None and made.node in variables else None
+    return RankInfo(launcher, rank, size, local_rank, _local_size(made, variables, node), node)
 
 
-def _made(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise:
+def _made(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables:
     found = found_in(known, variables)
     if found is None:
         message = f"none of the promises that start with {', '.join(one.rank for one in known)} is made here"
@@ -148,9 +112,9 @@ def _made(known: Sequence[Promise], variables: Mapping[str, str]) -> Promise:
     return found
 
 
-def _local_size(made: Promise, variables: Mapping[str, str], node: int | None) -> int | None:
+def _local_size(made: LauncherVariables, variables: Mapping[str, str], node: int | None) -> int | None:
     if made.local_size is not None and made.local_size in variables:
-        return promised(variables, made.local_size)
+        return env_int(variables, made.local_size)
     if made.tasks is None or node is None or made.tasks not in variables:
         return None
     per_node = tasks_per_node(variables[made.tasks])
@@ -169,7 +133,7 @@ def tasks_per_node(text: str) -> tuple[int, ...]:
     return tuple(found)
 
 
-def promised(variables: Mapping[str, str], name: str) -> int:
+def env_int(variables: Mapping[str, str], name: str) -> int:
     """The whole number that a launcher has put into ``name``. Raises LaunchError when there is none."""
     try:
         return int(variables[name])
@@ -180,7 +144,7 @@ def promised(variables: Mapping[str, str], name: str) -> int:
 
 def port_in(variables: Mapping[str, str], name: str) -> int:
     """The port of TCP in ``name``. Raises LaunchError when there is none."""
-    port = promised(variables, name)
+    port = env_int(variables, name)
     if not 1 <= port <= _LAST_PORT:
         message = f"{name} is {port}, which is no port; allowed is 1 to {_LAST_PORT}"
         raise LaunchError(message)

@@ -25,9 +25,9 @@ from busbw.errors import BusbwError, LaunchError, RankFailure
 from busbw.launch.base import Result, Settings, die_with_parent, finish_well
 from busbw.launch.launcher_env import default_ranks
 from busbw.launch.live_table import LiveTable
-from busbw.launch.mpiexec import Door, close_behind, opened_doors
+from busbw.launch.mpiexec import RankStub, close_descriptors, rank_stubs
 from busbw.launch.observers import Several, Silent, in_words
-from busbw.launch.session import Opened, opened
+from busbw.launch.run_session import RunSession, open_run
 from busbw.launch.worker import Job, Outcome, run
 from busbw.runs.causes import cause_of
 from busbw.runs.plan import Plan
@@ -130,11 +130,11 @@ class _Watch:
 def run_local(plan: Plan, row: BackendRow, settings: Settings) -> Result:
     """Run every launch of ``plan`` here, in one run folder. Raises what broke it, with the folder closed in order."""
     size = plan.ranks or default_ranks(row.places())
-    with opened(plan, settings, size) as run_folder:
+    with open_run(plan, settings, size) as run_folder:
         return run_folder.nothing_to_do(speaks=True) or _run_launches(plan, row, settings, run_folder, size)
 
 
-def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: Opened, size: int) -> Result:
+def _run_launches(plan: Plan, row: BackendRow, settings: Settings, here: RunSession, size: int) -> Result:
     began = time.monotonic()
     measured, failed, launch, unwritten = 0, here.failed, 0, None
     written: int | None = here.size_bytes
@@ -176,7 +176,7 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
     sys.stderr.flush()
     ranks: list[_Rank] = []
     with ExitStack() as stack:
-        doors = _doors(stack, job.backend, size)
+        stubs = _stubs(stack, job.backend, size)
         stack.callback(_end, ranks)
         with _held_back(signal.SIGINT):
             for number in range(size):
@@ -184,7 +184,7 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                     ours, theirs = context.Pipe()
                     process = context.Process(
                         target=_be_rank,
-                        args=(job, number, size, theirs, began, quiet, doors[number] if doors else None),
+                        args=(job, number, size, theirs, began, quiet, stubs[number] if stubs else None),
                         name=f"busbw-rank-{number}",
                         daemon=True,
                     )
@@ -196,9 +196,9 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
                     raise LaunchFailed(LaunchError(message), None, 0) from error
                 theirs.close()
                 ranks.append(_Rank(number, process, ours))
-        close_behind(doors)
+        close_descriptors(stubs)
         try:
-            meeting, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
+            store, _ = serve_store(_LOOPBACK, port, job.plan.timing.timeout_seconds)
         except (RuntimeError, OSError) as error:
             message = (
                 f"cannot open the rendezvous on {_LOOPBACK} port {port}: {first_line(error)}; "
@@ -208,16 +208,16 @@ def launch_ranks(job: Job, size: int, began: float, port: int = 0, *, quiet: boo
         key = os.urandom(_KEY_BYTES)
         for rank in ranks:
             with suppress(BrokenPipeError):  # it has died, and is named below
-                rank.pipe.send((_LOOPBACK, meeting.port, key))
+                rank.pipe.send((_LOOPBACK, store.port, key))
         return _watch(_Watch(ranks), job.plan.timing.timeout_seconds)
 
 
-def _doors(stack: ExitStack, row: BackendRow, size: int) -> tuple[Door, ...]:
+def _stubs(stack: ExitStack, row: BackendRow, size: int) -> tuple[RankStub, ...]:
     """What a library that starts its ranks itself has for them; none for every other."""
     if row.started_by == "anybody":
         return ()
     try:
-        return stack.enter_context(opened_doors(size))
+        return stack.enter_context(rank_stubs(size))
     except LaunchError as error:
         raise LaunchFailed(error, None, 0) from error
 
@@ -290,9 +290,9 @@ def _verdict(watch: _Watch) -> LaunchFailed:
     case, block = (watch.now.case, watch.now.block) if watch.now else (None, 0)
     words = [rank.broke for rank in watch.ranks if rank.broke is not None]
     roots = [word for word in words if word.kind != RankFailure.__name__]
-    fates = {rank.number: fate for rank in watch.ranks if (fate := _fate(rank)) is not None}
-    certain = {number: text for number, (text, sure) in fates.items() if sure}
-    blamed = certain or ({} if roots else {number: text for number, (text, _) in fates.items()})
+    ends = {rank.number: end for rank in watch.ranks if (end := _fate(rank)) is not None}
+    certain = {number: text for number, (text, sure) in ends.items() if sure}
+    blamed = certain or ({} if roots else {number: text for number, (text, _) in ends.items()})
     if blamed:
         names = [
             f"rank {number} (host {socket.gethostname()}, pid {watch.ranks[number].process.pid}) {text}"
@@ -349,7 +349,7 @@ def _be_rank(
     parent: Connection,
     began: float,
     quiet: bool,  # noqa: FBT001
-    door: Door | None,
+    stub: RankStub | None,
 ) -> None:
     launcher = multiprocessing.parent_process()
     if launcher is not None and launcher.pid is not None:
@@ -361,8 +361,8 @@ def _be_rank(
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _loopback_interface())
-    if door is not None:
-        door.enter()
+    if stub is not None:
+        stub.enter()
 
     def lost(error: Exception) -> None:
         _last_words(parent, _as_word(error))

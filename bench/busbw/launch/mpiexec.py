@@ -1,4 +1,4 @@
-"""mpiexec for the ranks of this machine: it opens a door for each of them, and ranks that are forked go through.
+"""The stubs that mpiexec starts for the ranks of this machine, and whose places forked ranks take.
 
 An MPI library wants its ranks to be started by its own mpiexec; but a rank that starts from nothing imports torch
 first, which takes seconds of a processor, in every rank of every launch. So mpiexec starts ``mpi_stub.py``, which
@@ -23,11 +23,12 @@ from pathlib import Path
 
 from busbw.backends.mpi.probe import vendor_of_library
 from busbw.errors import LaunchError
-from busbw.launch import launcher_env
+from busbw.launch.launcher_env import env_int, found_in
+from busbw.launch.launchers import LAUNCHERS
 from busbw.system.env_vars import without_places
 from busbw.system.environment import usable_cores
 
-_DOOR = Path(__file__).with_name("mpi_stub.py")
+_STUB = Path(__file__).with_name("mpi_stub.py")
 _OPENS_SECONDS = 60.0
 _ENDS_SECONDS = 5.0
 _ASKS_SECONDS = 30.0
@@ -83,7 +84,7 @@ FLAVOURS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Door:
+class RankStub:
     """What mpiexec gave to one rank: ``variables``, ``descriptors`` (number there → number here), ``cores``."""
 
     rank: int
@@ -105,7 +106,7 @@ class Door:
 
 
 @contextmanager
-def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
+def rank_stubs(size: int) -> Iterator[tuple[RankStub, ...]]:
     """Doors for ``size`` ranks, by rank, with mpiexec behind them; it is gone in the end.
 
     Raises LaunchError when there is no mpiexec of the library, or it does not open them.
@@ -117,12 +118,12 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
     if size > usable_cores() and vendor == "Open MPI":
         variables.setdefault("OMPI_MCA_mpi_yield_when_idle", "1")  # else waiting ranks take the core of working ones
     with ExitStack() as stack:
-        # Only until the doors are open: a launcher that is killed later leaves no folder behind.
+        # Only until the stubs are open: a launcher that is killed later leaves no folder behind.
         until_open = stack.enter_context(ExitStack())
         folder = Path(until_open.enter_context(tempfile.TemporaryDirectory(prefix="busbw-")))
         said = stack.enter_context((folder / "said").open("w+b"))
         listener = until_open.enter_context(socket.socket(socket.AF_UNIX))
-        listener.bind(str(folder / "door"))
+        listener.bind(str(folder / "stub"))
         listener.listen(size)
         process = subprocess.Popen(
             [
@@ -133,8 +134,8 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
                 sys.executable,
                 "-I",
                 "-S",
-                str(_DOOR),
-                str(folder / "door"),
+                str(_STUB),
+                str(folder / "stub"),
             ],
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -144,7 +145,7 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
         )
         guards: list[socket.socket] = []
         try:
-            doors = []
+            stubs = []
             for number in range(size):
                 if not _somebody_comes(listener, process):
                     said.seek(0)
@@ -152,22 +153,22 @@ def opened_doors(size: int) -> Iterator[tuple[Door, ...]]:
                     message = f"{mpiexec} started {number} of {size} ranks" + (f"; it says: {words}" if words else "")
                     raise LaunchError(message)
                 guards.append(listener.accept()[0])
-                doors.append(_received(guards[-1], size))
-            if sorted(door.rank for door in doors) != list(range(size)):
+                stubs.append(_received(guards[-1], size))
+            if sorted(stub.rank for stub in stubs) != list(range(size)):
                 message = (
-                    f"{mpiexec} started ranks {sorted(door.rank for door in doors)} where 0 to {size - 1} were asked"
+                    f"{mpiexec} started ranks {sorted(stub.rank for stub in stubs)} where 0 to {size - 1} were asked"
                 )
                 raise LaunchError(message)
             until_open.close()
-            _keep(stack, {wanted for door in doors for wanted in door.descriptors})
-            yield tuple(sorted(doors, key=lambda door: door.rank))
+            _keep(stack, {wanted for stub in stubs for wanted in stub.descriptors})
+            yield tuple(sorted(stubs, key=lambda stub: stub.rank))
         finally:
             _close(guards, process)
 
 
 def _keep(stack: ExitStack, numbers: Iterable[int]) -> None:
-    """Take the descriptor ``numbers`` that are free here, until the end: ``Door.enter`` puts others at them, and a pipe
-    that its rank was given at one of them would be closed by that.
+    """Take the descriptor ``numbers`` that are free here, until the end: ``RankStub.enter`` puts others at them, and a
+    pipe that its rank was given at one of them would be closed by that.
     """
     free = {number for number in numbers if not _is_open(number)}
     nothing = os.open(os.devnull, os.O_RDONLY)  # may be at one of them itself
@@ -234,7 +235,7 @@ def _somebody_comes(listener: socket.socket, process: subprocess.Popen[bytes]) -
     return False
 
 
-def _received(guard: socket.socket, size: int) -> Door:
+def _received(guard: socket.socket, size: int) -> RankStub:
     head, descriptors, _, _ = socket.recv_fds(guard, _HEAD_BYTES, _MOST_DESCRIPTORS)
     length, told = int.from_bytes(head, "little"), b""
     while part := guard.recv(length - len(told)):
@@ -243,12 +244,12 @@ def _received(guard: socket.socket, size: int) -> Door:
         message = "a process that mpiexec had started ended before it said which rank it was"
         raise LaunchError(message)
     about = json.loads(told)
-    found = launcher_env.found_in(launcher_env.MPIRUN, about["variables"])
-    if found is None or launcher_env.promised(about["variables"], found.size) != size:
+    found = found_in(LAUNCHERS["mpirun"].variables, about["variables"])
+    if found is None or env_int(about["variables"], found.size) != size:
         message = "mpiexec does not say in its environment variables which rank is which, as its library should"
         raise LaunchError(message)
-    return Door(
-        rank=launcher_env.promised(about["variables"], found.rank),
+    return RankStub(
+        rank=env_int(about["variables"], found.rank),
         variables=about["variables"],
         descriptors=dict(zip(about["descriptors"], descriptors, strict=True)),
         cores=tuple(about["cores"]),
@@ -256,15 +257,15 @@ def _received(guard: socket.socket, size: int) -> Door:
     )
 
 
-def close_behind(doors: tuple[Door, ...]) -> None:
+def close_descriptors(stubs: tuple[RankStub, ...]) -> None:
     """In the launcher, once all ranks are forked: their descriptors are theirs alone."""
-    for door in doors:
-        for descriptor in door.descriptors.values():
+    for stub in stubs:
+        for descriptor in stub.descriptors.values():
             os.close(descriptor)
 
 
 def _close(guards: list[socket.socket], process: subprocess.Popen[bytes]) -> None:
-    """Let the processes at the doors go, which mpiexec waits for, and see to it that it ends."""
+    """Let the stubs go, which mpiexec waits for, and see to it that it ends."""
     for guard in guards:
         with suppress(OSError):
             guard.send(b"\0")

@@ -20,7 +20,7 @@ from busbw.backends.signing import key_of, new_secret, printable, secret_in, sig
 from busbw.errors import LaunchError
 from busbw.launch.hostlist import expand
 from busbw.launch.interfaces import address_towards, elsewhere, use_the_way_to, wait_for
-from busbw.launch.launcher_env import Seat, port_in, promised
+from busbw.launch.launcher_env import RankInfo, env_int, port_in
 from busbw.runs.plan import Plan
 from busbw.runs.records import Record
 from busbw.runs.resume import Remaining
@@ -31,7 +31,13 @@ if TYPE_CHECKING:
 _LEAST_PORT, _PORTS = 10_000, 20_000
 """Where a port is taken from that nobody has promised: below those that kernels give to outgoing connections."""
 
-_SEAT, _ASKED, _ORDER, _HEARD, _ELSEWHERE = "seat/{rank}", "asked/{rank}", "order/{rank}", "heard/{rank}", "elsewhere"
+_PRESENT, _ASKED, _ORDER, _HEARD, _ELSEWHERE = (
+    "present/{rank}",
+    "asked/{rank}",
+    "order/{rank}",
+    "heard/{rank}",
+    "elsewhere",
+)
 _SLACK_SECONDS = 2.0
 """How much later than the store's own timeout a wait for it is ended: without a network the store does not notice."""
 
@@ -47,7 +53,7 @@ _LOOK_SECONDS = 0.02
 _MOST_NAMES = 16
 
 
-class Order(Record, frozen=True, kw_only=True):
+class LaunchOrder(Record, frozen=True, kw_only=True):
     """What rank 0 tells the others: the ``plan``, which ``launch`` this is of the run called ``run``, and what remains
     to be measured where that is resumed. ``plan`` None: nothing is measured, and ``status`` is the exit status then.
     ``session`` is new for each launch: the key with which its ranks sign what they say is made of it.
@@ -61,7 +67,7 @@ class Order(Record, frozen=True, kw_only=True):
     session: str = ""
 
 
-class Meeting(Protocol):
+class Rendezvous(Protocol):
     """How rank 0 speaks to the others before the world has formed. ``store`` is the key-value store that the world can
     form over (None: it has its own way), and ``key`` what its ranks sign with; both are there once the others have been
     told.
@@ -75,17 +81,17 @@ class Meeting(Protocol):
     def key(self) -> bytes:
         """The key, once the others have been told."""
 
-    def tell(self, order: Order) -> None:
+    def publish(self, order: LaunchOrder) -> None:
         """Rank 0, once: the order is there for all others. Raises LaunchError when it cannot be said."""
 
-    def hear(self) -> Order:
+    def receive(self) -> LaunchOrder:
         """Every other rank: what rank 0 tells. Raises LaunchError when nothing comes."""
 
-    def part(self) -> None:
+    def close(self) -> None:
         """Leave, when no world is formed after all."""
 
 
-class StoreMeeting:
+class StoreRendezvous:
     """Over a key-value store of torch's at ``host`` and ``port``, which rank 0 keeps if it ``serves``.
 
     Ranks of another ``attempt`` do not meet there. What ranks say there is signed with ``secret`` (empty: anyone can
@@ -96,7 +102,7 @@ class StoreMeeting:
 
     def __init__(
         self,
-        seat: Seat,
+        info: RankInfo,
         host: str,
         port: int,
         timeout_seconds: float,
@@ -110,19 +116,19 @@ class StoreMeeting:
 
         from busbw.backends.side_channel import serve_store  # noqa: PLC0415 - as above
 
-        self._seat = seat
-        self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
+        self._info = info
+        self._me = f"rank {info.rank} of {info.size} (host {socket.gethostname()})"
         self._where = host, port
         self._timeout_seconds = timeout_seconds
-        self._counts_seats = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
+        self._counts_ranks = serves  # a store that outlives rank 0 has seen ranks of earlier attempts
         self._secret = secret
         self.key = b""
-        keeps = serves and seat.lead
+        keeps = serves and info.lead
         what = "open a port for the others at" if keeps else "reach rank 0 at"
         lacking = f"{self._me} cannot {what} {host} port {port}"
         try:
             if keeps:
-                self._kept, _ = serve_store(host, port, timeout_seconds, one_host=seat.local_size == seat.size)
+                self._kept, _ = serve_store(host, port, timeout_seconds, one_host=info.local_size == info.size)
             else:
                 wait_for(host, port, timeout_seconds)
                 with _no_longer_than(timeout_seconds, lacking):
@@ -132,10 +138,10 @@ class StoreMeeting:
             message = f"{lacking}: {_in_words(error)}; MASTER_ADDR and MASTER_PORT name another one"
             raise LaunchError(message) from error
         self._attempt = attempt
-        self._store: dist.Store = dist.PrefixStore(f"busbw/meeting/{attempt}", self._kept)
+        self._store: dist.Store = dist.PrefixStore(f"busbw/rendezvous/{attempt}", self._kept)
         self.store = (host, port) if own_world else None
 
-    def tell(self, order: Order) -> None:
+    def publish(self, order: LaunchOrder) -> None:
         """Put it into the store, and wait until the others have taken it: it goes with this process."""
         patience = min(self._timeout_seconds, _LINGER_SECONDS) if order.plan is None else self._timeout_seconds
         order = msgspec.structs.replace(order, session=new_secret())
@@ -143,7 +149,7 @@ class StoreMeeting:
         try:
             absent = self._absent(msgspec.json.encode(order).decode(), patience)
             if order.plan is not None:
-                self._refuse_taken_seats(range(1, self._seat.size), coming=0)
+                self._refuse_taken_ranks(range(1, self._info.size), coming=0)
             there = "" if absent or order.plan is None else self._where_the_others_are()
         except RuntimeError as error:
             message = f"rank 0 cannot tell the others what to measure: {_in_words(error)}"
@@ -151,7 +157,7 @@ class StoreMeeting:
         if absent and order.plan is not None:
             host, port = self._where
             message = (
-                f"{len(absent)} of {self._seat.size} ranks have not come to rank 0 at {host} port {port} within "
+                f"{len(absent)} of {self._info.size} ranks have not come to rank 0 at {host} port {port} within "
                 f"{patience:g} s: {_listed(absent)}"
             )
             raise LaunchError(message)
@@ -159,13 +165,13 @@ class StoreMeeting:
             sys.stderr.write(f"busbw: {_unsigned(self._where)}\n")
         self._go_the_way_to(there)
 
-    def hear(self) -> Order:
+    def receive(self) -> LaunchOrder:
         """Wait for it in the store, and for where the other ranks are."""
-        rank, me = self._seat.rank, f"rank {self._seat.rank} (host {socket.gethostname()})"
+        rank, me = self._info.rank, f"rank {self._info.rank} (host {socket.gethostname()})"
         lacking = f"{me} has heard nothing from rank 0"
         try:
             with _no_longer_than(self._timeout_seconds + _SLACK_SECONDS, lacking):
-                self._refuse_taken_seats([rank], coming=1)
+                self._refuse_taken_ranks([rank], coming=1)
                 asked = new_secret()
                 self._store.set(_ASKED.format(rank=rank), asked)
                 order = self._order_for(asked)
@@ -180,16 +186,16 @@ class StoreMeeting:
             raise LaunchError(message) from error
         return order
 
-    def part(self) -> None:
+    def close(self) -> None:
         """Nothing is left behind but the store, which goes with its process."""
 
-    def _order_for(self, asked: str) -> Order:
+    def _order_for(self, asked: str) -> LaunchOrder:
         """Rank 0's answer to what this rank ``asked``. Raises LaunchError when it is somebody else's."""
-        name = _ORDER.format(rank=self._seat.rank)
+        name = _ORDER.format(rank=self._info.rank)
         text = verified(self._secret, f"{self._attempt}/{name}/{asked}", self._store.get(name))
         try:
             if text is not None:
-                return msgspec.json.decode(text, type=Order)
+                return msgspec.json.decode(text, type=LaunchOrder)
         except msgspec.MsgspecError:
             pass  # somebody else's, where there is no secret
         host, port = self._where
@@ -219,22 +225,22 @@ class StoreMeeting:
             raise LaunchError(message)
         return printable(text)
 
-    def _refuse_taken_seats(self, ranks: Iterable[int], *, coming: int) -> None:
+    def _refuse_taken_ranks(self, ranks: Iterable[int], *, coming: int) -> None:
         """Count that many more processes for each of ``ranks``. Raises LaunchError where one of them is there twice."""
-        if not self._counts_seats:
+        if not self._counts_ranks:
             return
-        twice = [rank for rank in ranks if self._store.add(_SEAT.format(rank=rank), coming) > 1]
+        twice = [rank for rank in ranks if self._store.add(_PRESENT.format(rank=rank), coming) > 1]
         if twice:
             host, port = self._where
             message = (
-                f"rank(s) {_listed(twice)} of {self._seat.size} came twice to {host} port {port}: two worlds were "
+                f"rank(s) {_listed(twice)} of {self._info.size} came twice to {host} port {port}: two worlds were "
                 "given one MASTER_ADDR and MASTER_PORT; each needs a port of its own"
             )
             raise LaunchError(message)
 
     def _where_the_others_are(self) -> str:
         """Rank 0, when all have been heard of: an address on another host, "" where there is none; all are told it."""
-        heard = [self._heard(_HEARD.format(rank=rank)) for rank in range(1, self._seat.size)]
+        heard = [self._heard(_HEARD.format(rank=rank)) for rank in range(1, self._info.size)]
         there = elsewhere([address_towards(self._where[0]), *heard])
         self._say(_ELSEWHERE, there)
         return there
@@ -246,7 +252,7 @@ class StoreMeeting:
 
     def _absent(self, text: str, seconds: float) -> list[int]:
         """The ranks that have not heard the order, ``text``, after at most this long; each is answered once."""
-        absent = list(range(1, self._seat.size))
+        absent = list(range(1, self._info.size))
         answered: set[int] = set()
         deadline = time.monotonic() + seconds
         while True:
@@ -260,20 +266,20 @@ class StoreMeeting:
             time.sleep(_LOOK_SECONDS)
 
 
-class MpiMeeting:
+class MpiRendezvous:
     """Over MPI itself, by a broadcast. What forms its world otherwise gets a store at rank 0, and MPI is left before
     anything is measured. Raises LaunchError when MPI's world is not the one that was promised.
 
     No wait of MPI ends by itself. What takes longer than ``timeout_seconds`` ends this process, and with it the world.
     """
 
-    def __init__(self, seat: Seat, timeout_seconds: float) -> None:
+    def __init__(self, info: RankInfo, timeout_seconds: float) -> None:
         missing = BACKENDS["mpi"].missing()
         if missing is not None:
-            message = f"{seat.launcher} started this rank, and {missing}; {_WITHOUT_MPI}"
+            message = f"{info.launcher} started this rank, and {missing}; {_WITHOUT_MPI}"
             raise LaunchError(message)
-        self._seat = seat
-        self._me = f"rank {seat.rank} of {seat.size} (host {socket.gethostname()})"
+        self._info = info
+        self._me = f"rank {info.rank} of {info.size} (host {socket.gethostname()})"
         self._timeout_seconds = timeout_seconds
         self._kept: dist.TCPStore | None = None
         self.store: tuple[str, int] | None = None
@@ -282,32 +288,32 @@ class MpiMeeting:
             try:
                 from busbw.backends.mpi import init  # noqa: PLC0415 - mpi4py loads the library
 
-                init.initialise(seat.rank, seat.size, seat.local_size or seat.size, seat.launcher)
+                init.initialise(info.rank, info.size, info.local_size or info.size, info.launcher)
             except LaunchError as error:
                 message = f"{error}; {_WITHOUT_MPI}"
                 raise LaunchError(message) from error
         self._mpi = init
 
-    def tell(self, order: Order) -> None:
+    def publish(self, order: LaunchOrder) -> None:
         """The root's part of the broadcast."""
         order = msgspec.structs.replace(order, session=new_secret())
         with _no_longer_than(self._timeout_seconds, f"{self._me} cannot tell every rank what to measure"):
             self._mpi.broadcast(msgspec.json.encode(order))
         self._leave_for(order)
 
-    def hear(self) -> Order:
+    def receive(self) -> LaunchOrder:
         """The others' part."""
         with _no_longer_than(self._timeout_seconds, f"{self._me} has heard nothing from rank 0"):
-            order = msgspec.json.decode(self._mpi.broadcast(b""), type=Order)
+            order = msgspec.json.decode(self._mpi.broadcast(b""), type=LaunchOrder)
         self._leave_for(order)
         return order
 
-    def part(self) -> None:
+    def close(self) -> None:
         """MPI wants to be left, and not just ended."""
         with _no_longer_than(self._timeout_seconds, f"{self._me} cannot leave MPI"):
             self._mpi.finalize()
 
-    def _leave_for(self, order: Order) -> None:
+    def _leave_for(self, order: LaunchOrder) -> None:
         """Where the world of ``order`` is not MPI's: agree on a store and on the way to it, and leave MPI."""
         self.key = key_of(b"", order.session)  # it came by MPI, not by the store
         if order.plan is None or backend_named(order.plan.backend).started_by == "mpiexec":
@@ -342,49 +348,11 @@ def _no_longer_than(seconds: float, otherwise: str) -> Iterator[None]:
         timer.cancel()
 
 
-class Told:
-    """Rank 0's meeting, which knows whether the others have been told."""
-
-    def __init__(self, meeting: Meeting) -> None:
-        self._meeting = meeting
-        self._told = False
-
-    @property
-    def store(self) -> tuple[str, int] | None:
-        """The meeting's own, which may be there only once the others have been told."""
-        return self._meeting.store
-
-    @property
-    def key(self) -> bytes:
-        """As the store."""
-        return self._meeting.key
-
-    def tell(self, order: Order) -> None:
-        """As the meeting's own, and remembered."""
-        self._told = True
-        self._meeting.tell(order)
-
-    def hear(self) -> Order:
-        """Nobody tells rank 0. Raises LaunchError."""
-        message = "rank 0 is the one that tells the others what to measure"
-        raise LaunchError(message)
-
-    def part(self) -> None:
-        """As the meeting's own."""
-        self._meeting.part()
-
-    def send_home(self, status: int) -> None:
-        """Let the others go, with that exit status, that have been told nothing and would wait for it."""
-        if not self._told:
-            self.tell(Order(status=status))
-            self.part()
-
-
-def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
+def at_torchrun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
     """Where ``torchrun`` says: at the store of its agent, or at one that rank 0 keeps where it has none."""
     agent = variables.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    return StoreMeeting(
-        seat,
+    return StoreRendezvous(
+        info,
         variables["MASTER_ADDR"],
         port_in(variables, "MASTER_PORT"),
         timeout_seconds,
@@ -396,26 +364,26 @@ def at_torchrun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float
     )
 
 
-def at_srun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
+def at_srun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
     """At MASTER_ADDR and MASTER_PORT where they are set, else at the first node of the step and a port of its own."""
     host = variables.get("MASTER_ADDR") or expand(variables["SLURM_STEP_NODELIST"])[0]
     port = port_in(variables, "MASTER_PORT") if "MASTER_PORT" in variables else port_of_step(variables)
     # Two jobs that share a node may come to share a port, and must not take each other's ranks.
     step = f"{variables['SLURM_JOB_ID']}.{variables['SLURM_STEP_ID']}"
-    return StoreMeeting(seat, host, port, timeout_seconds, attempt=step, secret=secret_in(variables))
+    return StoreRendezvous(info, host, port, timeout_seconds, attempt=step, secret=secret_in(variables))
 
 
-def at_mpirun(seat: Seat, variables: Mapping[str, str], timeout_seconds: float) -> Meeting:
+def at_mpirun(info: RankInfo, variables: Mapping[str, str], timeout_seconds: float) -> Rendezvous:
     """At MASTER_ADDR and MASTER_PORT where both are set, else in MPI: nothing else says where rank 0 is."""
     host, port = variables.get("MASTER_ADDR"), variables.get("MASTER_PORT")
     if host and port:
         # Two at once that were given one port must not take each other's ranks. Open MPI's mpirun has a name, the same
-        # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and seats are counted.
+        # on all hosts; that of MPICH has none that its ranks see: there the size may differ, and ranks are counted.
         name = variables.get("PMIX_NAMESPACE", "") if "OMPI_COMM_WORLD_RANK" in variables else ""
-        attempt = f"{name}/{seat.size}"
+        attempt = f"{name}/{info.size}"
         port_there = port_in(variables, "MASTER_PORT")
-        return StoreMeeting(seat, host, port_there, timeout_seconds, attempt=attempt, secret=secret_in(variables))
-    return MpiMeeting(seat, timeout_seconds)
+        return StoreRendezvous(info, host, port_there, timeout_seconds, attempt=attempt, secret=secret_in(variables))
+    return MpiRendezvous(info, timeout_seconds)
 
 
 def port_of_step(variables: Mapping[str, str]) -> int:
@@ -425,7 +393,7 @@ def port_of_step(variables: Mapping[str, str]) -> int:
     reserved = variables.get("SLURM_STEP_RESV_PORTS", "").partition("-")[0].partition(",")[0]
     if reserved.isdigit():
         return int(reserved)
-    job, step = promised(variables, "SLURM_JOB_ID"), promised(variables, "SLURM_STEP_ID")
+    job, step = env_int(variables, "SLURM_JOB_ID"), env_int(variables, "SLURM_STEP_ID")
     return _LEAST_PORT + (job * 61 + step) % _PORTS
 
 

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
 
-from busbw.launch.launcher_env import Seat
+from busbw.launch.launcher_env import RankInfo
 
 LAST_WORDS_SECONDS = 5.0
 """How long rank 0 lets the backend tell why the launcher ends the world, and hears the others out; they wait longer."""
@@ -26,43 +26,25 @@ _HEEDS_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Manners:
+class SignalPolicy:
     """How a launcher ends its world: ``at_end_of_block`` are the signals that ask for that, each with the seconds after
     which rank 0 ends all the same (None: never). ``at_once`` are those that rank 0 heeds in the middle of a call, and
     the others leave to it. ``together``: it ends all ranks when one has ended badly, so they leave it to rank 0 to go
     first. ``cleans_up``: no rank outlives it, whatever happens to it.
     """
 
-    at_end_of_block: Mapping[signal.Signals, float | None]
+    at_end_of_block: Mapping[signal.Signals, float | None] = field(default_factory=dict)
     at_once: tuple[signal.Signals, ...] = ()
     together: bool = False
     cleans_up: bool = False
 
 
-_BEFORE_SLURM_KILLS_SECONDS = 20.0
-"""Slurm kills what is left ``KillWait`` after SIGTERM: 30 s, unless the cluster says otherwise."""
-
-MANNERS = {
-    # It sends SIGTERM also when one rank has died: then the backend is about to say so.
-    "torchrun": Manners({signal.SIGTERM: LAST_WORDS_SECONDS, signal.SIGUSR1: None}),
-    "mpirun": Manners({signal.SIGUSR1: None}, at_once=(signal.SIGINT, signal.SIGTERM), together=True),
-    "srun": Manners(
-        {
-            signal.SIGTERM: _BEFORE_SLURM_KILLS_SECONDS,
-            signal.SIGINT: _BEFORE_SLURM_KILLS_SECONDS,
-            signal.SIGUSR1: None,
-        },
-        cleans_up=True,
-    ),
-}
-
-
 @dataclass(slots=True)
-class Ending:
+class ShutdownHandler:
     """What this rank has been asked. ``heard`` is the signal that asked it to end (None: nobody has)."""
 
-    seat: Seat
-    manners: Manners
+    info: RankInfo
+    policy: SignalPolicy
     heard: signal.Signals | None = field(default=None)
 
     def asked(self) -> bool:
@@ -80,26 +62,26 @@ class Ending:
         signal.signal(signal.SIGUSR1, self._note)
 
     @contextmanager
-    def listening(self, give_up: Callable[[], None]) -> Iterator[None]:
-        """Take in signals from now on; afterwards there is nothing left to be ended. ``give_up`` is called from another
+    def listening(self, abort: Callable[[], None]) -> Iterator[None]:
+        """Take in signals from now on; afterwards there is nothing left to be ended. ``abort`` is called from another
         thread when an alarm is not heeded, and has to end the process.
         """
         hears, tells = os.pipe()
         os.set_blocking(tells, False)
         over = threading.Event()
-        watching = threading.Thread(target=self._watch, args=(hears, over, give_up), name="busbw-ending", daemon=True)
+        watching = threading.Thread(target=self._watch, args=(hears, over, abort), name="busbw-shutdown", daemon=True)
         watching.start()
         signal.set_wakeup_fd(tells, warn_on_full_buffer=False)
         signal.signal(signal.SIGALRM, _raise_interrupt)
-        for number in self.manners.at_end_of_block:
+        for number in self.policy.at_end_of_block:
             signal.signal(number, self._remember)
-        for number in self.manners.at_once:
-            signal.signal(number, _raise_interrupt if self.seat.lead else signal.SIG_IGN)
+        for number in self.policy.at_once:
+            signal.signal(number, _raise_interrupt if self.info.lead else signal.SIG_IGN)
         try:
             yield
         finally:
             over.set()
-            for number in self.manners.at_end_of_block:
+            for number in self.policy.at_end_of_block:
                 signal.signal(number, self._note)
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.set_wakeup_fd(-1)
@@ -119,12 +101,12 @@ class Ending:
         """The seconds that a signal leaves this rank (None: any). Rank 0's alarm comes first, so that a world that is
         ended on purpose is not taken for one that broke.
         """
-        patience = 0.0 if number in self.manners.at_once else self.manners.at_end_of_block.get(signal.Signals(number))
-        if patience is None or self.seat.lead:
+        patience = 0.0 if number in self.policy.at_once else self.policy.at_end_of_block.get(signal.Signals(number))
+        if patience is None or self.info.lead:
             return patience
         return patience + LAST_WORDS_SECONDS
 
-    def _watch(self, hears: int, over: threading.Event, give_up: Callable[[], None]) -> None:
+    def _watch(self, hears: int, over: threading.Event, abort: Callable[[], None]) -> None:
         """Give up once a signal has been waited out; ``hears`` has a byte for each, and ends with what is listened to.
         ``over`` is looked at last: a thread may be late itself.
         """
@@ -143,12 +125,7 @@ class Ending:
         finally:
             os.close(hears)
         if not over.is_set():
-            give_up()
-
-
-def ending_below(seat: Seat) -> Ending:
-    """How a rank at ``seat`` is asked to end."""
-    return Ending(seat, MANNERS[seat.launcher])
+            abort()
 
 
 def _raise_interrupt(number: int, _frame: FrameType | None) -> None:

@@ -21,11 +21,11 @@ from busbw.measure.clock import Clock, HostClock, read_cost_ns
 from busbw.measure.clock_sync import CommonClock, compare_all
 from busbw.measure.device_loops import empty_call_ns
 from busbw.measure.sampling import Bench
-from busbw.measure.unsupported import Place, refusal
+from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.cases import Cases, expand, shares
-from busbw.runs.placement import cautions
+from busbw.runs.placement import cautions, oversubscribed_hosts
 from busbw.runs.plan import Plan
 from busbw.runs.records import JSON, SCHEMA, Case, Failed, LaunchStarted, Measurement, Run, Skipped
 from busbw.runs.resume import Remaining, carry_on, lacking
@@ -148,7 +148,7 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
     common = CommonClock(backend, clock, environment.clock_domains(of_ranks))
     common.renew()
     place_here = Place(
-        environment.crowded(hosts, of_hosts),
+        bool(oversubscribed_hosts(hosts, there)),
         common.comparable,
         cores,
         in_blocks=environment.in_blocks(hosts),
@@ -212,7 +212,7 @@ def refusals(cases: Sequence[Case], backend: Backend, place: Place) -> dict[Case
     """Which ``cases`` cannot run, and why. A host may lack what the others have, a compiler for example: what one rank
     refuses is refused on all, with the reason of the first.
     """
-    here = [(number, reason) for number, case in enumerate(cases) if (reason := refusal(case, backend, place))]
+    here = [(number, reason) for number, case in enumerate(cases) if (reason := skip_reason(case, backend, place))]
     found: dict[int, str] = {}
     for text in backend.share(json.dumps(here)):
         for number, reason in json.loads(text):

@@ -18,7 +18,7 @@ from busbw.backends.base import Backend, Call, Operation
 from busbw.backends.compiled_loop import row_of
 from busbw.backends.patterns import Pattern, Unverifiable, count_wrong, fill, pattern, poison, settle
 from busbw.errors import BackendError
-from busbw.measure.interference import Watch
+from busbw.measure.interference import InterferenceMonitor
 from busbw.measure.sampling import (
     Bench,
     BufferSet,
@@ -80,7 +80,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     if op.members == "all":
         bench.backend.use_groups(rounds[0])
     bench.common.renew()
-    watch = Watch(bench.backend, bench.hosts)
+    watch = InterferenceMonitor(bench.backend, bench.hosts)
     sets = _sets(bench, case)
     terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[_Round] = []

@@ -15,7 +15,7 @@ from busbw.measure.clock import Clock
 _SIDE = 48
 
 
-class Work:
+class ComputeLoad:
     """``units`` multiplications of two matrices of 48 × 48 doubles: some µs each, and in this thread alone."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from busbw.backends.compiled_loop import Row
 from busbw.errors import BackendError
 from busbw.measure import loops
 from busbw.measure.clock import Clock
-from busbw.measure.compute import Work
+from busbw.measure.compute import ComputeLoad
 from busbw.measure.loops import Loop, Overlapped, Samples, switches
 from busbw.system.device import Device
 
@@ -68,7 +68,7 @@ class DeviceLoop:
     hold: Hold | None = None
 
 
-class DeviceWork(Work):
+class DeviceWork(ComputeLoad):
     """Computation on a device, and the time that it takes by the device's own clock."""
 
     def __init__(self, device: Device) -> None:

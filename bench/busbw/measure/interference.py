@@ -66,7 +66,7 @@ def _mhz() -> float:
     return float(getattr(told, "current", 0.0))  # None on machines that do not tell, whatever the stubs say
 
 
-class Watch:
+class InterferenceMonitor:
     """Looks when it is made and again at ``ended``; one sum-reduction brings all ranks' looks together."""
 
     def __init__(self, backend: Backend, hosts: Sequence[str], take_look: Callable[[], Reading] = look) -> None:

@@ -21,7 +21,7 @@ from busbw.errors import BackendError
 from busbw.measure import device_loops
 from busbw.measure.clock import Clock
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.compute import Work
+from busbw.measure.compute import ComputeLoad
 from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold
 from busbw.measure.loops import STARTS_OVERLAPPED, Loop, Samples, idle, require_time, take, take_overlapped
 from busbw.measure.reduction import (
@@ -48,7 +48,7 @@ from busbw.measure.stopping import (
     stop_reason,
     warmup_calls,
 )
-from busbw.measure.sync import Start, start_for
+from busbw.measure.sync import Synchronizer, synchronizer_for
 from busbw.ops.base import Layout, Matrix, Op
 from busbw.ops.groups import Ranks, Round
 from busbw.runs.plan import Timing
@@ -77,7 +77,7 @@ class Bench:
     seed: int
     timer_ns: int = 0
     hosts: tuple[str, ...] = ()
-    work: Work = field(default_factory=Work)
+    work: ComputeLoad = field(default_factory=ComputeLoad)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +140,9 @@ class _Sampler:
     bench: Bench
     case: Case
     part: Part | None
-    start: Start
+    start: Synchronizer
     flush: Call | None
-    work: Work
+    work: ComputeLoad
     hold: Hold | None
     replays: Iterator[Call] | None = None
     compiled: bool = True
@@ -262,7 +262,7 @@ def sample(
     rank is lost and ClockError when a sample did not take time.
     """
     budget, device = terms.budget, bench.backend.device
-    start = start_for(case.sync, bench.backend, bench.common)
+    start = synchronizer_for(case.sync, bench.backend, bench.common)
     work = bench.work if device is None else DeviceWork(device)
     sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.held else None)
     once = sampler.batch(1, 0)

@@ -13,7 +13,7 @@ _SLACK = 1.5
 _TOO_MANY_MISSED = 0.25
 
 
-class Start(Protocol):
+class Synchronizer(Protocol):
     """Brings the ranks together. ``begin`` comes before a batch of samples, the call itself before each sample, and
     ``missed`` after the batch: the starts for which this rank was not there in time.
     """
@@ -28,7 +28,7 @@ class Start(Protocol):
         """The starts of the last batch that were too late on this rank."""
 
 
-def start_for(sync: Sync, backend: Backend, common: CommonClock) -> Start:
+def synchronizer_for(sync: Sync, backend: Backend, common: CommonClock) -> Synchronizer:
     """The policy by its name."""
     if sync == "none":
         return NoStart(backend)

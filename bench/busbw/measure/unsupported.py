@@ -30,7 +30,7 @@ class Place:
     a host has to give (a host that is not named: not known).
     """
 
-    crowded: bool
+    oversubscribed: bool
     comparable: bool
     cores: int = 1
     in_blocks: bool = True
@@ -41,10 +41,10 @@ class Place:
 
 def anywhere() -> Place:
     """A place that has everything: what is refused there is refused on any host."""
-    return Place(crowded=False, comparable=True, cores=sys.maxsize, memory_nodes=frozenset(range(MOST_NODES)))
+    return Place(oversubscribed=False, comparable=True, cores=sys.maxsize, memory_nodes=frozenset(range(MOST_NODES)))
 
 
-def refusal(case: Case, backend: Backend, place: Place) -> str | None:
+def skip_reason(case: Case, backend: Backend, place: Place) -> str | None:
     """Why ``case`` cannot run on this world; None when it can. The same on every rank."""
     return unsuited(case, place) or backend.refuse(OPS[case.op], case)
 
@@ -65,11 +65,11 @@ def unsuited(case: Case, place: Place) -> str | None:
         return f"root {case.root} is not a rank of every group; the smallest has {smallest} ranks"
     if op.uneven and len({len(group) for group in groups}) > 1:
         return f"{op.name} needs groups of one size; these have {sorted({len(group) for group in groups})} ranks"
-    here = _misplaced(case, place) or _homeless(case, place) or _cramped(case, op, groups, place)
-    return here or _untimeable(case, place)
+    here = _host_layout(case, place) or _no_numa_node(case, place) or _out_of_memory(case, op, groups, place)
+    return here or _mode_conflict(case, place)
 
 
-def _misplaced(case: Case, place: Place) -> str | None:
+def _host_layout(case: Case, place: Place) -> str | None:
     """Why the algorithm of ``case``, which goes host by host, does not fit where the ranks lie."""
     algorithm = ALGORITHMS.get(case.op, {}).get(case.algorithm or "")
     if place.in_blocks or algorithm is None or not algorithm.levels:
@@ -77,7 +77,7 @@ def _misplaced(case: Case, place: Place) -> str | None:
     return "it takes as many ranks on every host, one after the other; here they lie otherwise"
 
 
-def _homeless(case: Case, place: Place) -> str | None:
+def _no_numa_node(case: Case, place: Place) -> str | None:
     """Why the memory of ``case`` cannot lie where it asks for."""
     node = case.numa_node
     if node is None:
@@ -91,7 +91,7 @@ def _homeless(case: Case, place: Place) -> str | None:
     return None
 
 
-def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
+def _out_of_memory(case: Case, op: Op, groups: Round, place: Place) -> str | None:
     """Why the arrays of ``case`` do not fit into the memory of a host, those of all of its ranks that work at once
     together; a margin is left for everybody else. Only of ops without other ranks, which are asked for sizes up to what
     a host has: what a library takes for its messages is not known, and what an op makes for itself is not counted.
@@ -116,7 +116,7 @@ def _cramped(case: Case, op: Op, groups: Round, place: Place) -> str | None:
     return None
 
 
-def _untimeable(case: Case, place: Place) -> str | None:
+def _mode_conflict(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot be timed as it asks for."""
     window, rowed, cpu = case.sync == "window", case.mode in ROWED, case.device == "cpu"
     threads = case.threads or 1
@@ -130,7 +130,7 @@ def _untimeable(case: Case, place: Place) -> str | None:
             f"one thread flushes what its core reaches; caches of the others of {threads} threads would stay warm",
         ),
         (
-            window and place.crowded,
+            window and place.oversubscribed,
             "a window is waited for by spinning, which needs a core for every rank; a host here has fewer",
         ),
         (

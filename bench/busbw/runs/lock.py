@@ -14,7 +14,7 @@ _HELD = {errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES}
 """What another holder looks like; a file system without locks answers something else."""
 
 
-class Claim:
+class RunLock:
     """Holds the lock on the samples of a run from its making until ``close``, or until the last process that was
     forked in between is gone too: a run that lost its launcher is claimed as long as a rank of it lives.
 

@@ -16,7 +16,7 @@ _MOST_NAMED = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class RankPlacement:
     """One rank's place; None is what was not recorded. ``local_rank`` is its number on its host by the launcher,
     ``cores`` are those that it may use, ``numa_nodes`` where they lie, ``gpu`` is the number of its GPU on the host and
     ``gpu_address`` that one's place on PCI, ``switches`` are those above the host from the top down to the leaf, as
@@ -33,19 +33,19 @@ class Seat:
     gpu_address: str | None = None
 
 
-def seats_of(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[Seat, ...]:
-    """The seat of every rank; ``hosts[r]`` is the host of rank r. Facts that are missing or no facts are None."""
-    return tuple(_seat(rank, host, environments.get(host, {})) for rank, host in enumerate(hosts))
+def rank_placements(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[RankPlacement, ...]:
+    """The place of every rank; ``hosts[r]`` is the host of rank r. Facts that are missing or no facts are None."""
+    return tuple(_placement(rank, host, environments.get(host, {})) for rank, host in enumerate(hosts))
 
 
-def _seat(rank: int, host: str, environment: Mapping[str, JSON]) -> Seat:
+def _placement(rank: int, host: str, environment: Mapping[str, JSON]) -> RankPlacement:
     ranks = environment.get("ranks")
     told = next((one for one in mappings(ranks) if one.get("rank") == rank), {})
     node = environment.get("node")
     switches = node.get("switches") if isinstance(node, Mapping) else None
     cores = told.get("cores")
     known = numbers_in(cores) if isinstance(cores, str) else None
-    return Seat(
+    return RankPlacement(
         rank=rank,
         host=host,
         local_rank=_whole(told.get("local_rank")),
@@ -91,7 +91,7 @@ def _whole(value: JSON) -> int | None:
 # --- how far two ranks are from each other -------------------------------------------------------------------------
 
 
-def distance(one: Seat, other: Seat) -> int | None:
+def distance(one: RankPlacement, other: RankPlacement) -> int | None:
     """0 within a host, 1 below one leaf switch, and one more for every level that the way between two leaves climbs;
     None between hosts whose switches are not known.
     """
@@ -115,10 +115,10 @@ def distance_in_words(steps: int | None) -> str:
 # --- cores ---------------------------------------------------------------------------------------------------------
 
 
-def binding(seats: Sequence[Seat]) -> str | None:
+def binding(placements: Sequence[RankPlacement]) -> str | None:
     """How the ranks of one host are bound to cores, in words; None where that was not recorded."""
-    known = [(seat.rank, seat.cores) for seat in seats if seat.cores]
-    if len(known) != len(seats) or not seats:
+    known = [(one.rank, one.cores) for one in placements if one.cores]
+    if len(known) != len(placements) or not placements:
         return None
     first = known[0][1]
     if len(known) == 1:
@@ -141,33 +141,35 @@ def _cores(count: int) -> str:
 # --- what is odd ---------------------------------------------------------------------------------------------------
 
 
-def taken_twice(seats: Sequence[Seat], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
+def taken_twice(placements: Sequence[RankPlacement], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
     """Hosts and GPUs that ranks hold who should have one each, in words; empty where all is well."""
     found: list[str] = []
-    for host in dict.fromkeys(seat.host for seat in seats):
-        here = [seat for seat in seats if seat.host == host]
+    for host in dict.fromkeys(one.host for one in placements):
+        here = [one for one in placements if one.host == host]
         machines = environments.get(host, {}).get("machines")
         if isinstance(machines, int) and machines > 1:
             found.append(
                 f"{machines} machines are called {host}: they count as one host, and whose clock, cores or network "
                 "is meant cannot be told; give each a name of its own"
             )
-        elif numbers := list(_shared(here, lambda seat: seat.local_rank)):
+        elif numbers := list(_shared(here, lambda one: one.local_rank)):
             found.append(
                 f"host {host} is there twice: on it {_ranks_with(numbers, 'number')}; it was named or started on more "
                 "than once, so that its ranks share what those of others have for themselves"
             )
-        if gpus := list(_shared(here, lambda seat: seat.gpu_address if seat.gpu is None else seat.gpu)):
+        if gpus := list(_shared(here, lambda one: one.gpu_address if one.gpu is None else one.gpu)):
             found.append(f"ranks share a GPU on {host}: {_ranks_with(gpus, 'GPU')}")
     return tuple(found)
 
 
-def _shared(seats: Iterable[Seat], what: Callable[[Seat], Hashable]) -> Iterator[tuple[Hashable, list[int]]]:
-    """Whatever more than one of ``seats`` has, with their ranks."""
+def _shared(
+    placements: Iterable[RankPlacement], what: Callable[[RankPlacement], Hashable]
+) -> Iterator[tuple[Hashable, list[int]]]:
+    """Whatever more than one of ``placements`` has, with their ranks."""
     by_value: dict[Hashable, list[int]] = {}
-    for seat in seats:
-        if (value := what(seat)) is not None:
-            by_value.setdefault(value, []).append(seat.rank)
+    for one in placements:
+        if (value := what(one)) is not None:
+            by_value.setdefault(value, []).append(one.rank)
     yield from ((value, ranks) for value, ranks in by_value.items() if len(ranks) > 1)
 
 
@@ -176,7 +178,9 @@ def _ranks_with(shared: Sequence[tuple[Hashable, list[int]]], noun: str) -> str:
     return f"{named} and so on" if len(shared) > _MOST_NAMED else named
 
 
-def crowded_hosts(hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> dict[str, tuple[int, int]]:
+def oversubscribed_hosts(
+    hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]
+) -> dict[str, tuple[int, int]]:
     """The hosts with more ranks than cores that they may use, as (ranks, cores)."""
     found: dict[str, tuple[int, int]] = {}
     for host in dict.fromkeys(hosts):
@@ -215,7 +219,7 @@ def _count(number: int, noun: str) -> str:
 
 def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Mapping[str, JSON]]) -> tuple[str, ...]:
     """What a user should hear before the first number, one line each."""
-    crowded = crowded_hosts(hosts, environments)
+    crowded = oversubscribed_hosts(hosts, environments)
     lines = []
     if crowded:
         ranks, cores = next(iter(crowded.values()))
@@ -224,4 +228,4 @@ def cautions(launcher: str, hosts: Sequence[str], environments: Mapping[str, Map
         lines.append(f"{ranks} ranks share {cores} usable cores{where}: oversubscribed")
     if (left_out := tasks_left_out(launcher, hosts, environments)) is not None:
         lines.append(left_out)
-    return (*lines, *taken_twice(seats_of(hosts, environments), environments))
+    return (*lines, *taken_twice(rank_placements(hosts, environments), environments))

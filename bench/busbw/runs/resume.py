@@ -10,7 +10,7 @@ from busbw import __version__
 from busbw.errors import LaunchError, StoreError, UsageError
 from busbw.ops import OPS
 from busbw.runs import store
-from busbw.runs.placement import binding, seats_of, variables_of
+from busbw.runs.placement import binding, rank_placements, variables_of
 from busbw.runs.plan import Plan, told_as_options
 from busbw.runs.progress import CaseBlock, progress_of
 from busbw.runs.records import JSON, SCHEMA, Case, Run
@@ -270,7 +270,7 @@ def _refuse_other_facts(
     differences = [] if run.hosts == tuple(hosts) else [f"hosts: {list(run.hosts)} then, {list(hosts)} now"]
     if run.cases != tuple(cases):
         differences.append(f"cases: {len(run.cases)} then, {len(cases)} now, and not the same")
-    seats = seats_of(run.hosts, run.environments), seats_of(hosts, facts)
+    seats = rank_placements(run.hosts, run.environments), rank_placements(hosts, facts)
     for host in dict.fromkeys(hosts):
         then, now = _told(run.environments.get(host, {})), _told(facts.get(host, {}))
         for path in _SAME_FACTS:

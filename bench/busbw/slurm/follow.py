@@ -9,7 +9,7 @@ from busbw.errors import LaunchError, StoreError
 from busbw.runs.store import SAMPLES_FILE
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns, Standing, standing_of
+from busbw.slurm.runs import JobRuns, RunProgress, read_progress
 
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 2.0, 10.0
 """Between two questions: a controller has others to answer, too. But ``sbatch --wait``, which asks ever less often,
@@ -48,7 +48,7 @@ class Follower:
     tasks: tuple[int, ...] = ()
     _runs: JobRuns = field(init=False)
     _said: dict[str, str] = field(default_factory=dict)
-    _read: dict[Path, tuple[int, Standing]] = field(default_factory=dict)
+    _read: dict[Path, tuple[int, RunProgress]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._runs = JobRuns(self.results_dir)
@@ -78,7 +78,7 @@ class Follower:
     def _tell_of(self, task: QueuedJob) -> None:
         self._tell(task.shown, f"job {task.shown}: {task.in_words()}")
         for folder in self._folders(task.id):
-            self._tell(str(folder), f"run {folder.name}: {self._standing(folder, lambda standing: standing.blocks)}")
+            self._tell(str(folder), f"run {folder.name}: {self._progress(folder, lambda progress: progress.blocks)}")
 
     def _tell(self, about: str, text: str) -> None:
         if self._said.get(about) != text:
@@ -88,7 +88,7 @@ class Follower:
     def _folders(self, number: str) -> Sequence[Path]:
         return [self.resumed] if self.resumed else list(self._runs.of(number))[:1]
 
-    def _standing(self, folder: Path, words: Callable[[Standing], str] = Standing.in_words) -> str:
+    def _progress(self, folder: Path, words: Callable[[RunProgress], str] = RunProgress.in_words) -> str:
         """How far the run is, in these words; read again only when it has grown."""
         try:
             size = (folder / SAMPLES_FILE).stat().st_size
@@ -97,7 +97,7 @@ class Follower:
         known = self._read.get(folder)
         if known is None or known[0] != size:
             try:
-                known = (size, standing_of(folder))
+                known = (size, read_progress(folder))
             except StoreError as error:
                 return f"cannot be read: {error}"
             self._read[folder] = known
@@ -115,7 +115,7 @@ class Follower:
             else:
                 sentences.append(f"job {task.shown} ended {task.state}: {queue.ENDED_BADLY[task.state]}")
             folders = self._folders(task.id)
-            sentences += [f"run {folder.name}: {self._standing(folder)}" for folder in folders]
+            sentences += [f"run {folder.name}: {self._progress(folder)}" for folder in folders]
             if not folders:
                 sentences.append(f"no run of job {task.shown} can be seen in {self.results_dir}")
         never_seen = self._never_seen(tasks)

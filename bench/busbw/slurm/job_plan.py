@@ -36,7 +36,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class JobRequest:
     """What a job is to measure: the options of ``busbw run``, its plan, and on which nodes (None: any)."""
 
     options: tuple[str, ...]
@@ -73,7 +73,7 @@ def new_order(
     launches: int | None,
     path: str | None = None,
     timeout_seconds: float | None = None,
-) -> Order:
+) -> JobRequest:
     """A run of the shipped suite or the TOML file ``selector``, with what is given instead of what it has. Raises
     UsageError when it does not fit ``shape``. Whether ``path`` takes files is found out on the nodes: it may be theirs.
     """
@@ -103,7 +103,7 @@ def new_order(
     if not shape.node_counts:
         # The world is held against it; and a step of one task, which is no world, would start a rank for each core.
         options += ["--ranks", str(shape.worlds[0][1])]
-    return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}")
+    return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}")
 
 
 def _hold_against(shape: Shape, wanted: Plan, device: str) -> None:
@@ -136,7 +136,7 @@ def resuming_order(
     launches: int | None,
     timeout_seconds: float | None = None,
     busbw: str | None = None,
-) -> Order:
+) -> JobRequest:
     """What the run in ``folder`` lacks, in a world like the one it began in; ``busbw`` is the command that is to go on
     with it (None: this one). Raises UsageError for another world, and when nothing is missing, and LaunchError when
     a job could only find that it cannot go on with this run.
@@ -168,7 +168,7 @@ def resuming_order(
         options += ["--launches", str(launches)]
     options += _patience(timeout_seconds)
     nodes_then = ",".join(dict.fromkeys(_node_of(run, host) for host in run.hosts))
-    return Order(tuple(options), wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
+    return JobRequest(tuple(options), wanted, shape, f"busbw-{wanted.name}", nodes_then, folder.absolute())
 
 
 def _node_of(run: Run, host: str) -> str:

@@ -18,7 +18,7 @@ NODES = "SLURM_JOB_NODELIST"
 
 
 @dataclass(frozen=True, slots=True)
-class Stay:
+class JobAllocation:
     """A job, by its number, and its nodes as Slurm writes them: ``n[1-4]``."""
 
     job: str
@@ -26,7 +26,7 @@ class Stay:
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class RunProgress:
     """How far a run is: blocks ``done`` of those ``planned``, the sets of processes that have ``begun`` to measure,
     ``launches`` in words, how it ``ended`` (None: not yet, or it was killed), and whether a launch was ``broken_off``
     in the middle.
@@ -55,12 +55,12 @@ class Standing:
         return f"{self.blocks}, {self.launches}{end}"
 
 
-def standing_of(folder: Path) -> Standing:
+def read_progress(folder: Path) -> RunProgress:
     """How far the run in ``folder`` is. Raises StoreError when it cannot be read."""
     told = outline(folder)
     progress = progress_of(told)
     end = told.end
-    return Standing(
+    return RunProgress(
         done=sum(len(blocks & progress.whole) for blocks in progress.there.values()),
         planned=progress.planned * len(progress.whole),
         begun=len(told.launches),
@@ -70,18 +70,18 @@ def standing_of(folder: Path) -> Standing:
     )
 
 
-def jobs_of(run: Run) -> tuple[Stay, ...]:
+def jobs_of(run: Run) -> tuple[JobAllocation, ...]:
     """The jobs that measured ``run``, in order: the one that began it, and those that it was resumed in."""
-    return _stays(next(iter(run.environments.values()), {}))
+    return _allocations(next(iter(run.environments.values()), {}))
 
 
-def _stays(facts: Mapping[str, JSON]) -> tuple[Stay, ...]:
+def _allocations(facts: Mapping[str, JSON]) -> tuple[JobAllocation, ...]:
     """The jobs that the facts of a host tell of."""
-    found: dict[Stay, None] = {}
+    found: dict[JobAllocation, None] = {}
     for one in (facts, *mappings(facts.get("resumed"))):
         variables = one.get("variables")
         if isinstance(variables, Mapping) and JOB in variables:
-            found[Stay(str(variables[JOB]), str(variables.get(NODES, "")))] = None
+            found[JobAllocation(str(variables[JOB]), str(variables.get(NODES, "")))] = None
     return tuple(found)
 
 
@@ -106,7 +106,7 @@ class JobRuns:
     """
 
     results_dir: Path
-    _known: dict[Path, tuple[int, tuple[Stay, ...]]] = field(default_factory=dict)
+    _known: dict[Path, tuple[int, tuple[JobAllocation, ...]]] = field(default_factory=dict)
 
     def of(self, job: str, nodes: str | None = None) -> Iterator[Path]:
         """The folders of the runs of ``job``, newest first; on the nodes ``nodes`` alone where they are given."""
@@ -114,15 +114,15 @@ class JobRuns:
             if any(stay.job == job and nodes in {None, stay.nodes} for stay in self.jobs(folder)):
                 yield folder
 
-    def jobs(self, folder: Path) -> tuple[Stay, ...]:
+    def jobs(self, folder: Path) -> tuple[JobAllocation, ...]:
         """The jobs of the run in ``folder``, in order; none of one that cannot be read."""
         try:
             written = (folder / store.RUN_FILE).stat().st_mtime_ns
             if folder not in self._known or self._known[folder][0] != written:
                 told = _RUN.decode(store.run_document(folder / store.RUN_FILE))
                 facts = next(iter(told.environments.values()), _Facts())
-                stays = _stays({"variables": facts.variables, "resumed": facts.resumed})
-                self._known[folder] = (written, stays)
+                allocations = _allocations({"variables": facts.variables, "resumed": facts.resumed})
+                self._known[folder] = (written, allocations)
         except (OSError, StoreError, *store.NOT_A_RECORD):
             return ()
         return self._known[folder][1]

@@ -8,7 +8,7 @@ from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.slurm import queue
 from busbw.slurm.queue import QueuedJob
-from busbw.slurm.runs import JobRuns, Stay, jobs_of, standing_of
+from busbw.slurm.runs import JobAllocation, JobRuns, jobs_of, read_progress
 
 Row = dict[str, JSON]
 
@@ -18,8 +18,8 @@ def resumption_of(folder: Path) -> str:
     return f"resumes {folder.name}"
 
 
-def goes_on_with(job: QueuedJob, folder: Path, stays: Sequence[Stay]) -> bool:
-    """Whether ``job`` measures the run in ``folder``, which was measured in ``stays``, or will when it begins.
+def goes_on_with(job: QueuedJob, folder: Path, allocations: Sequence[JobAllocation]) -> bool:
+    """Whether ``job`` measures the run in ``folder``, which was measured in ``allocations``, or will when it begins.
 
     A job that was requeued onto other nodes has begun another run there.
     """
@@ -27,14 +27,14 @@ def goes_on_with(job: QueuedJob, folder: Path, stays: Sequence[Stay]) -> bool:
         return False
     if job.comment == resumption_of(folder):
         return True
-    nodes = {stay.nodes for stay in stays if stay.job == job.id}
+    nodes = {stay.nodes for stay in allocations if stay.job == job.id}
     return bool(nodes) and (job.state != "RUNNING" or job.nodes in nodes)
 
 
 def refuse_a_second_job(folder: Path) -> None:
     """Raise LaunchError when the run in ``folder`` has a job that has not ended, or when Slurm does not answer."""
-    stays = jobs_of(store.read_run(folder))
-    job = next((one for one in queue.mine() if goes_on_with(one, folder, stays)), None)
+    allocations = jobs_of(store.read_run(folder))
+    job = next((one for one in queue.mine() if goes_on_with(one, folder, allocations)), None)
     if job is not None:
         message = (
             f"run {folder.name} has a job already, which goes on with it: {job.shown}, {job.in_words()}; wait for its "
@@ -61,14 +61,14 @@ _NO_RUN: Row = {"run": None, "blocks": None, "ended": None}
 def _of_runs(results_dir: Path, queued: Sequence[QueuedJob]) -> Iterator[tuple[str | None, QueuedJob | None, Row]]:
     runs = JobRuns(results_dir)
     for folder in reversed(list(store.folders(results_dir))):
-        stays = runs.jobs(folder)
-        there = {stay.job for stay in stays}
+        allocations = runs.jobs(folder)
+        there = {stay.job for stay in allocations}
         theirs = [job for job in queued if job.id in there or job.comment == resumption_of(folder)]
-        run = _run_part(folder, live=any(goes_on_with(job, folder, stays) for job in theirs))
+        run = _run_part(folder, live=any(goes_on_with(job, folder, allocations) for job in theirs))
         for job in theirs:
             yield job.id, job, run
         if not theirs:
-            yield stays[-1].job if stays else None, None, run
+            yield allocations[-1].job if allocations else None, None, run
 
 
 def _place(number: str | None, job: QueuedJob | None) -> tuple[bool, int]:
@@ -86,9 +86,9 @@ def _job_part(number: str | None, job: QueuedJob | None) -> Row:
 
 def _run_part(folder: Path, *, live: bool) -> Row:
     try:
-        standing = standing_of(folder)
+        progress = read_progress(folder)
     except StoreError as error:
         return {"run": str(folder), "blocks": None, "ended": f"unreadable: {error}"}
     # Every launch below srun ends the run, until the next one goes on: while a job is at it, that is no end.
-    ended = None if live and not standing.whole else standing.ended
-    return {"run": str(folder), "blocks": f"{standing.done} of {standing.planned}", "ended": ended}
+    ended = None if live and not progress.whole else progress.ended
+    return {"run": str(folder), "blocks": f"{progress.done} of {progress.planned}", "ended": ended}

@@ -11,7 +11,7 @@ from pathlib import Path
 from busbw.backends.signing import VARIABLE, new_secret
 from busbw.errors import LaunchError, UsageError
 from busbw.runs import store
-from busbw.slurm.runs import JOB, NODES, JobRuns, standing_of
+from busbw.slurm.runs import JOB, NODES, JobRuns, read_progress
 
 _RESTARTS = "SLURM_RESTART_COUNT"
 
@@ -57,12 +57,12 @@ def carry_out(
     variables = {**variables, VARIABLE: variables.get(VARIABLE) or new_secret()}
     while True:
         # Not by the blocks that are done: a case that fails takes those of the launches before out of the count.
-        begun = 0 if folder is None else standing_of(folder).begun
+        begun = 0 if folder is None else read_progress(folder).begun
         status = start([*starts, *options], {**variables, "BUSBW_RESULTS_DIR": str(results_dir)})
         folder = folder or _begun(runs, variables, old)
         if folder is None:
             return _without_run(status, results_dir)
-        after = standing_of(folder)
+        after = read_progress(folder)
         if after.whole:
             return folder, _exit_status(status)
         if after.broken_off or after.begun == begun:

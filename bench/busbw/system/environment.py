@@ -230,11 +230,6 @@ def by_host(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> dict[str,
     }
 
 
-def crowded(hosts: Sequence[str], facts: Sequence[dict[str, JSON]]) -> bool:
-    """Whether some host has more ranks than cores that they may use, by the facts of every rank."""
-    return any(hosts.count(host) > fact["cpu"]["usable_cores"] for host, fact in zip(hosts, facts, strict=True))
-
-
 def in_blocks(hosts: Sequence[str]) -> bool:
     """Whether the ranks of every host follow one another, as many on each: ``hosts`` are those of every rank."""
     each = hosts.count(hosts[0])

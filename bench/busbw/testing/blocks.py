@@ -10,7 +10,7 @@ from busbw.backends.base import Backend
 from busbw.errors import BusbwError
 from busbw.measure.block import measure
 from busbw.measure.clock_sync import CommonClock
-from busbw.measure.compute import Work
+from busbw.measure.compute import ComputeLoad
 from busbw.measure.sampling import Bench
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
@@ -44,7 +44,7 @@ def measure_everywhere(
     domains: Sequence[str | None] | None = None,
     timer_ns: int = 0,
     wrap: Callable[[FakeBackend], Backend] = lambda backend: backend,
-    computing: Callable[[FakeClock], Work] = FakeWork,
+    computing: Callable[[FakeClock], ComputeLoad] = FakeWork,
 ) -> list[Measurement | Failed | BusbwError]:
     """Measure one block of ``case`` on every rank of ``world``; what each rank got, or what it raised.
 

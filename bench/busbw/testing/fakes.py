@@ -20,7 +20,7 @@ import torch
 from busbw.backends.base import BackendRow, Operation, Vector, Wait
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.errors import BackendError, BusbwError
-from busbw.measure.compute import Work
+from busbw.measure.compute import ComputeLoad
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
@@ -374,7 +374,7 @@ class FakeBackend:
         self.clock.ns = round(ns * self._pace) + self._ahead_ns
 
 
-class FakeWork(Work):
+class FakeWork(ComputeLoad):
     """Computation that takes ``unit_ns`` of a fake clock and no time of the machine."""
 
     def __init__(self, clock: FakeClock, unit_ns: int = 100) -> None:

@@ -17,7 +17,7 @@ from busbw import __version__
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
 from busbw.runs import store
-from busbw.runs.placement import Seat, distance, seats_of
+from busbw.runs.placement import RankPlacement, distance, rank_placements
 from busbw.runs.records import (
     JSON,
     QUANTILES,
@@ -152,7 +152,7 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True)
-class Fate:
+class SyntheticEnd:
     """What goes wrong. Cases in ``failed`` and ``skipped`` become rows with that error or reason; only the first
     ``reached`` cases get a turn; ``ended`` is how the run ends, None when it is killed.
     """
@@ -190,35 +190,35 @@ def synthetic_run(
     blocks: int = 1,
     samples: int = 40,
     seed: int = 0,
-    fate: Fate | None = None,
+    end: SyntheticEnd | None = None,
 ) -> store.StoredRun:
     """A run of ``cases`` in ``world``, not written anywhere.
 
-    Every case has ``blocks`` blocks of ``samples`` samples in each of ``launches`` launches, unless ``fate`` has other
+    Every case has ``blocks`` blocks of ``samples`` samples in each of ``launches`` launches, unless ``end`` has other
     plans. The same arguments give the same run; ``seed`` is also its name.
     """
-    world, machine, fate = world or World(), machine or Machine(), fate or Fate()
+    world, machine, end = world or World(), machine or Machine(), end or SyntheticEnd()
     ranks = max(one.ranks for one in cases)
     hosts = tuple(machine.hosts[rank * len(machine.hosts) // ranks] for rank in range(ranks))
     environments = {
         host: machine.environment(host, [rank for rank, name in enumerate(hosts) if name == host])
         for host in machine.hosts
     }
-    seats = seats_of(hosts, environments)
+    seats = rank_placements(hosts, environments)
     generator = np.random.default_rng(seed)
-    turns = cases[: fate.reached]
-    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in fate.skipped.items()]
+    turns = cases[: end.reached]
+    rows: list[Row] = [Skipped(case=one, reason=reason) for one, reason in end.skipped.items()]
     for launch in range(launches):
         rows.append(_launch_row(launch, hosts, world))
         pace = {one: math.exp(generator.normal(0, world.launch_noise)) for one in turns}
         for block in range(blocks):
             for one in turns:
-                if one in fate.failed:
-                    rows.append(Failed(case=one, launch=launch, block=block, error=fate.failed[one]))
-                elif one not in fate.skipped:
+                if one in end.failed:
+                    rows.append(Failed(case=one, launch=launch, block=block, error=end.failed[one]))
+                elif one not in end.skipped:
                     rows.append(_measurement(world, seats, one, launch, block, pace[one], samples, generator))
-    if fate.ended is not None:
-        rows.append(Ended(status=fate.ended, reason=None if fate.ended == "complete" else "as told", ended=_STARTED))
+    if end.ended is not None:
+        rows.append(Ended(status=end.ended, reason=None if end.ended == "complete" else "as told", ended=_STARTED))
     identifier = f"synthetic-{seed}"
     run = Run(
         schema=SCHEMA,
@@ -261,7 +261,7 @@ def _launch_row(launch: int, hosts: tuple[str, ...], world: World) -> LaunchStar
 
 def _measurement(
     world: World,
-    seats: Sequence[Seat],
+    seats: Sequence[RankPlacement],
     one: Case,
     launch: int,
     block: int,
@@ -301,7 +301,7 @@ def _groups(one: Case) -> tuple[tuple[int, ...], ...]:
 
 def _group(
     world: World,
-    seats: Sequence[Seat],
+    seats: Sequence[RankPlacement],
     one: Case,
     members: tuple[int, ...],
     pace: float,

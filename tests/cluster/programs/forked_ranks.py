@@ -24,7 +24,7 @@ from busbw.cli.main import main
 from busbw.launch import (  # noqa: F401
     attach,
     rendezvous,
-    session,
+    run_session,
     worker,
 )
 

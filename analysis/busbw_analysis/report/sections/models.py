@@ -10,7 +10,6 @@ from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.diagnosis.algorithms import Race
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
-from busbw_analysis.diagnosis.warnings import oversubscribed_hosts
 from busbw_analysis.models.bounds import Fastest
 from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table, percent
 from busbw_analysis.report.sections.crossovers import beside_each_other
@@ -145,7 +144,7 @@ def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, Cas
     hosts = dataset.hosts_of(curve.series.key.ranks)
     known = [
         f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"
-        for host, (ranks, cores) in oversubscribed_hosts(dataset).items()
+        for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
         if host in hosts
     ]
     case = cases.get(point.case)

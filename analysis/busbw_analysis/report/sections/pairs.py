@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from busbw.runs.placement import Seat
+from busbw.runs.placement import RankPlacement
 from busbw.runs.records import settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.unavailable import Unavailable
@@ -47,7 +47,7 @@ _SLOWEST = 20
 def pairs(
     matrices: Sequence[PairMatrix],
     splits: Sequence[PairSplit],
-    seats: Sequence[Seat],
+    seats: Sequence[RankPlacement],
     shares: Sequence[PairShares | Unavailable | None] = (),
 ) -> Section | None:
     """Pairs within a host against pairs between hosts, then every pair as a heatmap with its numbers; None when no pair
@@ -196,7 +196,7 @@ def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:
     return [Paragraph(sentence(f"at {', '.join(at)}: {reason}"), tone="quiet") for reason, at in sizes.items()]
 
 
-def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
+def _rates(matrix: PairMatrix, label: str, seats: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
     what = f"Rate from rank to rank at {format_size(matrix.size_bytes)} · {label}"
     if not np.isfinite(matrix.rate).any():
         return [_heatmap(f"{what}: none was measured", matrix, seats, matrix.rate, "GB/s", folded=folded)]
@@ -211,7 +211,7 @@ def _rates(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: boo
     return _shown(finding, matrix, seats, matrix.rate / factor, unit, folded=folded)
 
 
-def _times(matrix: PairMatrix, label: str, seats: Sequence[Seat], *, folded: bool) -> list[Block]:
+def _times(matrix: PairMatrix, label: str, seats: Sequence[RankPlacement], *, folded: bool) -> list[Block]:
     call = "message of {} with its answer" if matrix.op == _MESSAGES else "copy of {}"
     what = f"Time of a {call.format(format_size(matrix.size_bytes))} · {label}"
     times = matrix.time_ns
@@ -231,7 +231,7 @@ def _named(matrix: PairMatrix, cell: np.integer) -> str:
 
 
 def _shown(
-    caption: str, matrix: PairMatrix, seats: Sequence[Seat], values: Floats, unit: str, *, folded: bool
+    caption: str, matrix: PairMatrix, seats: Sequence[RankPlacement], values: Floats, unit: str, *, folded: bool
 ) -> list[Block]:
     """Every pair as a cell; where there are too many, the slowest by name and the others by their hosts."""
     if len(matrix.ranks) <= _MOST_IN_A_HEATMAP:
@@ -305,7 +305,7 @@ def _of_their_peaks(shares: PairShares | Unavailable | None) -> list[Block]:
 def _heatmap(
     caption: str,
     matrix: PairMatrix,
-    seats: Sequence[Seat],
+    seats: Sequence[RankPlacement],
     values: Floats,
     unit: str,
     *,
@@ -336,7 +336,7 @@ def _heatmap(
     return Table(caption, columns, tuple(rows), row_headers=2 if several else 1, folded=folded)
 
 
-def _places(matrix: PairMatrix, seats: Sequence[Seat]) -> dict[int, str]:
+def _places(matrix: PairMatrix, seats: Sequence[RankPlacement]) -> dict[int, str]:
     """What stands above a rank: its host, with its leaf switch where there are several."""
     leaves = {rank: _leaf(seats, rank) for rank in matrix.ranks}
     several = len(set(leaves.values())) > 1
@@ -346,12 +346,12 @@ def _places(matrix: PairMatrix, seats: Sequence[Seat]) -> dict[int, str]:
     }
 
 
-def _leaf(seats: Sequence[Seat], rank: int) -> str:
+def _leaf(seats: Sequence[RankPlacement], rank: int) -> str:
     switches = seats[rank].switches if rank < len(seats) else None
     return switches[-1] if switches else ""
 
 
-def _order(matrix: PairMatrix, seats: Sequence[Seat], rank: int) -> tuple[tuple[str, ...], int]:
+def _order(matrix: PairMatrix, seats: Sequence[RankPlacement], rank: int) -> tuple[tuple[str, ...], int]:
     switches = seats[rank].switches if rank < len(seats) else None
     return switches or (), matrix.hosts.index(matrix.hosts[matrix.ranks.index(rank)])
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from busbw.runs.placement import Seat, binding, mappings, seats_of
+from busbw.runs.placement import RankPlacement, binding, mappings, rank_placements
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
 from busbw.units import number_list
@@ -23,7 +23,7 @@ def places(runs: Sequence[StoredRun]) -> list[Table]:
 def _hosts(runs: Sequence[StoredRun]) -> Table:
     rows: dict[tuple[str, ...], None] = {}
     for stored in runs:
-        seats = seats_of(stored.run.hosts, stored.run.environments)
+        seats = rank_placements(stored.run.hosts, stored.run.environments)
         for host in dict.fromkeys(stored.run.hosts):
             here = [seat for seat in seats if seat.host == host]
             node = fact(stored.run.environments.get(host, {}), "node.name")
@@ -39,11 +39,11 @@ def _hosts(runs: Sequence[StoredRun]) -> Table:
     )
 
 
-def _ranks_of(seats: Iterable[Seat]) -> str:
+def _ranks_of(seats: Iterable[RankPlacement]) -> str:
     return rank_list([seat.rank for seat in seats])
 
 
-def _way(seat: Seat) -> str:
+def _way(seat: RankPlacement) -> str:
     if seat.switches is None:
         return MISSING
     return " / ".join(seat.switches) or "none that Slurm knows"
@@ -52,7 +52,7 @@ def _way(seat: Seat) -> str:
 def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
     rows: dict[tuple[str, ...], None] = {}
     for stored in runs:
-        for seat in seats_of(stored.run.hosts, stored.run.environments):
+        for seat in rank_placements(stored.run.hosts, stored.run.environments):
             own = _variables(stored.run.environments.get(seat.host, {}), seat.rank)
             if seat.cores is not None or seat.local_rank is not None or own:
                 rows[_rank_row(seat, own)] = None
@@ -62,7 +62,7 @@ def _ranks(runs: Sequence[StoredRun]) -> Iterator[Table]:
         yield Table("Every rank", columns, tuple(words(row) for row in rows), folded=True)
 
 
-def _rank_row(seat: Seat, own: str) -> tuple[str, ...]:
+def _rank_row(seat: RankPlacement, own: str) -> tuple[str, ...]:
     return (
         str(seat.rank),
         seat.host,

@@ -17,7 +17,7 @@ from busbw.ops.storage import Way
 from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.compress import pack, unpack
-from busbw.runs.lock import Claim
+from busbw.runs.lock import RunLock
 from busbw.runs.plan import Plan
 from busbw.runs.records import EndStatus, Failed
 from busbw.runs.resume import Lack, Remaining, lack_of
@@ -27,7 +27,7 @@ from busbw.units import about_size, format_size, parse_sizes
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class RunSession:
     """A run folder that nobody else writes into. ``launches`` are those to come: number, and what to measure (None:
     everything). ``lack`` is what a resumed run lacks (None: a new run), ``size_bytes`` what its samples had.
     """
@@ -64,7 +64,7 @@ class Opened:
 
 
 @contextmanager
-def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Opened]:
+def open_run(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[RunSession]:
     """The folder of a new run of ``plan``, or of the one that ``settings`` says is resumed, claimed meanwhile.
 
     ``ranks_here`` are the ranks that will make files on this host, where files are made. Raises UsageError when they
@@ -78,13 +78,13 @@ def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Open
             _named(folder),
             _without_files(plan, folder),
         ):
-            yield Opened(folder, tuple((number, None) for number in range(plan.launches)))
+            yield RunSession(folder, tuple((number, None) for number in range(plan.launches)))
         return
-    with Claim(settings.resume) as claim:
-        # Read only now: until the claim was there, somebody else may have been measuring.
+    with RunLock(settings.resume) as lock:
+        # Read only now: until the lock was there, somebody else may have been measuring.
         unpack(settings.resume)
         lack = lack_of(store.read(settings.resume), plan)
-        if not claim.sure:
+        if not lock.sure:
             _say(f"this file system has no locks: take care that nobody else resumes {settings.resume}")
         _say(lack.in_words())
         cases = {case for one in lack.launches for case in lack.by_case(one)}
@@ -95,7 +95,7 @@ def opened(plan: Plan, settings: Settings, ranks_here: int = 1) -> Iterator[Open
             raise
         launches = tuple((lack.first + one.number, one) for one in lack.launches)
         with _named(settings.resume), _without_files(plan, settings.resume):
-            yield Opened(settings.resume, launches, lack, _size_bytes(settings.resume))
+            yield RunSession(settings.resume, launches, lack, _size_bytes(settings.resume))
 
 
 def way_here(plan: Plan, ranks_here: int) -> Way:
@@ -112,7 +112,7 @@ def place_here(ranks: int) -> Place:
     host, cores = str(facts["host"]), environment.cores_of_launcher()
     free = (facts.get("memory") or {}).get("available_bytes")
     return Place(
-        crowded=ranks > cores,
+        oversubscribed=ranks > cores,
         comparable=True,
         cores=max(1, cores // ranks),
         memory_nodes=environment.memory_nodes([facts]),
@@ -123,8 +123,10 @@ def place_here(ranks: int) -> Place:
 
 def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     """Raise UsageError for what cannot be on ``ranks`` ranks, whatever the backend: groups and traffic of other numbers
-    of ranks, a root that is none of them, and buffers that the memory of this host could not hold if it were empty.
+    of ranks, a root that is none of them, storage without a path, and buffers that the memory of this host could not
+    hold if it were empty.
     """
+    plan.require_path()
     device = backend_named(plan.backend).device
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     for case in expand(plan, ranks, 1, device).cases:
@@ -187,11 +189,11 @@ def _named(folder: Path) -> Iterator[None]:
 def _claimed(folder: Path) -> Iterator[Path]:
     """A new folder, claimed; where not even that is possible it does not stay."""
     try:
-        claim = Claim(folder)
+        lock = RunLock(folder)
     except StoreError:
         folder.rmdir()
         raise
-    with claim:
+    with lock:
         yield folder
 
 
