@@ -14,6 +14,7 @@ one class covers conditions that somebody has to tell apart, ``code=`` says at t
     ├── BackendError  backend           the backend refused or broke an operation on this rank
     ├── RankFailure   rank-failure      a rank died, hung or dropped out while the others were measuring
     ├── ClockError    clock             a clock that went backwards or cannot be trusted
+    ├── LogError      not-a-log         the log of another tool that cannot be read
     └── AnalysisError analysis          the data cannot carry the judgement that was asked for
         └── UnlikeRuns    unlike-runs       runs that may not be pooled; names the key and both values
 
@@ -106,6 +107,12 @@ class ClockError(BusbwError):
     """The clock went backwards, stood still or is not monotonic."""
 
     code = "clock"
+
+
+class LogError(BusbwError):
+    """The log of another tool holds no results, or not those of one job; docs/formats.md lists the codes."""
+
+    code = "not-a-log"
 
 
 class AnalysisError(BusbwError):

@@ -1,0 +1,1 @@
+"""Results of other tools, read from their logs."""

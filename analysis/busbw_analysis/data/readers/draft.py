@@ -1,0 +1,179 @@
+"""What a reader has understood so far, and the log that comes of it."""
+
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, Final
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.check import disagreements
+from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named, scaled
+from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
+
+_QUOTED: Final = 200
+_STRONG: Final = re.compile(
+    r"(NCCL WARN .+|Test \w+ ?(?:failure|timeout).*|# error: .+|.*NCCL [Ee]rror.*|.*ncclSystemError.*)"
+)
+_WEAK: Final = re.compile(
+    r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
+    r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)|Couldn't |Failed to |command not found).*)"
+)
+_MAYBE: Final = re.compile(
+    "rror|WARN|ERR|FATAL|fail|Fail|abort|ABORT|fault|timeout|CANCEL|exited|notic|Couldn't|not found"
+)
+_FATAL: Final = ("placeholder", "no-header", "truncated-row")
+"""Notes that say why there is no result."""
+_RESULTS: Final = ("time_seconds", "rate", "algbw", "busbw")
+_LASTING: Final = ("tool_version", "library_version", "driver_version")
+_LIBRARY: Final = re.compile(r"\b[NR]CCL version (\d[\w.+-]*)|^[NR]CCL version\s*:\s*(\S+)")
+_DRIVER: Final = re.compile(r"cudaDriverVersion (\d+)")
+_RANKS: Final = re.compile(r" nranks (\d{1,7}) .*Init (?:START|COMPLETE)")
+
+
+class Draft:
+    """A log while it is read: the present table's facts, its rows, and what was noticed."""
+
+    def __init__(self, tool: str, source: str) -> None:
+        self.tool, self.source = tool, source
+        self.facts: dict[str, Any] = {}
+        self.places: list[Place] = []
+        self.rows: list[dict[str, Any]] = []
+        self.tables: list[Table] = []
+        self.line = 1
+        self.nranks: set[int] = set()
+        self._notes: dict[str, tuple[Note, int]] = {}
+        self.error: str | None = None
+        self._quotes_tool = False
+
+    def note(self, code: str, line: int | None, text: str) -> None:
+        """Keep the first note of every code, and count the others."""
+        first, seen = self._notes.get(code, (Note(code=code, line=line, text=text), 0))
+        self._notes[code] = first, seen + 1
+
+    def listen(self, lines: Iterable[str]) -> Iterator[Line]:
+        """The cleaned lines, after noticing what they say about versions, ranks and failures."""
+        for line in clean(lines):
+            self._hear(line)
+            yield line
+
+    def _hear(self, line: Line) -> None:
+        """Notice what NCCL, a launcher or the tool says about versions, ranks and failures."""
+        text = line.nccl or line.text
+        if "CCL version" in text and (found := _LIBRARY.search(text)) is not None:
+            self.facts["library_version"] = found[1] or found[2]
+        elif line.nccl is not None and " nranks " in text and (found := _RANKS.search(text)) is not None:
+            self.nranks.add(int(found[1]))
+        elif line.nccl is not None and "cudaDriver" in text and (found := _DRIVER.search(text)) is not None:
+            self.facts["driver_version"] = found[1]
+        if line.nccl is not None and "NCCL INFO" in line.nccl:
+            return
+        if _MAYBE.search(text) is not None:
+            strong = _STRONG.search(text)
+            if strong is not None:
+                self.fail(strong[1])
+            elif _WEAK.match(text) is not None and not self._quotes_tool:
+                self.error = text.strip()[:_QUOTED]
+
+    def fail(self, error: str) -> None:
+        """The last error that the tool or NCCL gives, before those of others."""
+        self.error, self._quotes_tool = error.strip()[:_QUOTED], True
+
+    def begin(self, line: int) -> None:
+        """A heading: what comes now belongs to a new table."""
+        self.end()
+        self.line = line
+
+    def add(self, line: int, **fields: object) -> None:
+        """A row: the fields of its record. Ranks, and the S of a size in blocks, are filled in at the end."""
+        if all(fields.get(name) is None for name in _RESULTS):
+            self.note("not-a-number", line, "a row without a number for its time or rate is left out")
+        else:
+            self.rows.append(fields | {"line": line})
+
+    def collective(
+        self,
+        line: int,
+        tool_op: str | None,
+        *,
+        size: int | None,
+        time: float | None,
+        algbw: float | None,
+        busbw: float | None,
+        blocks: Container[str | None] = (),
+        **fields: object,
+    ) -> None:
+        """The row of a collective: microseconds and GB/s; its size is one block for the ops in ``blocks``, else S."""
+        op = None if tool_op is None else op_named(tool_op)
+        self.add(
+            line,
+            op=op,
+            tool_op=tool_op,
+            tool_size_bytes=size,
+            tool_size_is="block" if op in blocks else "S",
+            time_seconds=scaled(time, 1e-6),
+            algbw=scaled(algbw, 1e9),
+            busbw=scaled(busbw, 1e9),
+            bandwidth_unit=None if algbw is None and busbw is None else "GB/s",
+            **fields,
+        )
+
+    def cells(
+        self, line: Line, names: Sequence[str], words: Sequence[str], others: Container[str] = ()
+    ) -> dict[str, str] | None:
+        """The words of a row below its headings; None: it is no row. Words of a row are numbers or in ``others``."""
+        if not names or not words or any(number(word) is None and word not in others for word in words):
+            return None
+        if len(words) == len(names):
+            return dict(zip(names, words, strict=True))
+        self.note("truncated-row", line.number, "a row that does not fit its header is left out")
+        return None
+
+    def end(self, **facts: object) -> None:
+        """The present table is over. Its versions stay for the next one; its places, settings and rows do not."""
+        self.facts.update(facts)
+        if self.rows:
+            nranks = next(iter(self.nranks)) if len(self.nranks) == 1 else None
+            ranks = self.facts.setdefault("ranks", nranks)
+            rows = tuple(_row(ranks, fields) for fields in self.rows)
+            self.tables.append(Table(line=self.line, rows=rows, places=tuple(self.places), **self.facts))
+            self.facts = {name: self.facts[name] for name in _LASTING if name in self.facts}
+            self.rows, self.places, self.nranks = [], [], set()
+
+    def log(self) -> ForeignLog:
+        """The whole log.
+
+        Raises LogError if there is no result in it: with the code ``job-failed`` and the last error, if it quotes one.
+        """
+        self.end()
+        if not self.tables:
+            self._refuse()
+        for note in disagreements(row for table in self.tables for row in table.rows):
+            self.note(note.code, note.line, note.text)
+        notes = tuple(
+            note if seen == 1 else Note(code=note.code, line=note.line, text=f"{note.text} ({seen} times)")
+            for note, seen in self._notes.values()
+        )
+        return ForeignLog(
+            tool=self.tool,
+            source=self.source,
+            tables=tuple(self.tables),
+            notes=notes,
+            last_error=self.error,
+        )
+
+    def _refuse(self) -> None:
+        found = [self._notes[code][0] for code in _FATAL if code in self._notes]
+        if self.error is not None and (not found or found[0].code == "truncated-row"):
+            message = f"{self.source}: the {self.tool} job failed before its first result; its last error: {self.error}"
+            raise LogError(message, code="job-failed")
+        if found:
+            message = f"{self.source}:{found[0].line}: {found[0].text}"
+            raise LogError(message, code=found[0].code)
+        message = f"{self.source}: a log of {self.tool} without any result"
+        raise LogError(message, code="no-results")
+
+
+def _row(ranks: int | None, fields: dict[str, Any]) -> Aggregate:
+    known = {"ranks": ranks} | fields
+    if "size_bytes" not in known and known.get("tool_size_is") is not None:
+        known["size_bytes"] = as_size(known["tool_size_bytes"], known["tool_size_is"], known["ranks"])
+    return Aggregate(**known)

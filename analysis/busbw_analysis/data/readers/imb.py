@@ -1,0 +1,104 @@
+"""What the Intel MPI benchmarks print: IMB-MPI1, IMB-NBC, IMB-RMA and IMB-P2P.
+
+Source: ``src_c/IMB_output.c`` of intel/mpi-benchmarks. Sizes of gathers, scatters and exchanges are blocks; the rate of
+Sendrecv counts two messages, that of Exchange four.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import number, op_named, picked, rest, scaled, whole
+from busbw_analysis.data.readers.log import ForeignLog
+
+SIGN: Final = re.compile(rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]*\n[^\n]*processes|#repetitions +t")
+_VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,]*\S)")
+_BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
+_PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")
+_GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")
+_SETTING: Final = re.compile(
+    r"#\s*(MPI_Datatype|MPI_Datatype for reductions|MPI_Op|MPI Version|Machine|System)\s+:\s+(.*\S)"
+)
+_COMMAND: Final = re.compile(r"#\s*(\S*IMB-\w+.*)")
+_MESSAGES: Final = {
+    "pingpong": ("ping_pong", 1),
+    "pingping": ("pair_bidir", 1),
+    "uniband": ("pair_uni", 1),
+    "biband": ("pair_bidir", 2),
+    "sendrecv": ("send_recv", 2),
+    "exchange": (None, 4),
+}
+_BLOCKS: Final = frozenset({"allgather", "alltoall", "gather", "scatter", "reducescatterblock"})
+_TIMES: Final = ("t[usec]", "t_avg[usec]", "t_pure[usec]")
+_SPREAD: Final = {"t_min[usec]": "min", "t_max[usec]": "max"}
+_USED: Final = frozenset({*_TIMES, *_SPREAD, "#bytes", "#repetitions", "Mbytes/sec", "defects", "Group"})
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The tables of all benchmarks in the log."""
+    draft = Draft("Intel MPI benchmarks", source)
+    parameters: dict[str, str] = {}
+    names: list[str] = []
+    test: dict[str, Any] = {}
+    for line in draft.listen(lines):
+        words = line.text.split()
+        if (found := _BENCHMARK.match(line.text)) is not None:
+            draft.begin(line.number)
+            test, names = _benchmark(found[2]), []
+            draft.facts |= {"parameters": parameters, "complete": None}
+        elif (found := _PROCESSES.match(line.text)) is not None:
+            draft.facts["ranks"] = int(found[1])
+        elif (found := _GROUPS.match(line.text)) is not None:
+            draft.facts |= {"groups": int(found[1]), "ranks": int(found[2])}
+        elif test and "#repetitions" in words:
+            names = words
+        elif (cells := draft.cells(line, names, words)) is not None:
+            _add(draft, line.number, test, {name: number(word) for name, word in cells.items()})
+        elif (found := _VERSION.search(line.text)) is not None:
+            draft.facts["tool_version"] = found[1]
+        elif (found := _SETTING.match(line.text)) is not None:
+            parameters[found[1]] = found[2]
+        elif (found := _COMMAND.match(line.text)) is not None:
+            parameters["command"] = found[1].strip()[:1000]
+    return draft.log()
+
+
+def _benchmark(name: str) -> dict[str, Any]:
+    short = re.sub(r"[^a-z]", "", name.lower())
+    if short in _MESSAGES:
+        op, messages = _MESSAGES[short]
+        return {"tool_op": name, "op": op, "messages": messages, "tool_size_is": None if op is None else "S"}
+    short = short.removesuffix("pure")
+    op = op_named(short) or (op_named(short[1:]) if short.startswith("i") else None)
+    block = short.removeprefix("i") in _BLOCKS or short in _BLOCKS
+    return {"tool_op": name, "op": op, "tool_size_is": None if op is None else "block" if block else "S"}
+
+
+def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, float | None]) -> None:
+    time = next((row[name] for name in _TIMES if name in row), None)
+    rate = row.get("Mbytes/sec")
+    fields = dict(test)
+    ranks = draft.facts.get("ranks")
+    if fields["op"] in {"pair_uni", "pair_bidir"} and ranks is not None and rate is not None and time is None:
+        pairs = ranks // 2
+        fields |= {"pairs": pairs, "messages": fields["messages"] * pairs, "ranks": 2}
+    defects = row.get("defects")
+    draft.add(
+        line,
+        **fields,
+        tool_size_bytes=whole(row.get("#bytes", 0 if test["op"] == "barrier" else None)),
+        time_seconds=scaled(time, 1e-6),
+        rate=scaled(rate, _megabyte(draft.facts.get("tool_version"))),
+        statistic="mean" if "t_avg[usec]" in row else "max",
+        iterations=whole(row.get("#repetitions")),
+        spread=picked(row, _SPREAD, 1e-6),
+        check=None if defects is None else "wrong" if defects else "verified",
+        others=rest(row, _USED),
+    )
+
+
+def _megabyte(version: str | None) -> float:
+    """Bytes of its Mbyte: 2^20 up to IMB 2018, 10^6 since."""
+    year = re.search(r"\b20(\d\d)\b", version or "")
+    return 1e6 if version is None or (year is not None and int(year[1]) >= 19) else 2.0**20

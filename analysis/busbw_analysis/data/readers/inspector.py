@@ -1,0 +1,70 @@
+"""What NCCL's inspector plug-in writes: one JSON object for every collective of an application.
+
+Source: ``plugins/profiler/inspector/README.md`` of NVIDIA/nccl. Up to format 4.0 every object has the communicator
+beside it, since 4.3 the last object that has one speaks for those after it. The sizes of all-gathers and
+reduce-scatters are one rank's.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import mapping, objects, real, text
+from busbw_analysis.data.readers.lines import whole
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+SIGN: Final = re.compile(rb'"coll_perf"\s*:|"inspector_output_format_version"')
+_BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_KINDS: Final = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """One row for every collective; one table for every dump of a communicator."""
+    draft = Draft("NCCL inspector", source)
+    header: dict[str, Any] = {}
+    for number, found in objects(lines):
+        if found is None:
+            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
+            continue
+        now = mapping(found.get("header"))
+        if now and now != header:
+            header = now
+            draft.begin(number)
+            metadata = mapping(found.get("metadata"))
+            draft.facts |= {
+                "ranks": whole(header.get("n_ranks")),
+                "tool_version": text(metadata.get("inspector_output_format_version")),
+                "parameters": {name: str(value) for name, value in header.items() if isinstance(value, str | int)},
+            }
+            draft.places.append(
+                Place(
+                    rank=whole(header.get("rank")), pid=whole(metadata.get("pid")), host=text(metadata.get("hostname"))
+                )
+            )
+        dropped = whole(mapping(found.get("dump_stats")).get("coll_dropped_since_last_dump"))
+        if dropped:
+            draft.note("dropped", number, f"{dropped} collectives were overwritten before they could be written")
+        for key, prefix in _KINDS:
+            if mapping(found.get(key)):
+                _add(draft, number, mapping(found.get(key)), prefix)
+    return draft.log()
+
+
+def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
+    names = ("exec_time_us", "algobw_gbs", "busbw_gbs")
+    time, algbw, busbw = (real(row.get(f"{prefix}_{name}")) for name in names)
+    known = {prefix, f"{prefix}_msg_size_bytes", *(f"{prefix}_{name}" for name in names)}
+    draft.collective(
+        line,
+        text(row.get(prefix)),
+        size=whole(row.get(f"{prefix}_msg_size_bytes")),
+        time=time,
+        algbw=algbw,
+        busbw=busbw,
+        blocks=_BLOCKS,
+        statistic="sample",
+        others={
+            name: value for name, value in row.items() if name not in known and isinstance(value, str | int | float)
+        },
+    )

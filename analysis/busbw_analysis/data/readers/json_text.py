@@ -1,0 +1,113 @@
+"""JSON inside logs: a document behind other lines, or one object a line; every value is doubted."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.lines import number
+
+MOST_BYTES: Final = 64 << 20
+_BARE: Final = re.compile(r"(?<=[:,\[])\s*-?(?:inf|nan|Infinity|NaN)\b")
+_DECODER: Final = json.JSONDecoder()
+
+
+class Document(dict[str, Any]):
+    """The object of a document, and the text that it is in."""
+
+    text = ""
+
+    def lines_of(self, key: str, count: int) -> list[int]:
+        """The line of every occurrence of a key; 1 for all where they are not ``count``."""
+        found = [match.start() for match in re.finditer(rf'"{re.escape(key)}"\s*:', self.text)]
+        if len(found) != count:
+            return [1] * count
+        numbers, at, line = [], 0, 1
+        for start in found:
+            line += self.text.count("\n", at, start)
+            at = start
+            numbers.append(line)
+        return numbers
+
+
+def document(source: str, lines: Iterable[str]) -> Document:
+    """The first object of a log. Raises LogError if it is cut off, damaged or too large."""
+    pieces, size = [], 0
+    for piece in lines:
+        size += len(piece)
+        if size > MOST_BYTES:
+            message = f"{source}: more than {MOST_BYTES >> 20} MiB of JSON"
+            raise LogError(message, code="too-large")
+        pieces.append(piece)
+    text = "".join(pieces)
+    starts = [match.start(1) for match in re.finditer(r"^\s*([{\[])\s*(?=[\"\]{}\n]|$)", text, re.MULTILINE)]
+    failure: ValueError | RecursionError | None = None
+    for start in starts[:1000]:
+        try:
+            found = _decoded(text, start)
+        except (ValueError, RecursionError) as error:
+            failure = failure or error
+            continue
+        if isinstance(found, dict):
+            made = Document(found)
+            made.text = text
+            return made
+    cut = isinstance(failure, json.JSONDecodeError) and failure.pos >= len(text.rstrip()) - 1
+    cut = cut or "Unterminated" in str(failure)
+    line = getattr(failure, "lineno", 1)
+    message = f"{source}:{line}: {'the JSON is cut off' if cut else 'no valid JSON'}"
+    raise LogError(message, code="truncated" if cut else "damaged-json")
+
+
+def _decoded(text: str, start: int) -> object:
+    try:
+        return _DECODER.raw_decode(text, start)[0]
+    except json.JSONDecodeError:
+        if _BARE.search(text, start) is None:
+            raise
+        return _DECODER.raw_decode(_BARE.sub("null", text), start)[0]
+
+
+def objects(lines: Iterable[str]) -> Iterator[tuple[int, dict[str, Any] | None]]:
+    """The object of every line that starts one, with its number; None: it is damaged. Lists may be around them."""
+    for at, line in enumerate(lines, 1):
+        text = line.strip().lstrip("[").rstrip(",]").strip()
+        if not text.startswith("{"):
+            continue
+        try:
+            found = _decoded(text, 0)
+        except (ValueError, RecursionError):
+            yield at, None
+            continue
+        yield at, found if isinstance(found, dict) else None
+
+
+def mapping(value: object) -> dict[str, Any]:
+    """The value if it is an object, else an empty one."""
+    return value if isinstance(value, dict) else {}
+
+
+def items(value: object) -> list[Any]:
+    """The value if it is a list, else an empty one."""
+    return value if isinstance(value, list) else []
+
+
+def text(value: object) -> str | None:
+    """A word or number as text; None for anything else, and for nothing."""
+    return str(value).strip()[:4096] or None if isinstance(value, str | int | float) else None
+
+
+def real(value: object) -> float | None:
+    """A finite number, which may be written as text."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    if isinstance(value, int) and abs(value) > 1 << 1000:
+        return None
+    return number(repr(float(value)) if not isinstance(value, str) else value.strip())
+
+
+def reals(value: object, factor: float) -> tuple[float, ...]:
+    """The numbers of a list times a factor; empty unless all are some."""
+    found = [real(one) for one in items(value)]
+    return tuple(one * factor for one in found if one is not None) if None not in found else ()

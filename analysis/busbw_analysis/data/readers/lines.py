@@ -1,0 +1,164 @@
+"""Lines of a log without what launchers, terminals and containers put around them, and the words in them."""
+
+import math
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from busbw.ops import OPS
+from busbw.units import LARGEST_SIZE
+
+LONGEST_LINE: Final = 1 << 20
+"""Characters; longer ones arrive in pieces."""
+
+SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
+_DECIMAL: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_BINARY: Final = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30}
+RATES: Final = {
+    f"{prefix}{unit}/s": factor / bits
+    for unit, bits in (("B", 1), ("b", 8))
+    for prefix, factor in (_DECIMAL | _BINARY).items()
+}
+"""Units of a rate → bytes per second of one."""
+
+_DTYPES: Final = {
+    "float": "float32",
+    "half": "float16",
+    "double": "float64",
+    "bf16": "bfloat16",
+    "fp32": "float32",
+    "char": "int8",
+    "int": "int32",
+    "fp16": "float16",
+    "MPI_CHAR": "int8",
+    "MPI_INT": "int32",
+    "MPI_FLOAT": "float32",
+    "MPI_DOUBLE": "float64",
+    "MPI_BYTE": "uint8",
+}
+_REDOPS: Final = {"prod": "product", "none": None, "": None}
+_OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9]{1,40}(?:\.[0-9]{0,40})?|\.[0-9]{1,40})(?:[eE][+-]?[0-9]{1,3})?")
+_PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
+_NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
+_PREFIX: Final = re.compile(
+    r"\s*(?:"
+    r"(?P<tag>\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?)"  # Open MPI --tag-output
+    r"|(?P<label>\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S))"  # srun --label, MPICH -prepend-rank
+    r"|\[pod/[^\]]*\]\s|\[default\d+\]:\s?"  # kubectl logs --prefix, torchrun
+    r"|\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|[+-]\d\d:?\d\d)\s(?:std\w+\s[FP]\s)?"
+    r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
+    r"|[A-Za-z][\w.-]{0,63}:\s+(?=[#\d])"  # pdsh
+    r"|>\s(?=\s*[#\d]))"
+)
+_NCCL: Final = re.compile(
+    # A host that starts with a letter may follow the root of a row without a blank: "-1node7:12:34 [0] NCCL INFO".
+    r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,254}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
+    r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
+)
+_SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
+
+
+class Line(NamedTuple):
+    """A line: its number from 1, its text without noise, the rank that a launcher put before it, what NCCL said."""
+
+    number: int
+    text: str
+    label: str | None
+    nccl: str | None
+
+
+def clean(lines: Iterable[str]) -> Iterator[Line]:
+    """The lines of a log without colours, carriage returns, prefixes of launchers, and what NCCL wrote into them."""
+    for number, raw in enumerate(lines, 1):
+        text = raw.rstrip("\r\n")
+        nccl = None
+        if "NCCL " in text and (found := _NCCL.search(text)) is not None:
+            text, nccl = text[: found.start()], found[0]
+        if "\x1b" in text or "\x00" in text or "\ufeff" in text:
+            text = _NOISE.sub("", text)
+        if "\r" in text:
+            text = text.rpartition("\r")[2]
+        label = None
+        while (prefix := _PREFIX.match(text)) is not None:
+            label = prefix["tagged"] or prefix["rank"] or label
+            text = text[prefix.end() :]
+        yield Line(number, text, label, nccl)
+
+
+def number(text: str) -> float | None:
+    """A finite number, or None: ``N/A``, ``nan`` and ``inf`` are none."""
+    if _NUMBER.fullmatch(text) is None:
+        return None
+    value = float(text)
+    return value if math.isfinite(value) else None
+
+
+def whole(text: object) -> int | None:
+    """A count or a number of bytes, which may be written as ``1e+07``; None for anything else."""
+    value = text if isinstance(text, int | float) and not isinstance(text, bool) else number(str(text).strip())
+    if value is None or not 0 <= value <= LARGEST_SIZE or value != int(value):
+        return None
+    return int(value)
+
+
+def is_placeholder(text: str) -> bool:
+    """Whether it stands where a document has left a number out, as ``XXX.XX`` does."""
+    return _PLACEHOLDER.fullmatch(text) is not None
+
+
+def op_named(name: str) -> str | None:
+    """busbw's name of a collective; None: it has none like it."""
+    return _OPS.get(_SUFFIX.sub("", re.sub("[^a-z]", "", name.lower())))
+
+
+def dtype_named(name: str | None) -> str | None:
+    """busbw's name of a type; the given one where it has none."""
+    return None if not name else _DTYPES.get(name, name)
+
+
+def redop_named(name: str | None) -> str | None:
+    """busbw's name of a reduction; the given one where it has none."""
+    return None if name is None else _REDOPS.get(name, name)
+
+
+def headings(text: str) -> list[str]:
+    """The headings of a table whose columns are two blanks apart, repeated ones numbered."""
+    names: list[str] = []
+    for name in re.split(r"\s{2,}", text.strip()):
+        names.append(name if name not in names else f"{name} {len(names)}")
+    return names
+
+
+def root_rank(text: object) -> int | None:
+    """The rank of a root; None for -1, which stands for none."""
+    return whole(str(text).strip())
+
+
+def as_size(tool_size: int | None, meaning: str, ranks: int | None) -> int | None:
+    """S of a size that is S, or one of its blocks; None where that takes ranks that nobody told."""
+    if tool_size is None or meaning == "S":
+        return tool_size
+    return None if ranks is None or tool_size * ranks > LARGEST_SIZE else tool_size * ranks
+
+
+def scaled(value: float | None, factor: float) -> float | None:
+    """The value in base units."""
+    return None if value is None else value * factor
+
+
+def picked(row: Mapping[str, float | None], names: Mapping[str, str], factor: float) -> dict[str, float]:
+    """The columns that ``names`` has, by its names for them, in base units; those without a number are left out."""
+    return {name: value * factor for at, name in names.items() if (value := row.get(at)) is not None}
+
+
+def rest(row: Mapping[str, float | None], used: Container[str]) -> dict[str, float]:
+    """The other columns by their headings; those without a number are left out."""
+    return {name: value for name, value in row.items() if name not in used and value is not None}
+
+
+def verdict(wrong: float | str | None) -> dict[str, Any]:
+    """What a number of wrong elements says; anything else says that they were not counted."""
+    count = number(str(wrong).strip())
+    check = "not checked" if count is None else "wrong" if count else "verified"
+    return {"check": check, "wrong_elements": None if count is None else whole(count)}

@@ -1,0 +1,121 @@
+"""The readers of other tools' logs, and how a log is recognised by what stands in it."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final
+
+import msgspec
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers import (
+    imb,
+    inspector,
+    named,
+    nccl_json,
+    nccl_text,
+    nixlbench,
+    nvbandwidth,
+    osu,
+    param,
+    perftest,
+    superbench,
+)
+from busbw_analysis.data.readers.lines import LONGEST_LINE
+from busbw_analysis.data.readers.log import ForeignLog, Note
+
+HEAD_BYTES: Final = 1 << 20
+"""What is looked at at once to recognise a log; a log may begin with more of what NCCL says."""
+_MOST_HEAD: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """A format: the words by which its logs are recognised, and what reads the lines of a log of the given name."""
+
+    name: str
+    sign: re.Pattern[bytes]
+    read: Callable[[str, Iterator[str]], ForeignLog]
+
+
+READERS: Final = (
+    Reader("nccl-tests JSON", nccl_json.SIGN, nccl_json.read),
+    Reader("nvbandwidth JSON", nvbandwidth.JSON, nvbandwidth.read_json),
+    Reader("NCCL inspector", inspector.SIGN, inspector.read),
+    Reader("rccl-tests JSON", named.JSON, named.read_json),
+    Reader("SuperBench", superbench.SIGN, superbench.read),
+    Reader("PARAM comms", param.SIGN, param.read),
+    Reader("nvbandwidth", nvbandwidth.TEXT, nvbandwidth.read_text),
+    Reader("OSU micro-benchmarks", osu.SIGN, osu.read),
+    Reader("Intel MPI benchmarks", imb.SIGN, imb.read),
+    Reader("perftest", perftest.SIGN, perftest.read),
+    Reader("nixlbench", nixlbench.SIGN, nixlbench.read),
+    Reader("nccl-tests", nccl_text.SIGN, nccl_text.read),
+    Reader("CSV", named.CSV, named.read_csv),
+)
+"""The first whose sign is in a log reads it."""
+
+
+def recognise(head: bytes) -> Reader | None:
+    """The reader of a log that begins like this; None: it is no log of a tool that busbw knows."""
+    return next((reader for reader in READERS if reader.sign.search(head) is not None), None)
+
+
+def read_log(path: Path) -> ForeignLog:
+    """The results of another tool.
+
+    Raises LogError if there are none that can be read, with one of the codes in docs/formats.md.
+    """
+    try:
+        with path.open("rb") as file:
+            return _read(path.name, file)
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise LogError(message, code="unreadable") from error
+
+
+def _read(name: str, file: BinaryIO) -> ForeignLog:
+    head = file.read(HEAD_BYTES)
+    encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+    if encoding == "utf-8" and b"\x00" in head[:4096]:
+        message = f"{name}: binary data, no log"
+        raise LogError(message, code="binary")
+    reader = recognise(head if encoding == "utf-8" else head.decode(encoding, "ignore").encode())
+    seen = len(head)
+    while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
+        seen += len(more)
+        head = head[-4096:] + more
+        reader = recognise(head)
+    if reader is None:
+        message = f"{name}: no log of a tool that busbw can read"
+        raise LogError(message)
+    found = reader.sign.search(head)
+    file.seek(0)
+    lines = _Lines(file, encoding)
+    log = reader.read(name, iter(lines))
+    words = "" if found is None else " ".join(found[0].decode("utf-8", "replace").split())
+    notes = log.notes if lines.undecoded is None else (*log.notes, lines.undecoded)
+    return msgspec.structs.replace(log, recognised_by=words[:80], notes=notes)
+
+
+class _Lines:
+    """The lines of a file, with what is no text replaced, and a note about the first such line."""
+
+    def __init__(self, file: BinaryIO, encoding: str) -> None:
+        self.file, self.encoding = file, encoding
+        self.undecoded: Note | None = None
+
+    def __iter__(self) -> Iterator[str]:
+        if self.encoding != "utf-8":
+            yield from self.file.read(_MOST_HEAD).decode(self.encoding, "replace").splitlines(keepends=True)
+            return
+        number = 0
+        while piece := self.file.readline(LONGEST_LINE):
+            number += 1
+            try:
+                yield piece.decode()
+            except UnicodeDecodeError:
+                if self.undecoded is None:
+                    self.undecoded = Note(code="encoding", line=number, text="bytes that are no UTF-8 are replaced")
+                yield piece.decode(errors="replace")

@@ -1,0 +1,138 @@
+"""Rows whose values have names: a CSV with a header, and what rccl-tests writes with ``-Z json`` or ``-Z csv``.
+
+docs/formats.md lists the names; a time or a rate has its unit in its name. The units of rccl-tests, which writes none,
+are microseconds and GB/s. Source: ``Reporter`` in ``src/common.cu`` of ROCm/rccl-tests.
+"""
+
+import csv
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import objects, real, text
+from busbw_analysis.data.readers.lines import (
+    RATES,
+    SECONDS,
+    dtype_named,
+    redop_named,
+    root_rank,
+    scaled,
+    verdict,
+    whole,
+)
+from busbw_analysis.data.readers.log import ForeignLog
+
+_OTHER_NAMES: Final = {
+    "collective": "op",
+    "name": "op",
+    "type": "dtype",
+    "gpus": "ranks",
+    "bytes": "size",
+    "size_bytes": "size",
+    "inplace": "in_place",
+    "#wrong": "wrong",
+}
+CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
+JSON: Final = re.compile(rb'\{[^{}\n]*"busBw"\s*:[^{}\n]*"name"\s*:|\{[^{}\n]*"name"\s*:[^{}\n]*"busBw"')
+_HEADING: Final = re.compile(r"(.+?)(?:\s*[(\[](.+)[)\]]|_(ns|us|ms|s|[KMGT]?i?[Bb]ps))?")
+_TIMES: Final = frozenset({"time", "min", "max", "p50", "p95", "p99", "stdev"})
+_BANDWIDTHS: Final = frozenset({"rate", "algbw", "busbw"})
+_WORDS: Final = (
+    "op",
+    "size",
+    "dtype",
+    "redop",
+    "ranks",
+    "root",
+    "in_place",
+    "count",
+    "statistic",
+    "iterations",
+    "wrong",
+)
+_NAMES: Final = frozenset({*_TIMES, *_BANDWIDTHS, *_WORDS, "source", "target"})
+_TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The rows below the first line that names a size and a time or a rate."""
+    draft = Draft("csv", source)
+    header: list[str] = []
+    for number, line in enumerate(lines, 1):
+        try:
+            (cells,) = csv.reader([line.strip().lstrip("\ufeff")])
+        except (csv.Error, ValueError):
+            continue
+        names = {name for name, _ in map(_meaning, cells)}
+        if "size" in names and names & (_TIMES | _BANDWIDTHS):
+            draft.begin(number)
+            header = [cell.strip() for cell in cells]
+            draft.tool = "rccl-tests" if "numCycle" in header else "csv"
+        elif header and len(cells) == len(header):
+            _add(draft, number, dict(zip(header, cells, strict=True)))
+        elif header and any(cells) and not cells[0].startswith("#"):
+            draft.note("truncated-row", number, "a row with another number of cells than the header is left out")
+    return draft.log()
+
+
+def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The objects of rccl-tests, one a line, in a list or not."""
+    draft = Draft("rccl-tests", source)
+    for number, row in objects(lines):
+        if row is None:
+            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
+        else:
+            _add(draft, number, row)
+    return draft.log()
+
+
+def _meaning(heading: str) -> tuple[str | None, str | None]:
+    """The name of a column and the unit in its heading."""
+    plain = heading.strip().lower()
+    found = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading.strip())
+    name, unit = (plain, None) if found is None else (found[1].strip().lower(), found[2] or found[3])
+    name = _OTHER_NAMES.get(name, name)
+    return name if name in _NAMES else None, None if unit is None else unit.replace("ps", "/s")
+
+
+def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
+    said: dict[str, Any] = {}
+    others: dict[str, float | str] = {}
+    rccl = draft.tool == "rccl-tests"
+    for heading, value in row.items():
+        name, unit = _meaning(str(heading))
+        if name in _TIMES | _BANDWIDTHS:
+            units, usual = (SECONDS, "us") if name in _TIMES else (RATES, "GB/s")
+            unit = unit or (usual if rccl else None)
+            amount = real(value)
+            if unit not in units:
+                draft.note("no-unit", line, f"the column {str(heading)[:80]!r} names no unit that busbw knows")
+                name = None
+            else:
+                said[name or ""] = None if amount is None else amount * units[unit or ""]
+        elif name is not None:
+            said[name] = text(value)
+        if name is None and (kept := real(value) if real(value) is not None else text(value)) is not None:
+            others[str(heading)] = kept
+    counts: dict[str, Any] = {name: whole(said[name]) for name in ("ranks", "count", "iterations") if name in said}
+    counts |= verdict(said["wrong"]) if "wrong" in said else {}
+    draft.collective(
+        line,
+        said.get("op"),
+        size=whole(said.get("size")),
+        time=scaled(said.get("time"), 1e6),
+        algbw=scaled(said.get("algbw"), 1e-9),
+        busbw=scaled(said.get("busbw"), 1e-9),
+        dtype=dtype_named(said.get("dtype")),
+        redop=redop_named(said.get("redop")),
+        root=root_rank(said.get("root")),
+        in_place=_TRUE.get(str(said.get("in_place")).lower()),
+        rate=said.get("rate"),
+        statistic="mean" if rccl else said.get("statistic"),
+        spread={name: said[name] for name in sorted(_TIMES - {"time"}) if said.get(name) is not None},
+        others=others,
+        source=said.get("source"),
+        target=said.get("target"),
+        **counts,
+    )

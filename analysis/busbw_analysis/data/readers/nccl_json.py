@@ -1,0 +1,108 @@
+"""The file that nccl-tests writes with ``-J``, versions 1 to 4.
+
+Source: ``src/util.cu`` of NVIDIA/nccl-tests (``JSON_FILE_VERSION``). Truth values are text, the root is padded, NaN is
+text and infinity is no JSON; there is no name of the operation but in ``args``. The environment is not read: it may
+hold secrets.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import Document, document, items, mapping, real, reals, text
+from busbw_analysis.data.readers.lines import dtype_named, picked, redop_named, root_rank, scaled, verdict, whole
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+SIGN: Final = re.compile(rb'"(?:out_of_place|average_bus_bandwidth|aggregated_iterations)"\s*:')
+_PLACES: Final = (("out_of_place", False), ("in_place", True))
+_SPREAD: Final = {
+    "min_us": "min",
+    "max_us": "max",
+    "p50_us": "p50",
+    "p95_us": "p95",
+    "p99_us": "p99",
+    "stdev_us": "stdev",
+}
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The results. Raises LogError if the file is cut off or has none."""
+    found = document(source, lines)
+    draft = Draft("nccl-tests", source)
+    config, args = mapping(found.get("config")), [str(one) for one in items(found.get("args"))]
+    _head(draft, found, config, args)
+    tool_op = args[0].rpartition("/")[2].partition("_perf")[0] if args else None
+    results = [mapping(one) for one in items(found.get("results"))]
+    for row, line in zip(results, found.lines_of("size", len(results)), strict=True):
+        for key, in_place in _PLACES:
+            _add(draft, row, key, line=line, tool_op=tool_op, in_place=in_place)
+    errors = [one for one in map(text, items(found.get("errors"))) if one is not None]
+    if errors:
+        draft.fail(errors[-1])
+    average, bounds = mapping(found.get("average_bus_bandwidth")), mapping(found.get("out_of_bounds"))
+    wrong = whole(bounds.get("count"))
+    if wrong:
+        draft.note("wrong-results", None, f"the tool found {wrong} results out of bounds")
+    draft.end(
+        average_busbw=scaled(real(average.get("bandwidth")), 1e9), out_of_bounds=wrong, complete="end_time" in found
+    )
+    return draft.log()
+
+
+def _head(draft: Draft, found: Document, config: dict[str, Any], args: list[str]) -> None:
+    """Ranks and settings. A device is listed for every process up to version 3, however many it drives."""
+    for device in map(mapping, items(config.get("devices"))):
+        draft.places.append(
+            Place(
+                rank=whole(device.get("rank")),
+                group=whole(device.get("group")),
+                pid=whole(device.get("pid")),
+                host=text(device.get("hostname")),
+                device=whole(device.get("device")),
+                bus_id=text(device.get("device_hex")),
+                name=text(device.get("device_info")),
+            )
+        )
+    known = [place.rank for place in draft.places if place.rank is not None]
+    groups = len({place.group for place in draft.places})
+    drives = (whole(config.get("nthreads")) or 1) * (whole(config.get("ngpus")) or 1)
+    if known:
+        processes = len({(place.host, place.pid) for place in draft.places}) == len(known)
+        ranks = max(known) + (drives if processes else 1)
+        draft.facts["ranks"] = ranks if groups == 1 else None
+        draft.facts["groups"] = groups if groups > 1 else None
+    draft.facts["library_version"] = text(found.get("nccl_version"))
+    draft.facts["command"] = " ".join(args)[:1000] or None
+    simple = {name: value for name, value in config.items() if isinstance(value, str | int | float)}
+    draft.facts["parameters"] = {name: str(value) for name, value in simple.items()}
+
+
+def _add(draft: Draft, row: dict[str, Any], key: str, *, line: int, tool_op: str | None, in_place: bool) -> None:
+    cell, each = mapping(row.get(key)), mapping(row.get(f"{key}_per_iter"))
+    if not cell:
+        return
+    values = {name: real(value) for name, value in (row | cell | each).items() if not isinstance(value, list)}
+    processes = tuple(reals(one, 1e-6) for one in items(each.get("per_process_max_times_us")))
+    labels = {f"tuning {name}": text(value) for name, value in mapping(row.get("tuning")).items()}
+    labels["experiment_name"] = text(row.get("experiment_name"))
+    draft.collective(
+        line,
+        tool_op,
+        size=whole(row.get("size")),
+        time=values.get("time", values.get("cpu_time")),
+        algbw=values.get("alg_bw"),
+        busbw=values.get("bus_bw"),
+        dtype=dtype_named(text(row.get("type"))),
+        redop=redop_named(text(row.get("redop"))),
+        root=root_rank(row.get("root")),
+        in_place=in_place,
+        count=whole(row.get("count")),
+        statistic="mean",
+        iterations=whole(row.get("actual_iterations")),
+        spread=picked(values, _SPREAD, 1e-6) | picked(values, {"cv_pct": "cv"}, 0.01),
+        samples_seconds=reals(each.get("times_us"), 1e-6),
+        process_samples_seconds=processes if all(processes) else (),
+        others={name: value for name, value in labels.items() if value is not None},
+        **verdict(values.get("nwrong")),
+    )

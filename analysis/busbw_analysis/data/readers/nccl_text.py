@@ -1,0 +1,304 @@
+"""What nccl-tests and rccl-tests print, from their first 2.x to 2.20.
+
+Sources: ``src/common.cu`` and ``src/util.cu`` (``writeResultHeader``, ``writeBenchmarkLineBody``) of NVIDIA/nccl-tests
+and ROCm/rccl-tests. A row is printed in pieces, and NCCL and the launcher write between and into them.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import (
+    RATES,
+    SECONDS,
+    Line,
+    dtype_named,
+    is_placeholder,
+    number,
+    picked,
+    redop_named,
+    rest,
+    root_rank,
+    scaled,
+    verdict,
+    whole,
+)
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+SIGN: Final = re.compile(
+    rb"nThread \d+ nGpus|(?:size|bytes) +(?:count|N) +type +[^\n]*time +algbw"
+    rb"|Collective test starting|Avg bus bandwidth"
+)
+_RANK: Final = re.compile(
+    r"\bRank\s+(\d{1,9})\s+(?:Group\s+(\d{1,9})\s+)?Pid\s+(\d{1,9})\s+on\s+(\S+)\s+device\s+(\d{1,9})(?:\s+\[([^\]]*)\])?\s*(.*)"
+)
+_SETTINGS: Final = re.compile(r"\bnThread \d+ nGpus \d+ .*")
+_SETTING: Final = re.compile(r"([A-Za-z]+(?: [a-z]+)?):? (\S+)")
+_VERSION: Final = re.compile(r"\b[nr]ccl-tests:? [Vv]ersion (\S+)(?:.*library=(\d+))?")
+_STARTING: Final = re.compile(r"Collective test starting: (\S+)")
+_PERF: Final = re.compile(r"\b([a-z]+(?:_[a-z]+)*?)_perf(?:_mpi)?\b")
+_COMMAND: Final = re.compile(r"\b[a-z_]+_perf(?:_mpi)?\b.* -\w")
+_SUMMARY: Final = re.compile(r"(Out of bounds values|Avg bus bandwidth)\s*:\s*(\S+)\s*(\w*)")
+_OLD: Final = {"bytes": "size", "N": "count", "op": "redop", "res": "error"}
+_TIMES: Final = frozenset({"time", "cputime"})
+_LAST: Final = frozenset({"timestamp", "#iters"})
+_PLACE: Final = re.compile(r"(?:out-of|in)-place")
+_SPREAD: Final = {"i_min": "min", "i_max": "max", "i_p99": "p99"}
+_USED: Final = frozenset({"time", "algbw", "busbw", "#wrong", "i_cv%", *_SPREAD})
+
+
+class Columns(NamedTuple):
+    """What a header says: the columns before the times, those of every group of times, and those after."""
+
+    base: tuple[str, ...]
+    groups: tuple[tuple[str, ...], ...]
+    last: tuple[str, ...]
+    places: tuple[bool | None, ...]
+
+    @property
+    def width(self) -> int:
+        """Words of a row; a time stamp has two."""
+        return len(self.base) + sum(map(len, self.groups)) + len(self.last) + ("timestamp" in self.last)
+
+
+def read(source: str, lines: Iterable[str]) -> ForeignLog:
+    """The log. Raises LogError if it has no results or is of several jobs at once."""
+    reader = _Reader(source)
+    for line in reader.draft.listen(lines):
+        reader.take(line)
+    reader.close()
+    return reader.draft.log()
+
+
+class _Reader:
+    def __init__(self, source: str) -> None:
+        self.draft = Draft("nccl-tests", source)
+        self.columns: Columns | None = None
+        self.place_order: tuple[bool, ...] = ()
+        self.part: list[str] = []
+        self.part_line = 0
+        self.op_hint: str | None = None
+        self.labels: set[str | None] = set()
+        self.titled = self.done = False
+        self.time_unit, self.rate_unit = "us", "GB/s"
+
+    def take(self, line: Line) -> None:
+        """One line: a row, a piece of one, a heading, or noise."""
+        text = line.text.lstrip("# \t")
+        if not text:
+            return
+        if line.text.lstrip()[:1] != "#" and self._row(line, text.split()):
+            return
+        first = text[:1]
+        if first == "(" and self.columns is not None and not self.draft.rows:
+            self._units(text)
+        elif first in "Rr" and (found := _RANK.match(text)) is not None:
+            self._rank(line, found)
+        elif (head := _columns(text.split(), self.place_order)) is not None:
+            self._head(line, head)
+        else:
+            self._say(line, text)
+
+    def _row(self, line: Line, words: list[str]) -> bool:
+        """Whether it was a row or a piece of one."""
+        if self.columns is None:
+            if len(words) > 8 and whole(words[0]) is not None and whole(words[1]) is not None and words[2].isalpha():
+                self.draft.note("no-header", line.number, "rows without the header that names their columns")
+                return True
+            return False
+        if whole(words[0]) is not None and len(words) > 2 and whole(words[1]) is not None and words[2][:1].isalpha():
+            self.cut()
+            self.part, self.part_line = words, line.number
+        elif self.part and all(number(word) is not None or word in {"N/A", "inf", "nan", "-nan"} for word in words):
+            self.part = [*self.part, *words]
+        elif words[0] == "...":
+            self.draft.note("shortened", line.number, "somebody left out rows")
+            return True
+        else:
+            return False
+        missing = self.columns.width - len(self.part)
+        blank = missing == 1 and "redop" in self.columns.base and number(self.part[3]) is not None
+        if blank:
+            self.part.insert(self.columns.base.index("redop"), "")
+        if missing < 0:
+            self.draft.note("extra-words", line.number, "a row with more words than its header has columns is left out")
+            self.part = []
+        elif missing == 0 or blank:
+            self.labels.add(line.label)
+            if len(self.labels) > 1:
+                self._interleaved(
+                    line.number, "ranks " + " and ".join(sorted(map(str, self.labels))) + " both print rows"
+                )
+            self._add(self.columns, self.part, self.part_line)
+            self.part = []
+        return True
+
+    def cut(self) -> None:
+        """The row that is not complete stays so."""
+        if self.part:
+            self.draft.note("truncated-row", self.part_line, "a row is cut off and left out")
+            self.part = []
+
+    def _add(self, columns: Columns, words: list[str], line: int) -> None:
+        base = dict(zip(columns.base, words, strict=False))
+        at = len(columns.base)
+        after = words[at + sum(map(len, columns.groups)) :]
+        iterations = whole(after[-1]) if "#iters" in columns.last else None
+        for group, place in zip(columns.groups, columns.places, strict=True):
+            cells = dict(zip(group, words[at : at + len(group)], strict=True))
+            at += len(group)
+            if any(is_placeholder(cell) for cell in cells.values()):
+                self.draft.note("placeholder", line, "placeholders stand where a number should be")
+                continue
+            times = {name: number(cell) for name, cell in cells.items()}
+            time_factor, rate_factor = SECONDS[self.time_unit] / 1e-6, RATES[self.rate_unit] / 1e9
+            self.draft.collective(
+                line,
+                self.op_hint,
+                size=whole(base["size"]),
+                time=scaled(times.get("time", times.get("cputime")), time_factor),
+                algbw=scaled(times.get("algbw"), rate_factor),
+                busbw=scaled(times.get("busbw"), rate_factor),
+                dtype=dtype_named(base.get("type")),
+                redop=redop_named(base.get("redop")),
+                root=root_rank(base.get("root")),
+                in_place=place,
+                count=whole(base["count"]),
+                statistic="mean",
+                iterations=iterations,
+                spread=picked(times, _SPREAD, SECONDS[self.time_unit]) | picked(times, {"i_cv%": "cv"}, 0.01),
+                others=rest(times, _USED),
+                **(verdict(cells["#wrong"]) if "#wrong" in cells else {}),
+            )
+
+    def _head(self, line: Line, columns: Columns) -> None:
+        if self.columns is not None and not self.draft.rows and not self.titled:
+            self._interleaved(line.number, "two headers follow each other")
+        self.cut()
+        if self.draft.rows:
+            self.close()
+        self.columns, self.titled, self.place_order = columns, False, ()
+        self.time_unit, self.rate_unit, self.labels = "us", "GB/s", set()
+        self.draft.line = line.number
+
+    def _units(self, text: str) -> None:
+        for unit in re.findall(r"\(([^)]*)\)", text):
+            if unit in SECONDS:
+                self.time_unit = unit
+            elif unit in RATES:
+                self.rate_unit = unit
+
+    def _rank(self, line: Line, found: re.Match[str]) -> None:
+        rank, group, pid, host, device, bus, name = found.groups()
+        self._title(line)
+        places = self.draft.places
+        if any(place.rank == int(rank) for place in places[:1]):
+            self._interleaved(line.number, f"rank {rank} is listed twice")
+        place = Place(
+            rank=int(rank),
+            group=None if group is None else int(group),
+            pid=int(pid),
+            host=host,
+            device=int(device),
+            bus_id=bus,
+            name=name.strip() or None,
+        )
+        places.append(place)
+
+    def _title(self, line: Line) -> None:
+        """Something of a new job's heading."""
+        self.cut()
+        if self.draft.rows:
+            self.close()
+        if not self.titled:
+            self.titled = True
+            self.draft.line = line.number
+
+    def _say(self, line: Line, text: str) -> None:
+        """What is neither row nor header."""
+        if (found := _SETTINGS.search(text)) is not None or text.startswith("Using devices"):
+            self._title(line)
+            self.draft.places.clear()
+            if found is not None:
+                self.draft.facts["parameters"] = dict(_SETTING.findall(found[0]))
+        elif (found := _STARTING.search(text)) is not None:
+            self._title(line)
+            self.op_hint = _SUFFIX.sub("", found[1])
+        elif (found := _VERSION.search(text)) is not None:
+            self._title(line)
+            self.draft.tool = "rccl-tests" if "rccl-tests" in found[0] else "nccl-tests"
+            self.draft.facts["tool_version"] = found[1]
+            if found[2]:
+                self.draft.facts["library_version"] = found[2]
+        elif (found := _SUMMARY.search(text)) is not None:
+            self._summary(line, found)
+        elif "-place" in text and (order := _PLACE.findall(text)):
+            self.place_order = tuple(word == "in-place" for word in order)
+        elif "_perf" in text and "concluded" not in text:
+            self._command(text)
+
+    def _command(self, text: str) -> None:
+        """A line that names one program, perhaps with its arguments."""
+        if len(names := set(_PERF.findall(text))) == 1:
+            if self.draft.rows:
+                self.close()
+            self.op_hint = names.pop()
+            if _COMMAND.search(text) is not None:
+                self.draft.facts["command"] = text.strip()[:1000]
+
+    def _summary(self, line: Line, found: re.Match[str]) -> None:
+        self.cut()
+        value = number(found[2])
+        if value is not None and found[1].startswith("Out"):
+            self.draft.facts["out_of_bounds"] = int(value)
+            if value:
+                self.draft.note("wrong-results", line.number, f"the tool found {value:.0f} results out of bounds")
+        elif value is not None:
+            self.draft.facts["average_busbw"] = value * RATES[self.rate_unit]
+        self.done, self.columns = True, None
+
+    def close(self) -> None:
+        """The table is over."""
+        self.cut()
+        if self.draft.rows and not self.done:
+            self.draft.note("unfinished", self.draft.rows[-1]["line"], "a table ends without the tool's summary")
+        self._ranks()
+        self.draft.end(complete=self.done)
+        self.columns, self.op_hint, self.titled, self.done = None, None, False, False
+
+    def _ranks(self) -> None:
+        """The ranks of a group: those that are listed, and those whose lines somebody left out."""
+        places = self.draft.places
+        if not places or not self.draft.rows:
+            return
+        groups = Counter(place.group for place in places)
+        sizes = set(groups.values())
+        ranks: int | None = max(place.rank or 0 for place in places) + 1
+        if len(places) != ranks:
+            self.draft.note("shortened", self.draft.line, f"{len(places)} of at least {ranks} ranks are listed")
+        if len(groups) > 1:
+            self.draft.facts["groups"] = len(groups)
+            ranks = sizes.pop() if len(sizes) == 1 and len(places) == ranks else None
+        self.draft.facts["ranks"] = ranks
+
+    def _interleaved(self, line: int, why: str) -> None:
+        message = f"{self.draft.source}:{line}: {why}: the outputs of several jobs, or of ranks without MPI, are mixed"
+        raise LogError(message, code="interleaved-logs")
+
+
+_SUFFIX: Final = re.compile(r"_perf(?:_mpi)?$")
+
+
+def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:
+    """The columns of a header line; None: it is none."""
+    names = [_OLD.get(word, word) for word in words]
+    if names[:2] != ["size", "count"] or not any(name in _TIMES for name in names):
+        return None
+    starts = [at for at, name in enumerate(names) if name in _TIMES]
+    stop = next((at for at, name in enumerate(names) if name in _LAST), len(names))
+    groups = tuple(tuple(names[at:to]) for at, to in zip(starts, [*starts[1:], stop], strict=True))
+    known: tuple[bool | None, ...] = places if len(places) == len(groups) else (False, True) if len(groups) == 2 else ()
+    return Columns(tuple(names[: starts[0]]), groups, tuple(names[stop:]), known or (None,) * len(groups))

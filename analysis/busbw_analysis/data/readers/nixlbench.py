@@ -1,0 +1,45 @@
+"""What nixlbench prints.
+
+Source: ``printStatsHeader`` and ``printStats`` in ``benchmark/nixlbench/src/utils/utils.cpp`` of ai-dynamo/nixl.
+Its size is one block of a batch, its latency that of a block.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import headings, number, rest, scaled, whole
+from busbw_analysis.data.readers.log import ForeignLog
+
+SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
+_SETTING: Final = re.compile(r"\s*([A-Z][\w /]*?) \(--(\w+)=.*?\)\s*:\s*(\S.*?)\s*$")
+_RATES: Final = {"B/W (GB/Sec)": 1e9, "B/W (GiB/Sec)": 2.0**30, "B/W (MiB/Sec)": 2.0**20}
+_TIME: Final = "Avg Lat. (us)"
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The tables of the log."""
+    draft = Draft("nixlbench", source)
+    names: list[str] = []
+    settings: dict[str, str] = {}
+    for line in draft.listen(lines):
+        if "Block Size (B)" in line.text:
+            draft.begin(line.number)
+            draft.facts["parameters"] = settings
+            names = headings(line.text)
+        elif (found := _SETTING.match(line.text)) is not None:
+            settings = settings | {found[2]: found[3]}
+        elif (cells := draft.cells(line, names, line.text.split())) is not None:
+            row = {name: number(word) for name, word in cells.items()}
+            draft.add(
+                line.number,
+                tool_op=settings.get("op_type", "transfer"),
+                tool_size_bytes=whole(cells.get("Block Size (B)")),
+                time_seconds=scaled(row.get(_TIME), 1e-6),
+                rate=next((scaled(row[name], unit) for name, unit in _RATES.items() if name in row), None),
+                statistic="mean",
+                iterations=whole(settings.get("num_iter")),
+                others=rest(row, {"Block Size (B)", _TIME, *_RATES}),
+            )
+    return draft.log()

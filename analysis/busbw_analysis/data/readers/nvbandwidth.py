@@ -1,0 +1,188 @@
+"""What nvbandwidth prints, as text and as JSON (``-j``), 0.1 to 0.10.
+
+Sources: ``output.cpp``, ``json_output.cpp`` and ``testcases_*.cpp`` of NVIDIA/nvbandwidth. A matrix has one copy, or
+one latency, in every cell; the arrow in its description says which way the data go.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+TEXT: Final = re.compile(
+    rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]*\((?:GB/s|ns)\)"
+)
+JSON: Final = re.compile(rb'"nvbandwidth"\s*:\s*\{')
+_OPS: Final = (
+    (re.compile(r"(?:host_to_(?:device|all)|(?:device|all)_to_host)_bidirectional_memcpy"), "host_and_device"),
+    (re.compile(r"host_to_(?:device|all)_memcpy"), "host_to_device"),
+    (re.compile(r"(?:device|all)_to_host_memcpy"), "device_to_host"),
+    (re.compile(r"device_to_device_bidirectional_memcpy"), "peer_copy_both"),
+    (re.compile(r"device_to_device_memcpy"), "peer_copy"),
+)
+_RUNNING: Final = re.compile(r"Running (\w+)\.?\s*$")
+_DESCRIPTION: Final = re.compile(r"(.*\S)\s*\((GB/s|ns|us)\)\s*$")
+_ARROW: Final = re.compile(r"\s*(<->|->|<-)\s*")
+_END: Final = re.compile(r"(\w+)\((row|column)\)")
+_PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
+_SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
+_SPREAD: Final = {"MIN": "min", "MAX": "max", "AVG": "mean", "AVERAGE": "mean", "MEDIAN": "p50"}
+_DEVICE: Final = re.compile(r"Device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
+_PROCESS: Final = re.compile(r"Process\s+(\d+)\s+\((.*?)\): device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
+_LISTED: Final = re.compile(r"(\d+): (.*?) \(([0-9a-fA-F:.]+)\)(?:: \((.*)\))?")
+_FACT: Final = re.compile(r"(nvbandwidth Version|CUDA Runtime Version|Driver Version|Buffer Size|MPI version): (.*\S)")
+_STATUS: Final = re.compile(r"(Waived|WAIVED|ERROR|Error|Not Found|NOT FOUND|Failed|FAILED)\b:?\s*(.*)")
+
+
+class _Matrix:
+    """Where the rows of a matrix go: its test, its description, and the labels of its columns."""
+
+    def __init__(self, test: str | None, description: str, unit: str) -> None:
+        self.test, self.unit = test, unit
+        self.columns: list[str] = []
+        part = _PART.search(description)
+        self.part = None if part is None else part[0]
+        self.ends = _ARROW.split(description, maxsplit=1)
+        self.op = next((op for sign, op in _OPS if test is not None and sign.match(test)), None)
+
+    def add(self, draft: Draft, line: int, row: str, cells: list[str]) -> None:
+        """One row of it; a cell that is no number has no result."""
+        for column, cell in zip(self.columns, cells, strict=True):
+            value = real(cell)
+            if value is None:
+                continue
+            first = self._label(0, row, column)
+            second = self._label(-1, row, column) if len(self.ends) > 1 else None
+            back = len(self.ends) > 1 and self.ends[1] == "<-"
+            time = self.unit in SECONDS
+            draft.add(
+                line,
+                op=self.op,
+                tool_op=self.test,
+                time_seconds=value * SECONDS[self.unit] if time else None,
+                rate=None if time else value * RATES[self.unit],
+                messages=None if time else 2 if self.op == "peer_copy_both" and self.part == "Total" else 1,
+                source=second if back else first,
+                target=first if back or second is None else second,
+                part=self.part,
+            )
+
+    def _label(self, end: int, row: str, column: str) -> str:
+        found = _END.search(self.ends[end])
+        return "all" if found is None else f"{found[1]} {row if found[2] == 'row' else column}"
+
+
+def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The matrices of all tests, and their sums."""
+    draft = Draft("nvbandwidth", source)
+    matrix: _Matrix | None = None
+    test = None
+    for line in draft.listen(lines):
+        words = line.text.split()
+        if not words:
+            continue
+        if (found := _RUNNING.search(line.text)) is not None:
+            test, matrix = found[1], None
+        elif (found := _SUMMARY.match(line.text.strip())) is not None:
+            _summary(draft, line, found, matrix)
+        elif (found := _DESCRIPTION.fullmatch(line.text.strip())) is not None and number(words[0]) is None:
+            matrix = _Matrix(test, found[1], found[2])
+        elif matrix is not None and not matrix.columns:
+            matrix.columns = words
+        elif (
+            matrix is not None
+            and len(words) > 1
+            and all(number(word) is not None or word == "N/A" for word in words[1:])
+        ):
+            if len(words) == len(matrix.columns) + 1:
+                matrix.add(draft, line.number, words[0], words[1:])
+            else:
+                draft.note("truncated-row", line.number, "a row of a matrix is cut off and left out")
+        else:
+            _say(draft, line, test)
+    return draft.log()
+
+
+def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | None) -> None:
+    value = number(found[3])
+    unit = "GB/s" if matrix is None else matrix.unit
+    if value is None:
+        draft.note("not-a-number", line.number, f"the {found[1]} of {found[2]} is not a number")
+    elif found[1] == "SUM":
+        draft.add(
+            line.number,
+            op=None if matrix is None else matrix.op,
+            tool_op=found[2],
+            statistic="sum",
+            part=None if matrix is None else matrix.part,
+            **({"rate": value * RATES[unit]} if unit in RATES else {"time_seconds": value * SECONDS[unit]}),
+        )
+    elif draft.rows and draft.rows[-1].get("statistic") == "sum":
+        name = _SPREAD.get(found[1], "cv")
+        factor = 1.0 if name == "cv" else (RATES | SECONDS)[unit]
+        draft.rows[-1]["spread"] = draft.rows[-1].get("spread", {}) | {name: value * factor}
+
+
+def _say(draft: Draft, line: Line, test: str | None) -> None:
+    if (found := _FACT.search(line.text)) is not None:
+        name = {"nvbandwidth Version": "tool_version", "Driver Version": "driver_version"}.get(found[1])
+        if name == "tool_version" and draft.rows:
+            draft.begin(line.number)
+        if name is not None:
+            draft.facts[name] = found[2]
+        else:
+            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
+    elif (found := _DEVICE.match(line.text)) is not None:
+        draft.places.append(Place(device=int(found[1]), name=found[2], bus_id=found[3]))
+    elif (found := _PROCESS.match(line.text)) is not None:
+        rank, host, device, name, bus = found.groups()
+        draft.places.append(Place(rank=int(rank), host=host, device=int(device), name=name, bus_id=bus))
+    elif (found := _STATUS.match(line.text)) is not None:
+        code = "waived" if found[1].lower() == "waived" else "failed-test"
+        draft.note(code, line.number, f"{test or 'a test'}: {found[0].strip()[:120]}")
+
+
+def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The same from the JSON, which has sums and extremes without rounding."""
+    found = document(source, lines)
+    said = mapping(found.get("nvbandwidth"))
+    draft = Draft("nvbandwidth", source)
+    for listed in items(said.get("GPU Device list")):
+        if (device := _LISTED.match(str(listed))) is not None:
+            draft.places.append(Place(device=int(device[1]), name=device[2], bus_id=device[3], host=device[4]))
+    draft.facts["tool_version"] = text(said.get("version")) or text(said.get("git_version"))
+    draft.facts["driver_version"] = text(said.get("Driver Version"))
+    simple = {name: text(said.get(name)) for name in ("CUDA Runtime Version", "bufferSize", "testSamples", "useMean")}
+    draft.facts["parameters"] = {name: value for name, value in simple.items() if value is not None}
+    if (error := text(said.get("error"))) is not None:
+        draft.fail(error)
+    tests = [mapping(one) for one in items(said.get("testcases"))]
+    for one, line in zip(tests, found.lines_of("name", len(tests)), strict=True):
+        name, status = text(one.get("name")), text(one.get("status")) or "without a status"
+        description = _DESCRIPTION.fullmatch(str(one.get("bandwidth_description")).strip())
+        if description is None or not items(one.get("bandwidth_matrix")):
+            code = "waived" if status == "Waived" else "failed-test"
+            draft.note(code, line, f"{name}: {status} {text(one.get('error')) or ''}".strip())
+            continue
+        matrix = _Matrix(name, description[1], description[2])
+        for row, cells in enumerate(items(one.get("bandwidth_matrix"))):
+            matrix.columns = [str(at) for at in range(len(items(cells)))]
+            matrix.add(draft, line, str(row), items(cells))
+        total = real(one.get("sum"))
+        factor = (RATES | SECONDS)[matrix.unit]
+        spread = {short: real(one.get(long)) for short, long in (("min", "min"), ("max", "max"), ("mean", "average"))}
+        if total is not None:
+            draft.add(
+                line,
+                op=matrix.op,
+                tool_op=name,
+                statistic="sum",
+                part=matrix.part,
+                spread={key: value * factor for key, value in spread.items() if value is not None},
+                **{"rate" if matrix.unit in RATES else "time_seconds": total * factor},
+            )
+    return draft.log()

@@ -1,0 +1,123 @@
+"""What the OSU micro-benchmarks print, 3.x to 7.x: point-to-point, collectives, non-blocking with overlap.
+
+Source: ``c/util/osu_util_mpi.c`` (``print_only_header``, ``print_stats``) and the benchmarks beside it. Sizes of
+collectives are those of one rank or peer; their number of ranks is nowhere but in the command line or in what MPI says.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any, Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import dtype_named, number, op_named, picked, rest, scaled, whole
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+SIGN: Final = re.compile(rb"# *OSU [^\n]* Test\b")
+_TITLE: Final = re.compile(r"\s*#\s*OSU (.*?) Test(?:\s+v(\d\S*))?\s*$")
+_KIND: Final = re.compile(r"^(?:MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*")
+_HEADING: Final = re.compile(
+    r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|Bandwidth ?\(MB/s\)"
+    r"|(?:Coll\. Init|(?:Pure|Min|Max|Avg) Comm\.|\w+) ?\(us\)"
+    r"|Overlap ?\(%\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
+)
+_HEAD: Final = re.compile(r"\s*#\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
+_PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: (\w+) \]")
+_SETTING: Final = re.compile(r"\s*#\s*(Datatype|Window creation|Synchronization|MPI Datatype): (.*?)\.?\s*$")
+_BUFFERS: Final = re.compile(r"Send Buffer on .*")
+_STARTUP: Final = re.compile(r"MPI startup\(\): (\d{1,7})\s+(\d{1,9})\s+(\S+)\s+\{")
+_LAUNCH: Final = re.compile(r"\b(?:mpirun|mpiexec|srun|jsrun)\b.*\s(?:-np|-n|--ntasks[= ])\s?(\d{1,7})\b.*\bosu_")
+_TIMES: Final = ("Pure Comm.(us)", "Avg Latency(us)", "Latency(us)", "Avg Lat(us)", "Lat(us)")
+_RATES: Final = ("Bandwidth(MB/s)", "MB/s")
+_SPREAD: Final = {
+    "Min Latency(us)": "min",
+    "Max Latency(us)": "max",
+    "Min Comm.(us)": "min",
+    "Max Comm.(us)": "max",
+    "Min Lat(us)": "min",
+    "Max Lat(us)": "max",
+}
+_USED: Final = frozenset({"Size", "Iterations", "Validation", *_TIMES, *_RATES, *_SPREAD})
+_TAIL: Final = re.compile(r"(P\d+(?:\.\d+)?) Tail (?:Lat|BW)\((?:us|MB/s)\)")
+_TWO: Final = {
+    "latency": ("ping_pong", 1),
+    "multi latency": ("ping_pong", 1),
+    "bandwidth": ("pair_uni", 1),
+    "bi-directional bandwidth": ("pair_bidir", 2),
+    "multiple bandwidth / message rate": ("pair_uni", 1),
+}
+"""Benchmarks of pairs → busbw's op, and how often the rate of one pair counts S."""
+_CHECKS: Final = {"Pass": "verified", "Fail": "wrong", "N/A": "not checked", "-": "not checked"}
+_BLOCKS: Final = frozenset({"all_gather", "all_to_all", "all_to_all_v", "gather", "scatter"})
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The tables of all benchmarks in the log."""
+    draft = Draft("OSU micro-benchmarks", source)
+    test: dict[str, Any] = {}
+    names: list[str] = []
+    for line in draft.listen(lines):
+        if (found := _TITLE.match(line.text)) is not None:
+            draft.begin(line.number)
+            draft.facts["tool_version"] = found[2] or draft.facts.get("tool_version")
+            test, names = _benchmark(found[1]), []
+        elif not test:
+            _around(draft, line.text)
+        elif (found := _PAIRS.search(line.text)) is not None:
+            test |= {"pairs": int(found[1]), "messages": int(found[1]), "window": whole(found[2])}
+        elif (found := _SETTING.match(line.text)) is not None:
+            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {found[1]: found[2]}
+            test["dtype"] = dtype_named(found[2]) if "Datatype" in found[1] else test.get("dtype")
+        elif (found := _BUFFERS.search(line.text)) is not None:
+            draft.facts["parameters"] = draft.facts.get("parameters", {}) | {"buffers": found[0].strip()}
+        elif _HEAD.match(line.text) is not None:
+            if draft.rows:
+                draft.note(
+                    "repeated-header", line.number, "a header without a title: the outputs of two jobs are mixed"
+                )
+            names = [name.replace(" (", "(") for name in _HEADING.findall(line.text.strip().lstrip("# "))]
+        elif (cells := draft.cells(line, names, line.text.split(), _CHECKS)) is not None:
+            _add(draft, line.number, test, cells)
+        else:
+            _around(draft, line.text)
+    return draft.log()
+
+
+def _benchmark(title: str) -> dict[str, Any]:
+    """What the title of a benchmark says about all of its rows."""
+    name = _KIND.sub("", title).lower()
+    if name in _TWO:
+        op, messages = _TWO[name]
+        return {"tool_op": title, "op": op, "messages": messages, "ranks": 2, "tool_size_is": "S"}
+    plain = re.sub(r"non-blocking |personalized exchange|persistent|latency$", "", name)
+    collective = op_named(plain) if name.endswith(" latency") else None
+    meaning = None if collective is None else "block" if collective in _BLOCKS else "S"
+    return {"tool_op": title, "op": collective, "tool_size_is": meaning}
+
+
+def _around(draft: Draft, text: str) -> None:
+    """Ranks and the command, where a launcher or MPI prints them."""
+    if (found := _STARTUP.search(text)) is not None:
+        draft.places.append(Place(rank=int(found[1]), pid=int(found[2]), host=found[3]))
+        draft.facts["ranks"] = max(int(found[1]) + 1, draft.facts.get("ranks") or 0)
+    elif "osu_" in text and (found := _LAUNCH.search(text)) is not None:
+        draft.facts |= {"ranks": int(found[1]), "command": text.strip()[:1000]}
+
+
+def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> None:
+    values = {name: number(word) for name, word in row.items()}
+    rate = next((values[name] for name in _RATES if name in row), None)
+    tails = {name: found[1].lower() for name in row if (found := _TAIL.fullmatch(name)) is not None}
+    draft.add(
+        line,
+        **{name: value for name, value in test.items() if name != "messages" or rate is not None},
+        tool_size_bytes=whole(row.get("Size", 0 if test["op"] == "barrier" else None)),
+        time_seconds=scaled(next((values[name] for name in _TIMES if name in row), None), 1e-6),
+        rate=scaled(rate, 1e6),
+        statistic="mean",
+        iterations=whole(row.get("Iterations")),
+        spread=picked(
+            values, _SPREAD | {name: tail[1].lower() for name, tail in tails.items()}, 1e-6 if rate is None else 1e6
+        ),
+        check=_CHECKS.get(row.get("Validation", "")),
+        others=rest(values, {*_USED, *tails}),
+    )

@@ -1,0 +1,55 @@
+"""What PARAM's communication benchmarks print.
+
+Source: ``printPreamble`` and ``reportBenchTimeColl`` in ``train/comms/pt/comms.py`` of facebookresearch/param.
+Percentiles and extremes are over ranks, of each rank's mean; the size is S.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.lines import dtype_named, headings, number, picked, rest, whole
+from busbw_analysis.data.readers.log import ForeignLog
+
+SIGN: Final = re.compile(rb"COMMS-RES\b")
+_HEAD: Final = re.compile(r"\s*COMMS-RES(?:-QUANT)?\s+(.*\bsize \(B\).*)")
+_ROW: Final = re.compile(r"\s*COMMS-RES-(QUANT-)?([a-z0-9_]+)-([a-z0-9]+)(\S*)\s+(.*)")
+_WORLD: Final = re.compile(r"'world_size': (\d{1,7})")
+_SPREAD: Final = {"p75": "p75", "p95": "p95", "Min": "min", "Max": "max"}
+_USED: Final = frozenset({"AlgBW(GB/s)", "BusBW(GB/s)", "nElementsPerRank", "total-size (B)", "size (B)", *_SPREAD})
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """The tables of the log."""
+    draft = Draft("PARAM comms", source)
+    names: list[str] = []
+    ranks = None
+    for line in draft.listen(lines):
+        if (found := _WORLD.search(line.text)) is not None:
+            ranks = int(found[1])
+        elif (found := _HEAD.match(line.text)) is not None:
+            draft.begin(line.number)
+            draft.facts["ranks"] = ranks
+            names = headings(found[1])
+        elif names and (found := _ROW.match(line.text)) is not None:
+            cells = draft.cells(line, names, found[5].split())
+            if cells is None:
+                continue
+            row = {name: number(word) for name, word in cells.items()}
+            median = next((name for name in names if name.endswith(":p50")), "Overall")
+            size = next((value for name, value in row.items() if name.endswith("size (B)")), None)
+            draft.collective(
+                line.number,
+                found[2],
+                size=whole(size),
+                time=row.get(median),
+                algbw=row.get("AlgBW(GB/s)"),
+                busbw=row.get("BusBW(GB/s)"),
+                dtype=dtype_named(found[3]),
+                count=whole(row.get("nElementsPerRank")),
+                statistic="median" if found[1] is None else "p95",
+                spread=picked(row, _SPREAD, 1e-6),
+                others=rest(row, {median, *_USED}),
+            )
+    return draft.log()

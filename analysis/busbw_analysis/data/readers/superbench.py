@@ -1,0 +1,45 @@
+"""What SuperBench writes into ``results-summary.jsonl``: one object for every node.
+
+Its names of collectives are ``nccl-bw…/allreduce_8192_busbw:0``; source: ``cuda_nccl_bw_performance.py`` of
+microsoft/superbenchmark. Times are microseconds, bandwidths GB/s as nccl-tests prints them.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from busbw_analysis.data.readers.draft import Draft
+from busbw_analysis.data.readers.json_text import objects, real, text
+from busbw_analysis.data.readers.lines import whole
+from busbw_analysis.data.readers.log import ForeignLog, Place
+
+SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]*/\w+(?::\d+)?"\s*:')
+_COLLECTIVE: Final = re.compile(r"([nr]ccl-bw[^/]*)/([a-z]+)_(\d{1,19})_(time|algbw|busbw)(?::(\d{1,7}))?")
+_COPY: Final = re.compile(r"(mem-bw[^/]*)/(H2D|D2H|D2D)_Mem_BW(?::(\d{1,7}))?")
+_COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
+
+
+def read(source: str, lines: Iterator[str]) -> ForeignLog:
+    """One table for every node."""
+    draft = Draft("SuperBench", source)
+    for number, found in objects(lines):
+        if found is None:
+            draft.note("truncated-row", number, "a line that is no valid JSON is left out")
+            continue
+        draft.begin(number)
+        draft.places.append(Place(host=text(found.get("node"))))
+        rows: dict[tuple[str, ...], dict[str, float]] = {}
+        for name, value in found.items():
+            amount = real(value)
+            if amount is None:
+                continue
+            if (said := _COLLECTIVE.fullmatch(name)) is not None:
+                rows.setdefault((said[1], said[2], said[3], said[5] or ""), {})[said[4]] = amount
+            elif (said := _COPY.fullmatch(name)) is not None:
+                others = {"benchmark": said[1], "rank": said[3] or ""}
+                draft.add(number, op=_COPIES[said[2]], tool_op=said[2], rate=amount * 1e9, messages=1, others=others)
+        for (benchmark, op, size, rank), cells in rows.items():
+            time, algbw, busbw = map(cells.get, ("time", "algbw", "busbw"))
+            others = {"benchmark": benchmark, "rank": rank}
+            draft.collective(number, op, size=whole(size), time=time, algbw=algbw, busbw=busbw, others=others)
+    return draft.log()
