@@ -14,8 +14,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.util import cache_from_source
 from pathlib import Path
@@ -64,13 +65,16 @@ class Copy:
                 shutil.copy(path, folder)
         return cls(folder)
 
-    def write(self, fault: Fault, *, broken: bool) -> None:
-        """Plant the fault, or take it out again."""
+    @contextmanager
+    def planted(self, fault: Fault) -> Iterator[None]:
+        """With the fault in it, and afterwards without."""
         path = self.folder / fault.file
-        text = (ROOT / fault.file).read_text(encoding="utf-8")
-        path.write_text(text.replace(fault.old, fault.new) if broken else text, encoding="utf-8")
-        # Python takes a compiled file for fresh by the second and the length of its source.
-        Path(cache_from_source(str(path))).unlink(missing_ok=True)
+        sound = path.read_text(encoding="utf-8")
+        _write(path, sound.replace(fault.old, fault.new))
+        try:
+            yield
+        finally:
+            _write(path, sound)
 
     def failing(self, *arguments: str) -> str | None:
         """The first test that fails; None where all pass. Raises RuntimeError when no test could be run."""
@@ -94,15 +98,18 @@ class Copy:
 
     def noticed_by(self, fault: Fault, workers: int) -> str | None:
         """The test that notices ``fault``; None where no unit test does."""
-        self.write(fault, broken=True)
-        try:
+        with self.planted(fault):
             return (
                 self.failing(*(f"tests/unit/{name}" for name in fault.tests))
                 or self.failing("tests/unit", "-m", "not alone", "-n", str(workers))
                 or self.failing("tests/unit", "-m", "alone")
             )
-        finally:
-            self.write(fault, broken=False)
+
+
+def _write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    # Python takes a compiled file for fresh by the second and the length of its source.
+    Path(cache_from_source(str(path))).unlink(missing_ok=True)
 
 
 def noticed(faults: Sequence[Fault], copies: Sequence[Copy]) -> Iterable[tuple[Fault, str | None]]:

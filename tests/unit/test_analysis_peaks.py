@@ -156,6 +156,23 @@ def test_hosts_are_under_the_speed_of_their_interface() -> None:
     assert "one direction" in found.denominator
 
 
+def test_of_unlike_hosts_the_slowest_is_the_peak() -> None:
+    fast, slow = (
+        synthetic_run(
+            [case("all_to_all", 4 * MIB)],
+            QUIET,
+            machine=Machine(hosts=("node0", "node1"), interface_bytes_per_second=rate),
+            samples=5,
+        )
+        for rate in (12.5e9, 1.25e9)
+    )
+    environments = {**fast.run.environments, "node1": slow.run.environments["node1"]}
+    dataset = pool((replace(fast, run=msgspec.structs.replace(fast.run, environments=environments)),))
+    found = peak_of(dataset, series_of(dataset, summarise(dataset))[0], {}, ROWS)
+    assert isinstance(found, Peak)
+    assert found.algbw == pytest.approx(1.25e9)
+
+
 @pytest.mark.parametrize(
     ("driver", "rate", "practical"), [("e1000e", 125e6, 117.6e6), ("mlx5_core", 50e9, None), ("cxi_ss1", 25e9, None)]
 )

@@ -207,6 +207,13 @@ def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: in
     assert (group.p99.low is not None) == sure
 
 
+def test_p99_is_exceeded_by_one_sample_in_a_hundred() -> None:
+    dataset = pool((synthetic_run([case("all_reduce", 4096)], World(sample_noise=0.3), launches=1, samples=1000),))
+    group = summarise(dataset)[0].only
+    assert group is not None
+    assert int((dataset.samples["slowest_ns"] > group.p99.value).sum()) == 10
+
+
 def test_unmeasured_cases_are_summarised_without_numbers() -> None:
     cases = [case("all_reduce", size) for size in (64, 128)]
     run = synthetic_run(cases, launches=1, end=SyntheticEnd(skipped={cases[1]: "not here"}))

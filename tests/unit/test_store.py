@@ -155,6 +155,15 @@ def test_each_row_is_in_the_file_before_append_returns(folder: Path) -> None:
             assert len(store.read(folder).rows) == count
 
 
+def test_each_row_is_on_the_disk_before_append_returns(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[int] = []
+    monkeypatch.setattr(os, "fsync", lambda file: written.append(os.fstat(file).st_size))
+    with store.Appender(folder) as appender:
+        for _ in range(3):
+            appender.append(SKIPPED)
+            assert written[-1] == (folder / store.SAMPLES_FILE).stat().st_size
+
+
 def test_a_tail_torn_at_any_byte_loads_with_a_warning_that_names_the_lost_case(folder: Path) -> None:
     path = write(folder, LAUNCH, SKIPPED, measurement(block=12))
     content = path.read_bytes()

@@ -15,8 +15,17 @@ import torch.distributed as dist
 
 from busbw.backends import side_channel
 from busbw.backends.side_channel import answers, serve_store, wait_warily
-from busbw.backends.signing import signed
+from busbw.backends.signing import key_of, signed, verified
 from busbw.errors import BackendError
+
+
+def test_a_message_is_of_one_launch_of_one_job_and_about_one_thing() -> None:
+    key = key_of(b"secret", "session")
+    message = signed(key, "order/1", "go").encode()
+    assert verified(key, "order/1", message) == "go"
+    assert verified(key, "order/2", message) is None
+    assert verified(key_of(b"secret", "another session"), "order/1", message) is None
+    assert verified(key_of(b"another secret", "session"), "order/1", message) is None
 
 
 class Waiting:
