@@ -49,10 +49,14 @@ sync = "none"
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What ``busbw report`` wrote: its text, and its facts."""
+    """What ``busbw report`` wrote: its facts."""
 
-    text: str
     facts: Any
+
+    @property
+    def warned_of(self) -> set[str]:
+        """The codes of what it says is slow."""
+        return {one["code"] for one in self.facts["warnings"] if one["code"].startswith("slow-")}
 
     @property
     def accused(self) -> dict[int, list[tuple[str, str]]]:
@@ -90,7 +94,7 @@ class Matrices:
         # In this process: a fresh one takes longer to load pandas than to judge.
         told = CliRunner().invoke(main, ["report", str(folder)])
         assert told.exit_code == 0, told.output
-        return Report((folder / "report.md").read_text(), json.loads((folder / "report.json").read_text()))
+        return Report(json.loads((folder / "report.json").read_text()))
 
 
 @pytest.fixture(scope="module")
@@ -115,69 +119,23 @@ FAR_HOST = one_fault({"n4": Cable(delay_ms=10)})
 
 
 FAULTS = [
-    pytest.param(
-        SLOW_HOST,
-        "everything from and to host n3 (rank 2) is slow at 256 KiB",
-        [],
-        [("host", "host n3")],
-        id="slow cable",
-    ),
-    pytest.param(
-        SLOW_UP,
-        "everything that host n3 (rank 2) sends is slow at 256 KiB",
-        [],
-        [("sender", "host n3")],
-        id="slow in one direction: up",
-    ),
-    pytest.param(
-        SLOW_DOWN,
-        "everything that host n2 (rank 1) receives is slow at 256 KiB",
-        [],
-        [("receiver", "host n2")],
-        id="slow in one direction: down",
-    ),
-    pytest.param(
-        SLOW_PAIR,
-        "the pair 0 ↔ 3 (host n1 ↔ host n4) is slow in both directions at 256 KiB",
-        [],
-        [("pair", "0 ↔ 3")],
-        id="slow pair",
-    ),
-    pytest.param(
-        SLOW_PATH,
-        "the pair 1 → 2 (host n2 → host n3) is slow at 256 KiB",
-        [],
-        [("pair", "1 → 2")],
-        id="slow pair in one direction",
-    ),
-    pytest.param(
-        FAR_PAIR,
-        "the pair 1 ↔ 3 (host n2 ↔ host n4) is slow in both directions at 8 B",
-        [("pair", "1 ↔ 3")],
-        [("pair", "1 ↔ 3")],
-        id="far pair",
-    ),
-    pytest.param(
-        FAR_HOST,
-        "everything from and to host n4 (rank 3) is slow at 8 B",
-        [("host", "host n4")],
-        [("host", "host n4")],
-        id="far host",
-    ),
+    pytest.param(SLOW_HOST, [], [("host", "host n3")], id="slow cable"),
+    pytest.param(SLOW_UP, [], [("sender", "host n3")], id="slow in one direction: up"),
+    pytest.param(SLOW_DOWN, [], [("receiver", "host n2")], id="slow in one direction: down"),
+    pytest.param(SLOW_PAIR, [], [("pair", "0 ↔ 3")], id="slow pair"),
+    pytest.param(SLOW_PATH, [], [("pair", "1 → 2")], id="slow pair in one direction"),
+    pytest.param(FAR_PAIR, [("pair", "1 ↔ 3")], [("pair", "1 ↔ 3")], id="far pair"),
+    pytest.param(FAR_HOST, [("host", "host n4")], [("host", "host n4")], id="far host"),
 ]
 
 
-@pytest.mark.parametrize(("network", "words", "small", "large"), thinned(FAULTS, 2))
+@pytest.mark.parametrize(("network", "small", "large"), thinned(FAULTS, 2))
 @measured
 def test_the_fault_is_named_and_nothing_else(
-    matrices: Matrices,
-    network: Network,
-    words: str,
-    small: list[tuple[str, str]],
-    large: list[tuple[str, str]],
+    matrices: Matrices, network: Network, small: list[tuple[str, str]], large: list[tuple[str, str]]
 ) -> None:
     report = matrices.report(network)
-    assert words in report.text
+    assert report.warned_of == {f"slow-{kind}" for kind, _ in (*small, *large)}
     assert report.accused == {8: small, 256 * 1024: large}
 
 
@@ -191,4 +149,4 @@ def test_a_healthy_network_accuses_nobody(matrices: Matrices, network: Network, 
     del trial
     judgement = judge(load([matrices.run(network)]))
     assert [matrix.odd for matrix in judgement.matrices] == [(), ()]
-    assert not [remark.text for remark in judgement.remarks if "Pair matrix" in remark.text]
+    assert not [remark for remark in judgement.remarks if remark.code.startswith("slow-")]
