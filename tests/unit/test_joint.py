@@ -123,6 +123,26 @@ def test_exact_times_give_back_all_four_parameters() -> None:
     )
 
 
+def twice_as_slow(one: Observation) -> Observation:
+    return replace(one, seconds=2 * one.seconds, launches=tuple(2 * seconds for seconds in one.launches))
+
+
+def test_sizes_that_are_held_out_have_no_part_in_their_prediction() -> None:
+    """All others are exact, so each error is that of the size itself."""
+    found = [twice_as_slow(one) if one.size_bytes in SIZES[1:-1:2] else one for one in rings((2, 4, 8))]
+    by_sizes = fit_jointly(found).validations[0]
+    assert (by_sizes.median_error, by_sizes.worst_error) == pytest.approx((0.5, 0.5))
+    assert by_sizes.count == 6 * len(SIZES[1:-1:2])
+
+
+def test_the_largest_number_of_ranks_has_no_part_in_its_prediction() -> None:
+    fitted = fit_jointly([twice_as_slow(one) if one.ranks == 8 else one for one in rings((2, 4, 8))])
+    by_ranks = fitted.validations[1]
+    assert (by_ranks.median_error, by_ranks.worst_error) == pytest.approx((0.5, 0.5))
+    of_curves = fitted.of_curves.values()
+    assert [one.errors for one in of_curves] == [pytest.approx((0.5,) * len(SIZES))] * 2
+
+
 def test_the_path_that_ranks_share_is_seen_where_it_limits_them() -> None:
     true: dict[Parameter, float] = {**TRUE, "beta": 0.0, "shared": 2e-10}
     found = [

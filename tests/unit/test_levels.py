@@ -441,7 +441,7 @@ def module(locator: str, bank: str, size_mb: int, kind: int, speed: int) -> byte
     put(0x10, 1, 1)
     put(0x11, 2, 1)
     put(0x12, kind, 1)
-    put(0x15, speed)
+    put(0x15, speed + 800)  # what is printed on it, and not how fast it runs
     put(0x1C, size_mb, 4)
     put(0x20, speed if size_mb else 0)
     return structure(17, bytes(body), locator, bank)

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,9 +13,12 @@ from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
 from busbw.testing.synthetic import SyntheticEnd, World, case, synthetic_run
-from busbw_analysis.data.load import pool
+from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.summary import CaseSummary
+from busbw_analysis.diagnosis import selftest
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
+from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.sections.selftest import trust
 
@@ -112,6 +115,17 @@ def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one", late=QUIET))
     (check,) = (one for one in judged.checks if one.name == "late rank")
     assert (check.state, check.found) == ("fail", "accused: nobody")
+
+
+def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def everybody(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
+        return tuple(
+            replace(group, members=tuple(replace(member, accused=True) for member in group.members))
+            for group in lateness_of(dataset, summaries)
+        )
+
+    monkeypatch.setattr(selftest, "lateness_of", everybody)
+    assert states(judge_selftest(taken(tmp_path / "one")))["late rank"] == "fail"
 
 
 def test_the_wrong_rank_or_the_wrong_size_is_no_finding(tmp_path: Path) -> None:
