@@ -26,6 +26,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.skipif(_MISSING is not None, 
 _HOST = socket.gethostname()
 _NO_COMPILER = compiled_loop.missing()
 _ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}
+_NO_CALL_OF_MPI = ("memory_copy", "tcp_stream")
 _MPI = ("--backend", "mpi")
 _spins = pytest.mark.alone
 """Ranks over MPI that wait keep their core: beside others, many cases take minutes."""
@@ -52,8 +53,8 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
     _verified(run)
     skipped = {(row.case.op, row.case.mode, row.case.in_place) for row in run.skipped}
     assert skipped == {
-        *((op, "overlap", False) for op in (*_ONE_PIECE, "memory_copy")),
-        ("memory_copy", "persistent", False),
+        *((op, "overlap", False) for op in (*_ONE_PIECE, *_NO_CALL_OF_MPI)),
+        *((op, "persistent", False) for op in _NO_CALL_OF_MPI),
         *(("reduce_scatter", mode, True) for mode in modes),
     }
     for row in run.measurements:
@@ -131,7 +132,7 @@ def test_without_a_compiler_python_makes_the_calls_and_the_two_are_not_compared(
 @pytest.mark.slow
 @_spins
 def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified(commands: Commands) -> None:
-    ops = sorted(name for name, op in OPS.items() if not (op.local or op.stores))
+    ops = sorted(name for name, op in OPS.items() if not (op.local or op.stores or name in _NO_CALL_OF_MPI))
     sweeps = [
         f'[[sweep]]\nops = {ops}\nsizes = "1200"\ngroups = "3,0,1"\nmodes = ["persistent"]\n',
         (
@@ -177,7 +178,8 @@ def test_every_dtype_and_reduction_is_verified_or_skipped_with_its_reason(comman
 @_spins
 def test_groups_in_any_order_and_other_roots_are_verified(commands: Commands) -> None:
     splits = {"div:2": [(0, 1), (2, 3)], "0,3;2": [(0, 3), (2,)], "3,0,1": [(3, 0, 1)]}
-    talking = sorted(name for name, op in OPS.items() if not (op.local or op.stores) and name != "pair_matrix")
+    others = ("pair_matrix", *_NO_CALL_OF_MPI)
+    talking = sorted(name for name, op in OPS.items() if not (op.local or op.stores or name in others))
     sweeps = [f'[[sweep]]\nops = {talking}\nsizes = "1200"\ngroups = "{split}"\n' for split in splits]
     sweeps.append('[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n')
     finished = commands.run("run", "--plan", commands.plan("\n".join(sweeps)), "--ranks", "4", *_MPI)
