@@ -1,6 +1,6 @@
-"""Hostile inputs by the thousand, seeded: run folders and plans that must be refused in words, soon and in little room.
+"""Hostile inputs by the thousand, seeded: run folders, plans and logs to be refused in words, soon and in little room.
 
-    .venv/bin/python tests/fuzz/fuzz.py [--what folders,plans] [--seed N] [--minutes M | --count N]
+    .venv/bin/python tests/fuzz/fuzz.py [--what folders,logs,plans] [--seed N] [--minutes M | --count N]
 
 Exit status 1 when one of them ended otherwise. A failure says with which --seed and --count it is repeated.
 """
@@ -10,7 +10,7 @@ import importlib
 import sys
 from typing import Final
 
-CAMPAIGNS: Final = {"folders": "fuzz_folders", "plans": "fuzz_plans"}
+CAMPAIGNS: Final = {"folders": "fuzz_folders", "logs": "fuzz_logs", "plans": "fuzz_plans"}
 """What is attacked → the module beside this one whose function ``campaign`` does it."""
 
 _MINUTES: Final = 10.0

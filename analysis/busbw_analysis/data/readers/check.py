@@ -39,7 +39,7 @@ _WORDS: Final = {
     "gib-as-gb": "its GB is 2^30 bytes",
     "size-per-rank": "its size is one rank's share",
     "no-bus-factor": "it leaves out the bus factor",
-    "bandwidth-differs": "the reason is unknown",
+    "rate-differs": "the reason is unknown",
 }
 
 
@@ -66,4 +66,4 @@ def _difference(row: Aggregate) -> str | None:
     ratio = told / computed
     near = {code: abs(ratio / expected - 1) for code, expected in ratios.items() if expected != 1}
     best = min(near, key=lambda code: near[code], default=None)
-    return best if best is not None and near[best] <= _TOLERANCE else "bandwidth-differs"
+    return best if best is not None and near[best] <= _TOLERANCE else "rate-differs"

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from busbw.errors import LogError
 from busbw_analysis.data.readers.check import disagreements
-from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named, scaled
+from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_named
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
 
 _QUOTED: Final = 200
@@ -95,13 +95,13 @@ class Draft:
         tool_op: str | None,
         *,
         size: int | None,
-        time: float | None,
+        time_seconds: float | None,
         algbw: float | None,
         busbw: float | None,
         blocks: Container[str | None] = (),
         **fields: object,
     ) -> None:
-        """The row of a collective: microseconds and GB/s; its size is one block for the ops in ``blocks``, else S."""
+        """The row of a collective whose rates are in GB/s; its size is one block for the ops in ``blocks``, else S."""
         op = None if tool_op is None else op_named(tool_op)
         self.add(
             line,
@@ -109,11 +109,10 @@ class Draft:
             tool_op=tool_op,
             tool_size_bytes=size,
             tool_size_is="block" if op in blocks else "S",
-            time_seconds=scaled(time, 1e-6),
-            algbw=scaled(algbw, 1e9),
-            busbw=scaled(busbw, 1e9),
-            bandwidth_unit=None if algbw is None and busbw is None else "GB/s",
-            **fields,
+            time_seconds=time_seconds,
+            algbw=algbw,
+            busbw=busbw,
+            **({"bandwidth_unit": "GB/s"} | fields),
         )
 
     def cells(

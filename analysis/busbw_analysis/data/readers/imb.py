@@ -13,7 +13,7 @@ from busbw_analysis.data.readers.lines import number, op_named, picked, rest, sc
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]*\n[^\n]*processes|#repetitions +t")
-_VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,]*\S)")
+_VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,\n]*[^,\s])")
 _BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
 _PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")
 _GROUPS: Final = re.compile(r"#\s*\( (\d{1,7}) groups of (\d{1,7}) processes")

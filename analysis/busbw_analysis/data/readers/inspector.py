@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import mapping, objects, real, text
-from busbw_analysis.data.readers.lines import whole
+from busbw_analysis.data.readers.lines import scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"coll_perf"\s*:|"inspector_output_format_version"')
@@ -59,9 +59,9 @@ def _add(draft: Draft, line: int, row: dict[str, Any], prefix: str) -> None:
         line,
         text(row.get(prefix)),
         size=whole(row.get(f"{prefix}_msg_size_bytes")),
-        time=time,
-        algbw=algbw,
-        busbw=busbw,
+        time_seconds=scaled(time, 1e-6),
+        algbw=scaled(algbw, 1e9),
+        busbw=scaled(busbw, 1e9),
         blocks=_BLOCKS,
         statistic="sample",
         others={

@@ -122,10 +122,10 @@ def redop_named(name: str | None) -> str | None:
     return None if name is None else _REDOPS.get(name, name)
 
 
-def headings(text: str) -> list[str]:
-    """The headings of a table whose columns are two blanks apart, repeated ones numbered."""
+def numbered(headings: Iterable[str]) -> list[str]:
+    """The headings of a table, repeated ones with their place."""
     names: list[str] = []
-    for name in re.split(r"\s{2,}", text.strip()):
+    for name in headings:
         names.append(name if name not in names else f"{name} {len(names)}")
     return names
 
@@ -143,13 +143,15 @@ def as_size(tool_size: int | None, meaning: str, ranks: int | None) -> int | Non
 
 
 def scaled(value: float | None, factor: float) -> float | None:
-    """The value in base units."""
-    return None if value is None else value * factor
+    """The value in base units. Dividing by a million gives the nearest number, multiplying by its inverse does not."""
+    if value is None:
+        return None
+    return value * factor if factor >= 1 else value / round(1 / factor)
 
 
 def picked(row: Mapping[str, float | None], names: Mapping[str, str], factor: float) -> dict[str, float]:
     """The columns that ``names`` has, by its names for them, in base units; those without a number are left out."""
-    return {name: value * factor for at, name in names.items() if (value := row.get(at)) is not None}
+    return {name: value for at, name in names.items() if (value := scaled(row.get(at), factor)) is not None}
 
 
 def rest(row: Mapping[str, float | None], used: Container[str]) -> dict[str, float]:

@@ -110,7 +110,7 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
                 draft.note("no-unit", line, f"the column {str(heading)[:80]!r} names no unit that busbw knows")
                 name = None
             else:
-                said[name or ""] = None if amount is None else amount * units[unit or ""]
+                said[name or ""] = scaled(amount, units[unit or ""])
         elif name is not None:
             said[name] = text(value)
         if name is None and (kept := real(value) if real(value) is not None else text(value)) is not None:
@@ -121,9 +121,9 @@ def _add(draft: Draft, line: int, row: Mapping[str, Any]) -> None:
         line,
         said.get("op"),
         size=whole(said.get("size")),
-        time=scaled(said.get("time"), 1e6),
-        algbw=scaled(said.get("algbw"), 1e-9),
-        busbw=scaled(said.get("busbw"), 1e-9),
+        time_seconds=said.get("time"),
+        algbw=said.get("algbw"),
+        busbw=said.get("busbw"),
         dtype=dtype_named(said.get("dtype")),
         redop=redop_named(said.get("redop")),
         root=root_rank(said.get("root")),

@@ -154,14 +154,15 @@ class _Reader:
                 self.draft.note("placeholder", line, "placeholders stand where a number should be")
                 continue
             times = {name: number(cell) for name, cell in cells.items()}
-            time_factor, rate_factor = SECONDS[self.time_unit] / 1e-6, RATES[self.rate_unit] / 1e9
+            second, rate = SECONDS[self.time_unit], RATES[self.rate_unit]
             self.draft.collective(
                 line,
                 self.op_hint,
                 size=whole(base["size"]),
-                time=scaled(times.get("time", times.get("cputime")), time_factor),
-                algbw=scaled(times.get("algbw"), rate_factor),
-                busbw=scaled(times.get("busbw"), rate_factor),
+                time_seconds=scaled(times.get("time", times.get("cputime")), second),
+                algbw=scaled(times.get("algbw"), rate),
+                busbw=scaled(times.get("busbw"), rate),
+                bandwidth_unit=self.rate_unit,
                 dtype=dtype_named(base.get("type")),
                 redop=redop_named(base.get("redop")),
                 root=root_rank(base.get("root")),
@@ -169,7 +170,7 @@ class _Reader:
                 count=whole(base["count"]),
                 statistic="mean",
                 iterations=iterations,
-                spread=picked(times, _SPREAD, SECONDS[self.time_unit]) | picked(times, {"i_cv%": "cv"}, 0.01),
+                spread=picked(times, _SPREAD, second) | picked(times, {"i_cv%": "cv"}, 0.01),
                 others=rest(times, _USED),
                 **(verdict(cells["#wrong"]) if "#wrong" in cells else {}),
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import headings, number, rest, scaled, whole
+from busbw_analysis.data.readers.lines import number, numbered, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"Block Size \(B\) +Batch Size")
@@ -27,7 +27,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         if "Block Size (B)" in line.text:
             draft.begin(line.number)
             draft.facts["parameters"] = settings
-            names = headings(line.text)
+            names = numbered(re.split(r"\s{2,}", line.text.strip()))
         elif (found := _SETTING.match(line.text)) is not None:
             settings = settings | {found[2]: found[3]}
         elif (cells := draft.cells(line, names, line.text.split())) is not None:

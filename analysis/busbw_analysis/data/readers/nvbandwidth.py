@@ -10,7 +10,7 @@ from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 TEXT: Final = re.compile(
@@ -63,7 +63,7 @@ class _Matrix:
                 line,
                 op=self.op,
                 tool_op=self.test,
-                time_seconds=value * SECONDS[self.unit] if time else None,
+                time_seconds=scaled(value, SECONDS[self.unit]) if time else None,
                 rate=None if time else value * RATES[self.unit],
                 messages=None if time else 2 if self.op == "peer_copy_both" and self.part == "Total" else 1,
                 source=second if back else first,
@@ -103,7 +103,7 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
             else:
                 draft.note("truncated-row", line.number, "a row of a matrix is cut off and left out")
         else:
-            _say(draft, line, test)
+            _say(draft, line, test if matrix is None else None)
     return draft.log()
 
 
@@ -119,7 +119,7 @@ def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | N
             tool_op=found[2],
             statistic="sum",
             part=None if matrix is None else matrix.part,
-            **({"rate": value * RATES[unit]} if unit in RATES else {"time_seconds": value * SECONDS[unit]}),
+            **({"rate": value * RATES[unit]} if unit in RATES else {"time_seconds": scaled(value, SECONDS[unit])}),
         )
     elif draft.rows and draft.rows[-1].get("statistic") == "sum":
         name = _SPREAD.get(found[1], "cv")

@@ -115,9 +115,7 @@ def _add(draft: Draft, line: int, test: dict[str, Any], row: dict[str, str]) -> 
         rate=scaled(rate, 1e6),
         statistic="mean",
         iterations=whole(row.get("Iterations")),
-        spread=picked(
-            values, _SPREAD | {name: tail[1].lower() for name, tail in tails.items()}, 1e-6 if rate is None else 1e6
-        ),
+        spread=picked(values, _SPREAD | tails, 1e-6 if rate is None else 1e6),
         check=_CHECKS.get(row.get("Validation", "")),
         others=rest(values, {*_USED, *tails}),
     )

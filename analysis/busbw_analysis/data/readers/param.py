@@ -9,13 +9,14 @@ from collections.abc import Iterator
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
-from busbw_analysis.data.readers.lines import dtype_named, headings, number, picked, rest, whole
+from busbw_analysis.data.readers.lines import dtype_named, number, numbered, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
 SIGN: Final = re.compile(rb"COMMS-RES\b")
 _HEAD: Final = re.compile(r"\s*COMMS-RES(?:-QUANT)?\s+(.*\bsize \(B\).*)")
 _ROW: Final = re.compile(r"\s*COMMS-RES-(QUANT-)?([a-z0-9_]+)-([a-z0-9]+)(\S*)\s+(.*)")
 _WORLD: Final = re.compile(r"'world_size': (\d{1,7})")
+_HEADING: Final = re.compile(r"[\w-]+ \(B\)|P95 Latency\(us\): Quant|\S+")
 _SPREAD: Final = {"p75": "p75", "p95": "p95", "Min": "min", "Max": "max"}
 _USED: Final = frozenset({"AlgBW(GB/s)", "BusBW(GB/s)", "nElementsPerRank", "total-size (B)", "size (B)", *_SPREAD})
 
@@ -31,7 +32,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         elif (found := _HEAD.match(line.text)) is not None:
             draft.begin(line.number)
             draft.facts["ranks"] = ranks
-            names = headings(found[1])
+            names = numbered(_HEADING.findall(found[1]))
         elif names and (found := _ROW.match(line.text)) is not None:
             cells = draft.cells(line, names, found[5].split())
             if cells is None:
@@ -43,9 +44,9 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 line.number,
                 found[2],
                 size=whole(size),
-                time=row.get(median),
-                algbw=row.get("AlgBW(GB/s)"),
-                busbw=row.get("BusBW(GB/s)"),
+                time_seconds=scaled(row.get(median), 1e-6),
+                algbw=scaled(row.get("AlgBW(GB/s)"), 1e9),
+                busbw=scaled(row.get("BusBW(GB/s)"), 1e9),
                 dtype=dtype_named(found[3]),
                 count=whole(row.get("nElementsPerRank")),
                 statistic="median" if found[1] is None else "p95",

@@ -41,6 +41,7 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         if (found := _TITLE.match(line.text)) is not None:
             if draft.rows or not test:
                 draft.begin(line.number)
+                names = []
             test = _benchmark(found[1])
         elif "#bytes" in words and "#iterations" in line.text:
             if names and not draft.rows:

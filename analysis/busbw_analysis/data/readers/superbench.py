@@ -10,7 +10,7 @@ from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import objects, real, text
-from busbw_analysis.data.readers.lines import whole
+from busbw_analysis.data.readers.lines import scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]*/\w+(?::\d+)?"\s*:')
@@ -39,7 +39,13 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
                 others = {"benchmark": said[1], "rank": said[3] or ""}
                 draft.add(number, op=_COPIES[said[2]], tool_op=said[2], rate=amount * 1e9, messages=1, others=others)
         for (benchmark, op, size, rank), cells in rows.items():
-            time, algbw, busbw = map(cells.get, ("time", "algbw", "busbw"))
-            others = {"benchmark": benchmark, "rank": rank}
-            draft.collective(number, op, size=whole(size), time=time, algbw=algbw, busbw=busbw, others=others)
+            draft.collective(
+                number,
+                op,
+                size=whole(size),
+                time_seconds=scaled(cells.get("time"), 1e-6),
+                algbw=scaled(cells.get("algbw"), 1e9),
+                busbw=scaled(cells.get("busbw"), 1e9),
+                others={"benchmark": benchmark, "rank": rank},
+            )
     return draft.log()

@@ -1,0 +1,210 @@
+"""Hostile logs of other tools: the fixtures of every reader, cut, mixed and spoiled. What comes of one is results or a
+LogError, soon, and every number of them is in the log.
+
+An input has its own seed, so it can be repeated alone.
+"""
+
+import contextlib
+import math
+import re
+import tempfile
+import time
+import traceback
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from random import Random
+from typing import Final
+
+from fuzz_outcome import Outcome
+
+from busbw.errors import LogError
+from busbw_analysis.data.readers.lines import clean
+from busbw_analysis.data.readers.log import ForeignLog
+from busbw_analysis.data.readers.logs import read_log
+
+MOST_SECONDS: Final = 2.0
+"""Of the processor."""
+LOGS: Final = tuple(sorted(Path(__file__).parents[1].joinpath("data/logs").glob("[!e]*")))
+_NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
+_UNITS: Final = (
+    1.0,
+    1e-9,
+    1e-6,
+    1e-3,
+    1e-2,
+    1e3,
+    1e6,
+    1e9,
+    1e12,
+    2.0**10,
+    2.0**20,
+    2.0**30,
+    125.0,
+    125e3,
+    125e6,
+    125e9,
+)
+_JUNK: Final = (
+    *("nan", "inf", "-inf", "-1", "1e309", "9" * 400, "1_000", "0x10", "\u0663", "", "N/A", "XXX.XX", "1e-400", "-0"),
+    *("\ufeff1", "1\x00", "[[" * 5000, '"', "{}", "null", "1e+07", "18446744073709551616", "\u202e", "1,5"),
+)
+_INSERTED: Final = (
+    "node1:4000:4010 [0] NCCL INFO Channel 00/02 : 0 1",
+    "node1:4000:4010 [0] misc/socket.cc:484 NCCL WARN Net : Connection closed by remote peer",
+    "srun: error: node1: task 0: Exited with exit code 1",
+    "node1:1:1 [0] NCCL INFO " + "x" * 5000,
+    "1" * 3000,
+    " ".join(["7"] * 21),
+    "",
+)
+_PREFIXES: Final = (
+    "[1,0]<stdout>:",
+    "0: ",
+    "[0] ",
+    "\x1b[31m",
+    "2026-01-01T00:00:00Z ",
+    "node1: ",
+    "> ",
+    "[pod/a/b] ",
+)
+
+
+def _delete(random: Random, lines: list[str]) -> None:
+    del lines[random.randrange(len(lines)) : random.randrange(len(lines)) + 1]
+
+
+def _duplicate(random: Random, lines: list[str]) -> None:
+    at = random.randrange(len(lines))
+    lines[at:at] = lines[at : at + random.randint(1, 4)] * random.choice((1, 1, 2, 50))
+
+
+def _truncate(random: Random, lines: list[str]) -> None:
+    at = random.randrange(len(lines))
+    lines[at] = lines[at][: random.randrange(len(lines[at]) + 1)]
+    if random.random() < 0.5:
+        del lines[at + 1 :]
+
+
+def _flip(random: Random, lines: list[str]) -> None:
+    for _ in range(random.choice((1, 3, 30))):
+        at = random.randrange(len(lines))
+        if lines[at]:
+            place = random.randrange(len(lines[at]))
+            lines[at] = lines[at][:place] + chr(random.randrange(256)) + lines[at][place + 1 :]
+
+
+def _interleave(random: Random, lines: list[str]) -> None:
+    others = _lines(random.choice(LOGS)) if random.random() < 0.5 else list(lines)
+    mixed = list(lines)
+    for line in others:
+        mixed.insert(random.randrange(len(mixed) + 1), line)
+    lines[:] = mixed if random.random() < 0.5 else [line for pair in zip(lines, others, strict=False) for line in pair]
+
+
+def _insert(random: Random, lines: list[str]) -> None:
+    for _ in range(random.choice((1, 5))):
+        at = random.randrange(len(lines))
+        if random.random() < 0.5:
+            lines.insert(at, random.choice(_INSERTED))
+        else:
+            place = random.randrange(len(lines[at]) + 1)
+            lines[at : at + 1] = [lines[at][:place] + random.choice(_INSERTED), lines[at][place:]]
+
+
+def _prefix(random: Random, lines: list[str]) -> None:
+    prefix = random.choice(_PREFIXES)
+    share = random.choice((1.0, 0.5))
+    lines[:] = [prefix + line if random.random() < share else line for line in lines]
+
+
+def _junk(random: Random, lines: list[str]) -> None:
+    at = random.randrange(len(lines))
+    numbers = list(_NUMBER.finditer(lines[at]))
+    for found in numbers[-1:] if random.random() < 0.5 else random.sample(numbers, min(1, len(numbers))):
+        lines[at] = lines[at][: found.start()] + random.choice(_JUNK) + lines[at][found.end() :]
+
+
+_CHANGES: Final[tuple[Callable[[Random, list[str]], None], ...]] = (
+    *(_delete, _duplicate, _truncate, _flip, _interleave, _insert, _prefix, _junk, _junk, _junk),
+)
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines() or [""]
+
+
+def make(seed: int) -> tuple[Path, bytes]:
+    """The input of ``seed``, always the same, and the fixture that it was."""
+    random = Random(seed)
+    path = LOGS[seed % len(LOGS)]
+    lines = _lines(path)
+    for _ in range(random.choice((1, 1, 2, 4))):
+        random.choice(_CHANGES)(random, lines)
+        lines = lines or [""]
+    text = random.choice(("\n", "\n", "\r\n")).join(lines)
+    return path, text.encode("latin-1" if random.random() < 0.1 and text.isascii() else "utf-8", "replace")
+
+
+def _numbers(text: str) -> list[float]:
+    stripped = [line.text for line in clean(text.split("\n"))]
+    found = {float(word) for part in (text, *stripped) for word in _NUMBER.findall(part) if len(word) < 400}
+    return sorted(found)
+
+
+def _told(log: ForeignLog) -> Iterable[float | None]:
+    for row in log.rows:
+        yield from (row.tool_size_bytes, row.count, row.time_seconds, row.rate, row.algbw, row.busbw, row.iterations)
+        yield from row.spread.values()
+        yield from row.samples_seconds
+        yield from (value for value in row.others.values() if isinstance(value, float))
+
+
+def _foreign(log: ForeignLog, text: str) -> float | None:
+    """A number of the results that is not in the log in any unit; None: there is none."""
+    known = _numbers(text)
+    for value in set(_told(log)) - {None, 0}:
+        assert value is not None
+        if not any(_near(known, abs(value) / unit) for unit in _UNITS):
+            return value
+    return None
+
+
+def _near(known: list[float], value: float) -> bool:
+    at = bisect_left(known, value)
+    return any(math.isclose(value, other, rel_tol=1e-9) for other in known[max(0, at - 1) : at + 2])
+
+
+def attempt(path: Path, content: bytes) -> str | None:
+    """What was wrong with how the log was read; None: it was read or refused as it should."""
+    path.write_bytes(content)
+    try:
+        log = read_log(path)
+    except LogError as error:
+        said = str(error)
+        return None if path.name in said and "\n" not in said else f"no sentence with the file: {said[:80]!r}"
+    except Exception as error:  # noqa: BLE001 - whatever it is, it is what the campaign looks for
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}: {str(error)[:80]}"
+    foreign = _foreign(log, content.decode("utf-8", "replace"))
+    return None if foreign is None else f"{foreign!r} is not in the log"
+
+
+def campaign(seed: int, seconds: float | None, count: int | None) -> Outcome:
+    """The inputs of ``seed``, ``seed`` + 1 and so on, until ``seconds`` are over or ``count`` of them were tried."""
+    until = math.inf if seconds is None else time.monotonic() + seconds
+    last = math.inf if count is None else seed + count
+    failures: list[str] = []
+    slowest, now = 0.0, seed
+    with contextlib.suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as scratch:
+        while now < last and time.monotonic() < until:
+            original, content = make(now)
+            begun = time.process_time()
+            failure = attempt(Path(scratch, "fuzzed.log"), content)
+            taken = time.process_time() - begun
+            if failure is None and taken > MOST_SECONDS:
+                failure = f"took {taken:.1f} s"
+            if failure is not None:
+                failures.append(f"--seed {now} --count 1: {failure}: {original.name}")
+            slowest, now = max(slowest, taken), now + 1
+    return Outcome(now - seed, tuple(failures), slowest)

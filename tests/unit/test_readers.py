@@ -1,0 +1,276 @@
+"""Logs of other tools: what every reader makes of a small one with made-up numbers, and of generated tables.
+
+``expected.json`` has all that is told by each log in tests/data/logs, or the code by which it is refused.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import fuzz_logs
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.errors import LogError
+from busbw.ops import OPS
+from busbw_analysis.data.readers import nccl_text, nvbandwidth, osu
+from busbw_analysis.data.readers.check import busbw, disagreements
+from busbw_analysis.data.readers.lines import clean, number, op_named, whole
+from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.logs import READERS, read_log, recognise
+
+LOGS = Path(__file__).parents[1] / "data/logs"
+EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
+
+
+def told(record: object) -> object:
+    """A record as JSON, without what the log does not tell."""
+    plain = msgspec.to_builtins(record)
+    if isinstance(plain, dict):
+        return {name: told(value) for name, value in plain.items() if value not in (None, (), {}, "")}
+    return [told(one) for one in plain] if isinstance(plain, tuple) else plain
+
+
+def outcome(path: Path) -> object:
+    """What is read, or the code of the refusal."""
+    try:
+        return told(read_log(path))
+    except LogError as error:
+        return {"refused": error.code}
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_a_log_is_read_as_it_says(name: str) -> None:
+    assert outcome(LOGS / name) == EXPECTED[name]
+
+
+def test_every_log_and_every_reader_has_a_test() -> None:
+    names = {path.name for path in LOGS.iterdir()} - {"expected.json"}
+    assert names == set(EXPECTED)
+    used = {reader.name for name in names if (reader := recognise((LOGS / name).read_bytes())) is not None}
+    assert used == {reader.name for reader in READERS}
+
+
+def rows(name: str) -> tuple[Aggregate, ...]:
+    return read_log(LOGS / name).rows
+
+
+@pytest.mark.parametrize(
+    ("name", "op", "tool_size", "ranks", "size"),
+    [
+        ("osu-collectives.txt", "all_gather", 1024, 4, 4096),
+        ("imb.txt", "all_to_all", 4096, 4, 16384),
+        ("inspector.jsonl", "all_gather", 131072, 8, 1048576),
+        ("rccl-tests.json", "all_gather", 4096, 4, 4096),
+        ("osu-collectives.txt", "reduce_scatter", 8, None, 8),
+    ],
+)
+def test_sizes_become_the_s_of_busbw(name: str, op: str, tool_size: int, ranks: int | None, size: int) -> None:
+    found = [(row.ranks, row.size_bytes) for row in rows(name) if (row.op, row.tool_size_bytes) == (op, tool_size)]
+    assert (ranks, size) in found
+
+
+def test_a_block_without_ranks_is_no_size(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("# OSU MPI Allgather Latency Test v5.6\n# Size       Avg Latency(us)\n8   2.5\n", encoding="utf-8")
+    (row,) = read_log(path).rows
+    assert (row.tool_size_bytes, row.size_bytes, row.ranks) == (8, None, None)
+
+
+def test_printed_rates_agree_with_their_own_times() -> None:
+    for row in rows("nccl-tests-2.19.txt"):
+        computed = busbw(row)
+        assert computed is not None
+        assert row.busbw == pytest.approx(computed, rel=0.001)
+
+
+@pytest.mark.parametrize(
+    ("factor", "code"),
+    [
+        (1.0, None),
+        (1e9 / 2**30, "gib-as-gb"),
+        (8.0, "size-per-rank"),
+        (8 / 7, "no-bus-factor"),
+        (3.0, "rate-differs"),
+    ],
+)
+def test_a_bandwidth_that_size_time_and_ranks_do_not_give_is_named(factor: float, code: str | None) -> None:
+    right = Aggregate(line=3, op="all_gather", ranks=8, size_bytes=1 << 30, time_seconds=0.01)
+    row = msgspec.structs.replace(right, busbw=factor * (1 << 30) / 0.01 * 7 / 8)
+    assert [note.code for note in disagreements([right, row])] == ([] if code is None else [code])
+
+
+def test_the_environment_of_a_job_is_not_read() -> None:
+    assert "SECRET" not in msgspec.json.encode(read_log(LOGS / "nccl-tests-v4.json")).decode()
+
+
+def test_a_job_that_failed_is_refused_with_the_last_error_of_nccl() -> None:
+    with pytest.raises(LogError, match="connection refused") as refused:
+        read_log(LOGS / "nccl-tests-failed.txt")
+    assert refused.value.code == "job-failed"
+    log = read_log(LOGS / "nccl-tests-truncated.txt")
+    assert log.last_error is not None
+    assert log.last_error.startswith("Test NCCL failure")
+
+
+@pytest.mark.parametrize(
+    ("content", "code"),
+    [
+        (b"", "not-a-log"),
+        (b"hello\n", "not-a-log"),
+        (b"\x7fELF\x02\x01\x01\x00\x00\x00nThread 1 nGpus 1", "binary"),
+        (b"# nThread 1 nGpus 8 minBytes 8\n", "no-results"),
+        (b'{"version":3,"out_of_place":', "truncated"),
+        (b'{"version":3,"out_of_place":}\n}', "damaged-json"),
+    ],
+)
+def test_what_is_no_log_is_refused(content: bytes, code: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    with pytest.raises(LogError, match=r"^log") as refused:
+        read_log(path)
+    assert refused.value.code == code
+
+
+def test_a_file_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LogError) as refused:
+        read_log(tmp_path)
+    assert refused.value.code == "unreadable"
+
+
+def test_other_encodings_are_read_or_noted(tmp_path: Path) -> None:
+    text = (LOGS / "osu-pairs.txt").read_text(encoding="utf-8")
+    path = tmp_path / "log"
+    path.write_text(text, encoding="utf-16")
+    assert read_log(path).rows == rows("osu-pairs.txt")
+    path.write_bytes("# host Zürich\n".encode("latin-1") + text.encode())
+    assert [(note.code, note.line) for note in read_log(path).notes] == [("encoding", 1)]
+
+
+def test_a_log_may_begin_with_much_that_nccl_says(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("w", encoding="utf-8") as file:
+        file.writelines("node1:4000:4010 [0] NCCL INFO Channel 00/02 : 0 1\n" for _ in range(50_000))
+        file.write((LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8"))
+    log = read_log(path)
+    assert [row.time_seconds for row in log.rows] == [row.time_seconds for row in rows("nccl-tests-2.19.txt")]
+    assert log.rows[0].line == 50_021
+
+
+@pytest.mark.parametrize("prefix", ["[1,0]<stdout>:", "0: ", "[0] ", "2026-08-21T03:26:03.123Z ", "> ", "    "])
+def test_prefixes_change_nothing(prefix: str) -> None:
+    lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    plain = nccl_text.read("log", iter(lines))
+    assert nccl_text.read("log", iter(prefix + line for line in lines)).rows == plain.rows
+
+
+def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
+    lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    with pytest.raises(LogError) as refused:
+        nccl_text.read("log", (f"{at % 2}: {line}" for at, line in enumerate(lines)))
+    assert refused.value.code == "interleaved-logs"
+
+
+@pytest.mark.parametrize(
+    ("name", "op"), [("ReduceScatter", "reduce_scatter"), ("alltoallv_perf", "all_to_all_v"), ("hypercube", None)]
+)
+def test_names_of_collectives(name: str, op: str | None) -> None:
+    assert op_named(name) == op
+    assert op is None or op in OPS
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "1_0", "0x1", "\u0663", "", "1e999", "N/A", "1.2.3", "9" * 400])
+def test_only_numbers_are_numbers(text: str) -> None:
+    assert number(text) is None
+    assert whole(text) is None
+
+
+def test_what_nccl_writes_into_a_row_is_cut_out() -> None:
+    (line,) = clean(["    8   2   float   sum   -1node7:12:34 [0] NCCL INFO Connected all rings\n"])
+    assert (line.text.split(), line.nccl is not None) == (["8", "2", "float", "sum", "-1"], True)
+
+
+# --- rendered tables of random rows ---------------------------------------------------------------------------------
+
+POSITIVE = st.floats(0.01, 9e5).map(lambda value: float(f"{value:.4g}"))
+SIZES = st.integers(1, 1 << 40)
+
+
+@given(
+    st.lists(st.tuples(SIZES, POSITIVE, POSITIVE, st.sampled_from(("0", "N/A", "7"))), min_size=1, max_size=20),
+    st.sampled_from(("all_reduce", "sendrecv", "reduce")),
+    st.integers(2, 64),
+    st.sampled_from(("sum", "")),
+)
+def test_a_table_of_nccl_tests_reads_back(
+    table: Sequence[tuple[int, float, float, str]], name: str, ranks: int, redop: str
+) -> None:
+    head = [
+        "size",
+        "count",
+        "type",
+        "redop",
+        "root",
+        "time",
+        "algbw",
+        "busbw",
+        "#wrong",
+        "time",
+        "algbw",
+        "busbw",
+        "#wrong",
+    ]
+    lines = [f"# Collective test starting: {name}_perf", "# nThread 1 nGpus 1 minBytes 8"]
+    lines += [f"#  Rank {rank} Group  0 Pid 1 on host device 0 [0000:0f:00] GPU" for rank in range(ranks)]
+    lines.append("#  " + "  ".join(head))
+    for size, first, second, wrong in table:
+        rates = [f"{size / time / 1e3:.6g} {size / time / 1e3:.6g} {wrong}" for time in (first, second)]
+        lines.append(f"  {size} {size} int8 {redop} -1 {first} {rates[0]} {second} {rates[1]}")
+    found = nccl_text.read("log", iter([*lines, "# Out of bounds values : 0 OK"]))
+    assert [(row.size_bytes, row.ranks, row.redop) for row in found.rows[::2]] == [
+        (size, ranks, redop or None) for size, *_ in table
+    ]
+    assert [row.time_seconds for row in found.rows] == [time / 1e6 for _, *times, _ in table for time in times]
+    assert [row.in_place for row in found.rows] == [False, True] * len(table)
+    states = {"0": "verified", "N/A": "not checked", "7": "wrong"}
+    assert [row.check for row in found.rows[::2]] == [states[wrong] for *_, wrong in table]
+    assert found.tables[0].complete
+
+
+@given(st.lists(st.tuples(SIZES, POSITIVE, POSITIVE, st.integers(1, 10**6)), min_size=1, max_size=20))
+def test_a_table_of_osu_reads_back(table: Sequence[tuple[int, float, float, int]]) -> None:
+    lines = ["# OSU MPI Reduce Latency Test v7.4", "# Size       Avg Latency(us)   Min Latency(us)  Iterations"]
+    lines += [f"{size:<10}{mean:>18}{least:>18}{count:>12}" for size, mean, least, count in table]
+    found = osu.read("log", iter(lines))
+    assert [(row.size_bytes, row.time_seconds, row.spread, row.iterations) for row in found.rows] == [
+        (size, mean / 1e6, {"min": least / 1e6}, count) for size, mean, least, count in table
+    ]
+
+
+def square(length: int) -> st.SearchStrategy[list[list[float]]]:
+    return st.lists(st.lists(POSITIVE, min_size=length, max_size=length), min_size=length, max_size=length)
+
+
+@given(st.integers(2, 8).flatmap(square))
+def test_a_matrix_of_nvbandwidth_reads_back(matrix: Sequence[Sequence[float]]) -> None:
+    lines = ["Running device_to_device_memcpy_write_ce.", "memcpy CE GPU(row) -> GPU(column) bandwidth (GB/s)"]
+    lines.append("   " + "".join(f"{column:>10}" for column in range(len(matrix))))
+    lines += [
+        f"{row:>2} " + " ".join("N/A" if column == row else str(value) for column, value in enumerate(values))
+        for row, values in enumerate(matrix)
+    ]
+    found = nvbandwidth.read_text("log", iter(lines))
+    assert [(row.source, row.target, row.rate) for row in found.rows] == [
+        (f"GPU {row}", f"GPU {column}", value * 1e9)
+        for row, values in enumerate(matrix)
+        for column, value in enumerate(values)
+        if row != column
+    ]
+
+
+def test_hostile_logs_are_read_or_refused() -> None:
+    found = fuzz_logs.campaign(seed=1, seconds=60, count=400)
+    assert found.failures == ()
