@@ -31,7 +31,8 @@ class PairColumns:
 
     ``ranks``: sender and receiver of every pair (pairs × 2).
     ``starts``: where the samples of a pair begin; one more entry than pairs.
-    ``slowest``, ``fastest``, ``late``, ``last``, ``skew``, ``span``: as in ``GroupSamples``; empty where not recorded.
+    ``slowest``, ``fastest``, ``skew``, ``span``: as in ``GroupSamples``; empty where not recorded.
+    ``late``, ``last``: likewise, but which of the two ranks it is, 0 or 1.
     ``bus_factor`` (NaN: none), ``wire_bytes``, ``moved_factor``: one number a pair.
     ``quantiles``: of the times of each of the two ranks (pairs × 2 × quantiles).
     ``switched``, ``missed``, ``flagged``: in how many samples of all pairs a core was lost, a window missed, or either.
@@ -66,16 +67,17 @@ class PairColumns:
             return tuple(column[samples].tolist()) if len(column) else None
 
         factor = float(self.bus_factor[pair])
-        members = zip(self.ranks[pair].tolist(), self.quantiles[pair].tolist(), strict=True)
+        ranks = self.ranks[pair]
+        members = zip(ranks.tolist(), self.quantiles[pair].tolist(), strict=True)
         return GroupSamples(
-            ranks=tuple(self.ranks[pair].tolist()),
+            ranks=tuple(ranks.tolist()),
             bus_factor=None if np.isnan(factor) else factor,
             wire_bytes=float(self.wire_bytes[pair]),
             moved_factor=float(self.moved_factor[pair]),
             slowest_ns=tuple(self.slowest[samples].tolist()),
             fastest_ns=tuple(self.fastest[samples].tolist()),
-            late_rank=tuple(self.late[samples].tolist()),
-            last_rank=known(self.last),
+            late_rank=tuple(ranks[self.late[samples]].tolist()),
+            last_rank=tuple(ranks[self.last[samples]].tolist()) if len(self.last) else None,
             arrival_skew_ns=known(self.skew),
             exit_span_ns=known(self.span),
             per_rank=tuple(
@@ -111,8 +113,10 @@ def _columns(parts: Sequence[PairPart]) -> PairColumns:
     lengths = _together([part.length for part in parts])
     columns = {
         name: _together([getattr(part, name) for part in parts])
-        for name in ("ranks", "slowest", "fastest", "late", "last", "skew", "span", "quantiles")
+        for name in ("ranks", "slowest", "fastest", "skew", "span", "quantiles")
     }
+    for name in ("late", "last"):
+        columns[name] = _together([_which(part, getattr(part, name)) for part in parts])
     for name in ("last", "skew", "span"):
         # One clock or none serves all pairs of a block; where one of them has no number, none is used.
         if len(columns[name]) != len(columns["slowest"]):
@@ -167,6 +171,13 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
 
 def _flat(vectors: Iterable[Sequence[int]]) -> Integers:
     return small(np.fromiter(chain.from_iterable(vectors), dtype=np.int64))
+
+
+def _which(part: PairPart, named: Integers) -> Integers:
+    """Which of the two ranks of its pair each of ``named`` is, of every sample or of none."""
+    if not len(named):
+        return np.empty(0, dtype=np.int8)
+    return np.asarray(named != np.repeat(part.ranks[:, 0], part.length), dtype=np.int8)
 
 
 def _together(parts: Sequence[npt.NDArray[np.generic]]) -> Integers:

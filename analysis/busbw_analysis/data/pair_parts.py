@@ -114,6 +114,7 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
             raise ValueError(message)
         return values
 
+    marked = [(place, pair) for place, pair in enumerate(pairs) if pair.disturbed or pair.missed]
     of_ranks = [(pair.ranks, pair.per_rank[0], pair.per_rank[1]) for pair in pairs]
     quantiles, counts = _numbers([one.quantiles_ns for _, *both in of_ranks for one in both])
     if (
@@ -121,16 +122,17 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
         or (counts != len(QUANTILES)).any()
         or not all(_within_reach(column(name)) for name in ("exit_skew_ns", "beside_ns"))
         or not all(
-            numbers_samples(numbers, samples)
-            for pair, samples in zip(pairs, length.tolist(), strict=True)
+            numbers_samples(numbers, int(length[place]))
+            for place, pair in marked
             for numbers in (pair.disturbed, pair.missed)
-            if numbers
         )
     ):
         message = "something that is not in the columns has a flaw"
         raise ValueError(message)
     factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
-    disturbed = [(len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})) for one in pairs]
+    disturbed = np.zeros((len(pairs), 3), dtype=np.int64)
+    for place, one in marked:
+        disturbed[place] = len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})
     return PairPart(
         ranks=np.asarray([pair.ranks for pair in pairs], dtype=np.int64),
         length=length,
@@ -142,8 +144,11 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
         span=column("exit_span_ns"),
         factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN
         quantiles=quantiles.reshape(len(pairs), 2, len(QUANTILES)),
-        disturbed=np.asarray(disturbed),
+        disturbed=disturbed,
     )
+
+
+_AS_ONE_ARRAY = bytes.maketrans(b"[]", b" ,")
 
 
 def _numbers(texts: Sequence[msgspec.Raw]) -> tuple[Integers, Integers]:
@@ -155,7 +160,7 @@ def _numbers(texts: Sequence[msgspec.Raw]) -> tuple[Integers, Integers]:
     if text.translate(None, b"0123456789,-") != b"[]" * len(texts) or b"[]" in text:
         message = "not all are arrays of whole numbers"
         raise ValueError(message)
-    values = small(np.fromstring(text.replace(b"][", b",")[1:-1], dtype=np.int64, sep=","))
+    values = small(np.fromstring(text.translate(_AS_ONE_ARRAY)[:-1], dtype=np.int64, sep=","))
     letters = np.frombuffer(text, dtype=np.uint8)
     ends, commas = (np.flatnonzero(letters == ord(letter)) for letter in "],")
     return values, np.diff(np.searchsorted(commas, ends), prepend=0) + 1

@@ -2,6 +2,7 @@
 
 import errno
 import gzip
+import io
 import os
 import stat
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ MOST_DOCUMENT_BYTES = 256 << 20
 _MOST_OF_PACKED = 100
 _ALWAYS_UNPACKED_BYTES = 1 << 20
 """Samples shrink to a third; what grows beyond 100 times its packed size (and this) was made to fill the memory."""
+
+_PIECE_BYTES = 1 << 20
 
 
 class NotRegular(OSError):
@@ -71,8 +74,21 @@ def lines(path: Path, *, packed: bool) -> Iterator[Iterator[bytes]]:
 
 def _lines(file: IO[bytes] | gzip.GzipFile, longest: int, most: int | None = None) -> Iterator[bytes]:
     taken = 0
-    while line := file.readline(longest + 1):
+    while line := _line(file, longest + 1):
         taken += len(line)
         if len(line) > longest or (most is not None and taken > most):
             raise TooLong(errno.EFBIG, "it has more bytes than rows that were measured can have")
         yield line
+        del line  # a long one is gone before the next one is there
+
+
+def _line(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """``file.readline(most)``, which would have the pieces of a long line and the line at one time."""
+    line = file.readline(min(most, _PIECE_BYTES))
+    if len(line) < _PIECE_BYTES or line.endswith(b"\n"):
+        return line
+    whole = io.BytesIO()
+    whole.write(line)
+    while not line.endswith(b"\n") and (line := file.readline(min(most - whole.tell(), _PIECE_BYTES))):
+        whole.write(line)
+    return whole.getvalue()

@@ -314,9 +314,10 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | N
     warnings: list[str] = []
     sound, checksum = soundness.Rows(run), hashlib.sha256()
     bad: Exception | None = None
-    torn = b""
+    torn, number = b"", 0
     with sample_lines(folder, name) as lines:
-        for number, line in enumerate(lines, start=1):
+        for line in lines:
+            number += 1
             if bad is not None:
                 raise _damaged(path, number - 1, _damage(torn, bad)) from bad
             if not line.endswith(b"\n"):
@@ -339,6 +340,7 @@ def _read_samples(folder: Path, name: str, run: Run, schema: int, keep: Keep | N
                 raise _damaged(path, number, flaw)
             rows.append(row)
             checksum.update(line)
+            del line, groups  # a long one is gone before the next one is there
     if torn or bad is not None:
         warnings.append(f"{path}: the last line is incomplete and was dropped; lost is {_case_of(torn)}")
     return StoredRun(path=folder, run=run, rows=tuple(rows), warnings=tuple(warnings))
