@@ -19,7 +19,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 
-from busbw_analysis.models.gloo import CostModel
+from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 
 SIZE: Final = 12 << 20
@@ -74,7 +74,7 @@ def say(op: str, ranks: int, counted: float) -> None:
     """A line of the table."""
     model = model_for(op, "gloo")
     assert isinstance(model, CostModel)
-    said = model.total_bytes(ranks, SIZE)
+    said = model.moved(ranks, 1, SIZE) * SIZE
     print(f"  {op:<14} {ranks:5d} {counted / SIZE:10.2f} {said / SIZE:7.2f} {counted / said - 1:+8.1%}", flush=True)
 
 

@@ -13,7 +13,7 @@ from measured import measured
 from busbw.runs import store
 from busbw_analysis.data.load import load
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.models.gloo import CostModel
+from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 
 OPS = (
@@ -49,7 +49,7 @@ def expected(op: str, hosts: int) -> float:
     """What the model says; of a broadcast on 4 hosts one less (tests/unit/test_gloo_models.py says why)."""
     row = model_for(op, "gloo")
     assert isinstance(row, CostModel)
-    return row.messages(hosts, SIZE_BYTES) - (1 if (op, hosts) == ("broadcast", 4) else 0)
+    return row.rounds(hosts, 1, SIZE_BYTES) - (1 if (op, hosts) == ("broadcast", 4) else 0)
 
 
 @pytest.mark.timeout(600)
@@ -91,5 +91,5 @@ def test_messages_of_a_broadcast_share_the_link_of_who_sends_them(network: Bed, 
     one_message_ns = LARGE_BYTES * 8e3 / RATE_MBIT * 9038 / 8948  # of a frame the latter are data
     row = model_for("broadcast", "gloo")
     assert isinstance(row, CostModel)
-    wanted = row.rank_bytes(hosts, LARGE_BYTES) / LARGE_BYTES
+    wanted = row.sent(hosts, 1, LARGE_BYTES)
     assert curve.series.points[0].time_ns / one_message_ns == pytest.approx(wanted, rel=0.1)

@@ -22,7 +22,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.algorithms import Race
 from busbw_analysis.diagnosis.judge import Curve, judge
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.predict.laws import VALID_RANKS
+from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.predict.prediction import predict
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import algorithm_of, evidence_of, read_groups

@@ -51,7 +51,7 @@ def draw(*, algorithm: str | None, ranks: int, hosts: int | None, into: Path | N
     except AnalysisError as error:  # no data was read: what cannot be drawn is what was asked for
         raise click.UsageError(str(error)) from error
     formula = library_row(op, name)
-    if formula is not None and not formula.possible(ranks, on):
+    if formula is not None and not formula.possible(ranks, on, 1):
         message = (
             f"there is no {op} by {name} of {ranks} ranks on {on} hosts; it is one of a single host: leave out --hosts"
         )

@@ -7,7 +7,9 @@ from hypothesis import strategies as st
 from busbw.ops import OPS
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters, gloo_segments
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.gloo import MODELS, UNMODELLED, gloo_segments
+from busbw_analysis.models.in_network import LIMITS
 from busbw_analysis.models.parameters import parameters_from
 from busbw_analysis.models.select import alternatives, model_for, predict
 
@@ -63,15 +65,15 @@ def test_gloo_rows_by_hand(
     op: str, ranks: int, size: int, messages: float, rank_bytes: float, total_bytes: float
 ) -> None:
     model = gloo(op)
-    assert model.messages(ranks, size) == messages
-    assert model.rank_bytes(ranks, size) == pytest.approx(rank_bytes)
-    assert model.total_bytes(ranks, size) == pytest.approx(total_bytes)
-    assert model.seconds(ranks, size, LINK) == pytest.approx(messages * ALPHA + rank_bytes * BETA)
+    assert model.rounds(ranks, 1, size) == messages
+    assert model.sent(ranks, 1, size) * size == pytest.approx(rank_bytes)
+    assert model.moved(ranks, 1, size) * size == pytest.approx(total_bytes)
+    assert LINK.seconds(model, ranks, 1, size) == pytest.approx(messages * ALPHA + rank_bytes * BETA)
 
 
 def test_gloos_reduce_moves_what_was_counted_on_the_wire() -> None:
     # Measured on the counters of the loopback device at 12 MiB: 2.18, 3.17 and 4.09 times S for 2, 3 and 4 ranks.
-    sent = [gloo("reduce").total_bytes(ranks, 12 * MIB) / (12 * MIB) for ranks in (2, 3, 4)]
+    sent = [gloo("reduce").moved(ranks, 1, 12 * MIB) for ranks in (2, 3, 4)]
     assert sent == pytest.approx([2.18, 3.17, 4.09], rel=0.03)
 
 
@@ -85,42 +87,44 @@ def test_gloos_segments(ranks: int, size: int, segments: int) -> None:
 def test_a_shared_host_is_the_limit_where_it_is_slower_than_a_rank() -> None:
     model = gloo("all_gather")
     crowded = Parameters(ALPHA, BETA, 2e9, "the test")
-    assert model.seconds(4, 8 * MIB, crowded) == pytest.approx(6 * ALPHA + 24 * MIB / 2e9)
+    assert crowded.seconds(model, 4, 1, 8 * MIB) == pytest.approx(6 * ALPHA + 24 * MIB / 2e9)
     roomy = Parameters(ALPHA, BETA, 1e12, "the test")
-    assert model.seconds(4, 8 * MIB, roomy) == model.seconds(4, 8 * MIB, LINK)
+    assert roomy.seconds(model, 4, 1, 8 * MIB) == LINK.seconds(model, 4, 1, 8 * MIB)
 
 
 @given(ranks=st.integers(2, 64), size=st.integers(0, 1 << 30), more=st.integers(0, 1 << 30))
 def test_time_never_falls_with_size_and_is_positive(ranks: int, size: int, more: int) -> None:
-    for model in MODELS:
-        if model.possible(ranks):
-            assert 0 < model.seconds(ranks, size, LINK) <= model.seconds(ranks, size + more, LINK) * (1 + 1e-6)
+    for model in (*MODELS, *LIMITS):
+        if model.possible(ranks, 1, size):
+            assert 0 < LINK.seconds(model, ranks, 1, size) <= LINK.seconds(model, ranks, 1, size + more) * (1 + 1e-6)
 
 
 @given(ranks=st.integers(2, 64), size=st.integers(1, 1 << 30))
 def test_no_algorithm_sends_less_than_the_least_that_the_instrument_counts(ranks: int, size: int) -> None:
-    for model in MODELS:
+    for model in (*MODELS, *LIMITS):
         op = OPS[model.op]
         # A double binary tree and Gloo's reduce send more; none may send less.
-        if model.possible(ranks) and op.members == "all" and op.sized:
-            assert model.total_bytes(ranks, size) >= op.wire_bytes(ranks, size) * (1 - 1e-9)
+        if model.possible(ranks, 1, size) and op.members == "all" and op.sized:
+            assert model.moved(ranks, 1, size) * size >= op.wire_bytes(ranks, size) * (1 - 1e-9)
 
 
 def test_textbook_all_reduces_by_hand() -> None:
-    by_name = {model.algorithm: model for model in alternatives("all_reduce", 8)}
-    assert by_name["ring"].seconds(8, MIB, LINK) == pytest.approx(14 * ALPHA + 14 / 8 * MIB * BETA)
-    assert by_name["recursive doubling"].seconds(8, MIB, LINK) == pytest.approx(3 * (ALPHA + MIB * BETA))
-    assert by_name["Rabenseifner"].seconds(8, MIB, LINK) == pytest.approx(6 * ALPHA + 14 / 8 * MIB * BETA)
-    assert by_name["double binary tree, pipelined"].seconds(8, MIB, LINK) == pytest.approx(6 * ALPHA + 2 * MIB * BETA)
-    assert "recursive doubling" not in {model.algorithm for model in alternatives("all_gather", 6)}
+    by_name = {model.label: model for model in alternatives("all_reduce", 8)}
+    assert LINK.seconds(by_name["ring"], 8, 1, MIB) == pytest.approx(14 * ALPHA + 14 / 8 * MIB * BETA)
+    assert LINK.seconds(by_name["recursive doubling"], 8, 1, MIB) == pytest.approx(3 * (ALPHA + MIB * BETA))
+    assert LINK.seconds(by_name["Rabenseifner"], 8, 1, MIB) == pytest.approx(6 * ALPHA + 14 / 8 * MIB * BETA)
+    assert LINK.seconds(by_name["double binary tree, pipelined"], 8, 1, MIB) == pytest.approx(
+        6 * ALPHA + 2 * MIB * BETA
+    )
+    assert "recursive doubling" not in {model.label for model in alternatives("all_gather", 6)}
     assert "hierarchical" not in by_name
     (levels,) = (model for model in alternatives("all_reduce", 8, hosts=2) if model.algorithm == "hierarchical")
-    assert levels.seconds(8, MIB, LINK) == pytest.approx(8 * ALPHA + (2 * 3 / 4 + 2 / 8) * MIB * BETA)
+    assert LINK.seconds(levels, 8, 2, MIB) == pytest.approx(8 * ALPHA + (2 * 3 / 4 + 2 / 8) * MIB * BETA)
 
 
 def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
     def more(op: str, hosts: int, backend: str) -> set[str]:
-        names = [{row.algorithm for row in alternatives(op, 8, hosts, one)} for one in (backend, "gloo")]
+        names = [{row.label for row in alternatives(op, 8, hosts, one)} for one in (backend, "gloo")]
         return names[0] - names[1]
 
     assert more("all_reduce", 1, "nccl") == {"NVLS"}
@@ -128,8 +132,8 @@ def test_what_a_switch_adds_up_is_an_alternative_over_nccl_alone() -> None:
     assert more("reduce_scatter", 1, "nccl") == {"NVLS"}
     assert more("broadcast", 1, "nccl") == set()
     assert more("all_reduce", 1, "mpi") == set()
-    (nvls,) = (row for row in alternatives("all_reduce", 8, 1, "nccl") if row.algorithm == "NVLS")
-    assert nvls.seconds(8, MIB, LINK) == pytest.approx(2 * ALPHA + 9 / 8 * MIB * BETA)
+    (nvls,) = (row for row in alternatives("all_reduce", 8, 1, "nccl") if row.label == "NVLS")
+    assert LINK.seconds(nvls, 8, 1, MIB) == pytest.approx(2 * ALPHA + 9 / 8 * MIB * BETA)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])

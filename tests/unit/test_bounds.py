@@ -12,9 +12,10 @@ from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.bounds import Explanation, explain, fastest, least_seconds
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.select import alternatives
-from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK, Textbook, crossover_bytes, textbook
+from busbw_analysis.models.textbook import LIMITS, SWITCHED, TEXTBOOK, textbook
 
 ALPHA, BETA = 1e-4, 1e-9
 LINK = Parameters(ALPHA, BETA, None, "the test")
@@ -55,31 +56,31 @@ def explained(key: SeriesKey = KEY, *others: Series, parameters: Parameters = LI
     return found
 
 
-def hosts_of(row: Textbook, ranks: int) -> list[int]:
-    return [hosts for hosts in (1, 2, 4, 8) if row.possible(ranks, hosts)]
+def hosts_of(row: CostModel, ranks: int) -> list[int]:
+    return [hosts for hosts in (1, 2, 4, 8) if row.possible(ranks, hosts, 1)]
 
 
 @pytest.mark.parametrize("row", [*TEXTBOOK, *LIMITS], ids=lambda row: f"{row.op}-{row.algorithm}")
-def test_no_algorithm_is_below_its_bound_in_any_term(row: Textbook) -> None:
+def test_no_algorithm_is_below_its_bound_in_any_term(row: CostModel) -> None:
     bound = OPS[row.op].lower_bound
     assert bound is not None
     counted = 0
     for ranks in range(2, 65):
         for hosts in hosts_of(row, ranks):
-            rounds = row.rounds(ranks, hosts)
+            rounds = row.rounds(ranks, hosts, 1)
             # An algorithm that has several messages in a round is held against the bound for as many at once.
-            messages = rounds if row.messages is None else row.messages(ranks, hosts)
+            messages = rounds if row.messages is None else row.messages(ranks, hosts, 1)
             ports = max(1, -int(-messages // rounds))
             assert rounds >= bound.rounds(ranks, ports)
-            assert row.sent(ranks, hosts) >= bound.sent(ranks) - 1e-12
-            assert row.added(ranks, hosts) >= bound.added(ranks) - 1e-12
-            assert row.moved(ranks, hosts) >= bound.moved(ranks) - 1e-12
+            assert row.sent(ranks, hosts, 1) >= bound.sent(ranks) - 1e-12
+            assert row.added(ranks, hosts, 1) >= bound.added(ranks) - 1e-12
+            assert row.moved(ranks, hosts, 1) >= bound.moved(ranks) - 1e-12
             counted += 1
     assert counted > 4
 
 
 @pytest.mark.parametrize("row", SWITCHED, ids=lambda row: f"{row.op}-{row.algorithm}")
-def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: Textbook) -> None:
+def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: CostModel) -> None:
     """Nothing else may: so it is known of which rows and of which terms."""
     bound = OPS[row.op].lower_bound
     assert bound is not None
@@ -87,10 +88,10 @@ def test_a_switch_that_works_for_the_ranks_is_what_goes_below(row: Textbook) -> 
     for ranks in range(2, 65):
         for hosts in hosts_of(row, ranks):
             terms = {
-                "rounds": row.rounds(ranks, hosts) - bound.rounds(ranks),
-                "sent": row.sent(ranks, hosts) - bound.sent(ranks),
-                "added": row.added(ranks, hosts) - bound.added(ranks),
-                "moved": row.moved(ranks, hosts) - bound.moved(ranks),
+                "rounds": row.rounds(ranks, hosts, 1) - bound.rounds(ranks),
+                "sent": row.sent(ranks, hosts, 1) - bound.sent(ranks),
+                "added": row.added(ranks, hosts, 1) - bound.added(ranks),
+                "moved": row.moved(ranks, hosts, 1) - bound.moved(ranks),
             }
             below |= {name for name, margin in terms.items() if margin < -1e-12}
     # Handing out: fewer rounds and fewer bytes sent. Adding up: fewer sums. Both: fewer bytes at every rank, too.
@@ -108,14 +109,14 @@ def test_every_term_of_a_bound_is_reached_by_some_algorithm(op: str) -> None:
     bound = OPS[op].lower_bound
     assert bound is not None
     for ranks in (4, 16, 64):
-        rows = [row for row in TEXTBOOK if row.op == op and row.possible(ranks, 1)]
-        one_at_a_time = [row.rounds(ranks, 1) for row in rows if row.messages is None]
+        rows = [row for row in TEXTBOOK if row.op == op and row.possible(ranks, 1, 1)]
+        one_at_a_time = [row.rounds(ranks, 1, 1) for row in rows if row.messages is None]
         assert min(one_at_a_time) == bound.rounds(ranks)
-        assert min(row.moved(ranks, 1) for row in rows) == pytest.approx(bound.moved(ranks))
-        assert min(row.added(ranks, 1) for row in rows) == pytest.approx(bound.added(ranks))
+        assert min(row.moved(ranks, 1, 1) for row in rows) == pytest.approx(bound.moved(ranks))
+        assert min(row.added(ranks, 1, 1) for row in rows) == pytest.approx(bound.added(ranks))
         # A pipelined chain of 8 segments and a tree send more than S of a broadcast or a reduce.
         if op not in {"broadcast", "reduce"}:
-            assert min(row.sent(ranks, 1) for row in rows) == pytest.approx(bound.sent(ranks))
+            assert min(row.sent(ranks, 1, 1) for row in rows) == pytest.approx(bound.sent(ranks))
 
 
 @pytest.mark.parametrize(
@@ -139,11 +140,11 @@ def test_no_model_of_a_backend_predicts_less_than_its_bound(
     parameters = Parameters(alpha, beta, rate, "the test")
     for model in MODELS:
         bound = OPS[model.op].lower_bound
-        if bound is None or not model.possible(ranks):
+        if bound is None or not model.possible(ranks, 1, size):
             continue
-        few = model.messages(ranks, 0) < bound.rounds(ranks)
+        few = model.rounds(ranks, 1, 0) < bound.rounds(ranks)
         least = least_seconds(bound, ranks, size, parameters, ports=ranks - 1 if few else 1)
-        assert model.seconds(ranks, size, parameters) >= least * (1 - 1e-12)
+        assert parameters.seconds(model, ranks, 1, size) >= least * (1 - 1e-12)
 
 
 def test_every_modelled_collective_has_a_bound_and_no_other_op_has() -> None:
@@ -233,44 +234,42 @@ def test_a_message_is_its_own_bound() -> None:
 
 
 def line(name: str, messages: float, slope: float) -> CostModel:
-    return CostModel(
-        "all_reduce", "textbook", name, lambda _n, _s: messages, lambda _n, s: slope * s, lambda _n, _s: 0, "", ""
-    )
+    return CostModel("all_reduce", name, lambda *_: messages, "", "", sent=lambda *_: slope)
 
 
 def test_the_fastest_changes_at_the_cross_overs() -> None:
     # 2 α + 8 S β and 6 α + 4 S β cross at α/β = 100 kB, the second and 12 α + 1 S β at 2 α/β.
     rows = [line("ring", 12, 1), line("tree", 2, 8), line("middle", 6, 4), line("twin", 6, 4), line("never", 12, 9)]
-    found = fastest(rows, 4, 8, 1 << 30, LINK)
+    found = fastest(rows, 4, 1, 8, 1 << 30, LINK)
     assert [one.algorithms for one in found] == [("tree",), ("middle", "twin"), ("ring",)]
     assert [one.from_bytes for one in found] == pytest.approx([8, 1e5, 2e5])
-    assert [one.algorithms[0] for one in fastest(rows, 4, 8, 150_000, LINK)] == ["tree", "middle"]
-    assert [one.algorithms for one in fastest(rows, 4, 300_000, 1 << 30, LINK)] == [("ring",)]
-    assert fastest([], 4, 8, 1 << 30, LINK) == ()
+    assert [one.algorithms[0] for one in fastest(rows, 4, 1, 8, 150_000, LINK)] == ["tree", "middle"]
+    assert [one.algorithms for one in fastest(rows, 4, 1, 300_000, 1 << 30, LINK)] == [("ring",)]
+    assert fastest([], 4, 1, 8, 1 << 30, LINK) == ()
 
 
 @given(st.integers(2, 64), st.sampled_from(["all_reduce", "broadcast", "all_gather", "all_to_all"]))
 def test_the_fastest_is_the_fastest_at_every_size(ranks: int, op: str) -> None:
-    rows = [row for row in alternatives(op, ranks) if row.possible(ranks)]
-    found = fastest(rows, ranks, 8, 1 << 30, LINK)
-    by_name = {row.algorithm: row for row in rows}
+    rows = alternatives(op, ranks)
+    found = fastest(rows, ranks, 1, 8, 1 << 30, LINK)
+    by_name = {row.label: row for row in rows}
     for exponent in range(3, 31):
         size = 2**exponent
         winner = [one for one in found if one.from_bytes <= size][-1]
-        best = min(row.seconds(ranks, size, LINK) for row in rows)
+        best = min(LINK.seconds(row, ranks, 1, size) for row in rows)
         for name in winner.algorithms:
-            assert by_name[name].seconds(ranks, size, LINK) == pytest.approx(best, rel=1e-6)
+            assert LINK.seconds(by_name[name], ranks, 1, size) == pytest.approx(best, rel=1e-6)
 
 
 @pytest.mark.parametrize("op", ["all_reduce", "broadcast"])
 def test_one_ends_where_the_next_begins_by_the_formula_of_their_cross_over(op: str) -> None:
     compared = 0
     for ranks in range(3, 65):
-        found = fastest(alternatives(op, ranks), ranks, 8, 1 << 30, LINK)
+        found = fastest(alternatives(op, ranks), ranks, 1, 8, 1 << 30, LINK)
         for one, two in pairwise(found):
             rows = [textbook(op, names.algorithms[0].lower().replace(" ", "-")) for names in (one, two)]
             if rows[0] is not None and rows[1] is not None:
-                crossing = crossover_bytes(rows[0], rows[1], ranks, 1, ALPHA, BETA)
+                crossing = LINK.crossover_bytes(rows[0], rows[1], ranks, 1)
                 assert crossing == pytest.approx(two.from_bytes, rel=1e-6)
                 compared += 1
     assert compared > 30

@@ -27,9 +27,9 @@ from busbw_analysis.diagnosis.algorithms import Pair, Race, lacks_formulas, race
 from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.models.gloo import Parameters
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
-from busbw_analysis.models.textbook import crossover_bytes, textbook
+from busbw_analysis.models.textbook import textbook
 from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Section, Table
@@ -354,11 +354,11 @@ class TestRaces:
         rows = [textbook("all_reduce", name) for name in ("ring", "recursive-doubling")]
         assert rows[0] is not None
         assert rows[1] is not None
-        found = crossover_bytes(rows[0], rows[1], RANKS, 1, ALPHA, BETA, host_bytes_per_second=host)
+        found = Parameters(ALPHA, BETA, host, "").crossover_bytes(rows[0], rows[1], RANKS, 1)
         assert found is not None
         given = Parameters(ALPHA, BETA, host, "")
-        models = {one.algorithm: one for one in alternatives("all_reduce", RANKS)}
-        ring, doubling = (models[name].seconds(RANKS, found, given) for name in ("ring", "recursive doubling"))
+        models = {one.label: one for one in alternatives("all_reduce", RANKS)}
+        ring, doubling = (given.seconds(models[name], RANKS, 1, found) for name in ("ring", "recursive doubling"))
         assert ring == pytest.approx(doubling)
         assert found < s_star("ring", "recursive-doubling")
 
@@ -439,7 +439,7 @@ class TestRaces:
         assert fitted.joint is not None
         assert fitted.joint.algorithms == {"reduce_scatter": "choice of Open MPI 5.0.8"}
         with pytest.raises(AnalysisError, match="of which no formula is known"):
-            fitted.joint.seconds(fitted.joint.terms["reduce_scatter"], 5, 1, SIZES[0] / 4)
+            fitted.joint.seconds(fitted.joint.models["reduce_scatter"], 5, 1, SIZES[0] / 4)
         (race,) = races_of(judgement.curves, library_of_run(judgement.dataset), [fitted])
         pair = pair_of(race, "ring", "library")
         assert not isinstance(pair.expected, Unavailable)

@@ -15,7 +15,7 @@ from schedule_svg import MOST_ARROWS, draw
 
 from busbw.errors import AnalysisError
 from busbw.ops.algorithms.base import Schedule, cost, execute
-from busbw_analysis.models.gloo import CostModel
+from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import model_for
 
 FOLDER = Path(__file__).parents[2] / "docs/drawings"
@@ -110,10 +110,10 @@ def test_what_is_drawn_for_gloo_is_what_its_model_counts(op: str, make: Callable
         ends = {"all_reduce": (sums,) * ranks, "reduce": (sums, *[()] * (ranks - 1)), "all_gather": (gathered,) * ranks}
         assert execute(schedule) == ends[op]
         counted = cost(schedule)
-        assert model.messages(ranks, size) == 2 * counted.rounds
-        assert model.rank_bytes(ranks, size) == pytest.approx(size * counted.sent)
-        assert model.total_bytes(ranks, size) == pytest.approx(size * counted.moved)
-        assert model.added_bytes(ranks, size) == pytest.approx(size * counted.added)
+        assert model.rounds(ranks, 1, size) == 2 * counted.rounds
+        assert model.sent(ranks, 1, size) * size == pytest.approx(size * counted.sent)
+        assert model.moved(ranks, 1, size) * size == pytest.approx(size * counted.moved)
+        assert model.added(ranks, 1, size) * size == pytest.approx(size * counted.added)
 
 
 def test_what_a_library_does_with_ranks_beyond_a_power_of_two_is_drawn() -> None:

@@ -10,7 +10,8 @@ import pytest
 from exhaustive import RANKS
 from gloo_programs import Counted, Mark, Step
 
-from busbw_analysis.models.gloo import MODELS, CostModel, gloo_segments
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.gloo import MODELS, gloo_segments
 from busbw_analysis.models.select import model_for
 
 MIB = 1 << 20
@@ -111,11 +112,11 @@ def test_a_model_says_what_its_program_takes(op: str, times: int) -> None:
         assert op not in SEGMENTED or segments == max(times, 2)
         counted = executed(op, ranks, segments)
         block = size / (ranks * segments) if segments else size
-        assert row.messages(ranks, size) == counted.delays, ranks
+        assert row.rounds(ranks, 1, size) == counted.delays, ranks
         if op != "broadcast":
-            assert row.rank_bytes(ranks, size) == pytest.approx(counted.sent * block), ranks
-        assert row.added_bytes(ranks, size) == pytest.approx(counted.added * block), ranks
-        assert row.total_bytes(ranks, size) == pytest.approx(counted.moved * block), ranks
+            assert row.sent(ranks, 1, size) * size == pytest.approx(counted.sent * block), ranks
+        assert row.added(ranks, 1, size) * size == pytest.approx(counted.added * block), ranks
+        assert row.moved(ranks, 1, size) * size == pytest.approx(counted.moved * block), ranks
 
 
 @pytest.mark.parametrize("ranks", RANKS)
@@ -126,7 +127,7 @@ def test_who_hears_a_broadcast_last_waits_for_all_messages_that_share_a_link_wit
         below = [step.to for step in gloo.broadcast(rank, ranks, 0) if isinstance(step, gloo.Send)]
         heard.update(dict.fromkeys(below, heard[rank] + len(below)))
     assert len(heard) == ranks
-    assert model("broadcast").rank_bytes(ranks, MIB) == MIB * max(heard.values())
+    assert model("broadcast").sent(ranks, 1, MIB) * MIB == MIB * max(heard.values())
     if ranks in {2, 4, 8, 16, 32, 64}:
         levels = ranks.bit_length() - 1
         assert max(heard.values()) == levels * (levels + 1) / 2
@@ -144,11 +145,11 @@ def test_messages_that_pass_each_other_are_asked_for_first(ranks: int) -> None:
     assert [slots[1] for slots in counted.slots] == [(rank - 1) % ranks for rank in every]
     assert (counted.delays, counted.sent, counted.moved) == (2, 1, ranks)
     for op in ("send_recv", "pair_bidir") if ranks == 2 else ("send_recv",):
-        assert (model(op).messages(ranks, MIB), model(op).rank_bytes(ranks, MIB)) == (2, MIB)
-        assert model(op).total_bytes(ranks, MIB) == ranks * MIB
+        assert (model(op).rounds(ranks, 1, MIB), model(op).sent(ranks, 1, MIB) * MIB) == (2, MIB)
+        assert model(op).moved(ranks, 1, MIB) * MIB == ranks * MIB
         over_mpi = model_for(op, "mpi")
         assert isinstance(over_mpi, CostModel)
-        assert over_mpi.messages(ranks, MIB) == 1
+        assert over_mpi.rounds(ranks, 1, MIB) == 1
 
 
 def test_an_answer_is_asked_for_while_the_message_is_under_way() -> None:
@@ -157,7 +158,7 @@ def test_an_answer_is_asked_for_while_the_message_is_under_way() -> None:
     trips = 8
     counted = gloo.run([there * trips, back * trips], [{0: 1}, {}])
     assert counted.delays == 1 + 2 * trips  # the first one has to be asked for
-    assert model("ping_pong").messages(2, MIB) == 1
+    assert model("ping_pong").rounds(2, 1, MIB) == 1
 
 
 def test_every_collective_of_gloo_is_executed() -> None:
@@ -168,9 +169,9 @@ def test_every_collective_of_gloo_is_executed() -> None:
 @pytest.mark.parametrize("op", PROGRAMS)
 def test_one_rank_alone_waits_for_nothing(op: str) -> None:
     row = model(op)
-    amounts = (row.messages, row.rank_bytes, row.added_bytes, row.total_bytes)
-    assert [amount(1, size) for amount in amounts for size in (0, 1, MIB, 64 * MIB)] == [0] * 16
-    assert not row.possible(1)
+    amounts = (row.rounds, row.sent, row.added, row.moved)
+    assert [amount(1, 1, size) for amount in amounts for size in (0, 1, MIB, 64 * MIB)] == [0] * 16
+    assert not row.possible(1, 1, MIB)
 
 
 def after_a_barrier(op: str, ranks: int) -> float:
@@ -190,10 +191,10 @@ def after_a_barrier(op: str, ranks: int) -> float:
 @pytest.mark.parametrize("op", sorted(PROGRAMS.keys() - {"broadcast"}))
 def test_a_barrier_before_each_call_changes_nothing(op: str) -> None:
     for ranks in range(2, 17):
-        assert after_a_barrier(op, ranks) == model(op).messages(ranks, 1024), ranks
+        assert after_a_barrier(op, ranks) == model(op).rounds(ranks, 1, 1024), ranks
 
 
 def test_but_of_a_broadcast_who_hears_last_also_begins_last() -> None:
     taken = {ranks: after_a_barrier("broadcast", ranks) for ranks in (2, 3, 4, 7, 8, 16)}
     assert taken == {2: 2, 3: 2, 4: 2, 7: 2, 8: 3, 16: 4}
-    assert [model("broadcast").messages(ranks, 1024) for ranks in taken] == [2, 2, 3, 3, 4, 5]
+    assert [model("broadcast").rounds(ranks, 1, 1024) for ranks in taken] == [2, 2, 3, 3, 4, 5]

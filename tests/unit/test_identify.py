@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from busbw_analysis.fitting.design import PARAMETERS, Floats, Parameter, amounts
 from busbw_analysis.fitting.identify import Mixed, Remedy, columns_of, identify, needs, told_by
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 
 TRUTH = np.asarray([20e-6, 1e-10, 0.0, 30e-6, 5e-11, 0.0, 0.0, 0.0])
 SIZES = [8 << step for step in range(0, 24, 2)]

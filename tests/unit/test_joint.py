@@ -18,7 +18,8 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.fitting.refusals import usable
-from busbw_analysis.models.terms import Term, candidates
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.laws import from_joint
 from busbw_analysis.report.tables.joint_fits import joint_rows, joint_text
 
@@ -26,13 +27,13 @@ TRUE: dict[Parameter, float] = {"alpha": 20e-6, "beta": 1e-10, "shared": 0.0, "p
 SIZES = tuple(64 << step for step in range(0, 18, 2))
 
 
-def term(op: str, algorithm: str) -> Term:
+def term(op: str, algorithm: str) -> CostModel:
     """The candidate of that name on Gloo."""
     return next(one for one in candidates(op, "gloo") if one.algorithm == algorithm)
 
 
 def seen(  # noqa: PLR0913 - a world has as many sides
-    what: Term,
+    what: CostModel,
     ranks: int,
     *,
     by_hand: bool = False,
@@ -332,12 +333,12 @@ def test_what_ties_says_times_by_parameters_of_its_own() -> None:
     fitted = fit_jointly([one for one in scattered("segmented ring (gloo)") if one.op != "ping_pong"])
     assert "ring" in fitted.ties["all_reduce"]
     own, ring = (
-        next(law for law in from_joint(fitted, "all_reduce") if law.term.algorithm == name)
+        next(law for law in from_joint(fitted, "all_reduce") if law.model.algorithm == name)
         for name in ("segmented ring (gloo)", "ring")
     )
     assert ring.tied
     assert ring.told(8, 8, 2048) == pytest.approx(own.told(8, 8, 2048), rel=0.1)
-    assert fitted.seconds(ring.term, 8, 8, 2048) < 0.6 * fitted.seconds(own.term, 8, 8, 2048)
+    assert fitted.seconds(ring.model, 8, 8, 2048) < 0.6 * fitted.seconds(own.model, 8, 8, 2048)
 
 
 def test_of_a_tie_the_one_that_the_backend_is_known_to_run_is_taken() -> None:

@@ -72,13 +72,13 @@ def test_what_a_library_runs_is_what_its_row_says(op: str, name: str) -> None:
     assert row is not None
     tried = 0
     for ranks in RANKS[1:]:
-        if not row.possible(ranks, 1):
+        if not row.possible(ranks, 1, 1):
             continue
         schedule = LIBRARY_SCHEDULES[op, name](ranks)
         assert execute(schedule) == meaning(op, ranks, schedule.blocks), ranks
         counted = cost(schedule)
         messages = row.messages or row.rounds
-        said = [count(ranks, 1) for count in (row.rounds, messages, row.sent, row.added, row.moved)]
+        said = [count(ranks, 1, 1) for count in (row.rounds, messages, row.sent, row.added, row.moved)]
         told = [counted.rounds, counted.messages, *map(float, (counted.sent, counted.added, counted.moved))]
         if op == "broadcast" and name in AT_ONCE:
             farthest, last = heard(ranks, AT_ONCE[name])
@@ -96,11 +96,11 @@ def test_messages_that_open_mpi_sends_down_a_tree_at_once_share_a_link(name: str
     for ranks, sent in counts.items():
         row = formula_of("Open MPI", "broadcast", name, ranks)
         assert row is not None
-        assert row.sent(ranks, 1) == sent
+        assert row.sent(ranks, 1, 1) == sent
     # MPICH sends one after the other.
     blocking = formula_of("MPICH", "broadcast", "binomial", 32)
     assert blocking is not None
-    assert blocking.sent(32, 1) == 5
+    assert blocking.sent(32, 1, 1) == 5
 
 
 def test_every_row_of_a_library_has_a_schedule_a_drawing_and_a_name_of_its_own() -> None:
@@ -123,4 +123,4 @@ def test_in_a_barrier_by_rank_0_nobody_goes_before_the_last_has_come() -> None:
 def test_messages_that_are_under_way_at_once_are_counted(op: str, name: str) -> None:
     row = library_row(op, name)
     assert row is not None
-    assert [row.at_once(ranks, 1) for ranks in (2, 8, 64)] == [1, 7, 63]
+    assert [row.at_once(ranks, 1, 1) for ranks in (2, 8, 64)] == [1, 7, 63]

@@ -14,7 +14,7 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
 from busbw_analysis.fitting.joint import Joint
 from busbw_analysis.models.choices import Calls, Library
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question

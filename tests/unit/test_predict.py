@@ -26,7 +26,7 @@ from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.fitting.design import amounts
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 from busbw_analysis.predict import laws
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, MeasuredCurve, by_curve, by_law, curve_of
 from busbw_analysis.predict.laws import BY_CURVE, BY_MESSAGES, JOINTLY, Law
@@ -453,10 +453,10 @@ def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None
     laws = found_for[MIB].laws
     chosen = next(law for law in laws if law.chosen)
     assert any(law.tied for law in laws)
-    never = replace(chosen, term=replace(chosen.term, possible=lambda ranks, _hosts, _size: ranks != 12))
+    never = replace(chosen, model=replace(chosen.model, possible=lambda ranks, _hosts, _size: ranks != 12))
     found = by_law([never if law is chosen else law for law in laws], 12, 1, MIB, (), None)
     assert found.algorithm is not None
-    assert found.algorithm != chosen.term.algorithm
+    assert found.algorithm != chosen.model.algorithm
     assert any(
         "does not exist for 12 ranks" in said and f"{found.algorithm} answers" in said for said in found.extrapolated
     )

@@ -11,7 +11,7 @@ from busbw.errors import AnalysisError
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.fitting.design import PARAMETERS, amounts
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.laws import BY_MESSAGES, JOINTLY
 from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question

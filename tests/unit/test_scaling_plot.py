@@ -7,7 +7,7 @@ from functools import cache
 import pytest
 
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.laws import Value
 from busbw_analysis.predict.prediction import Line, Scaling, scaling
 from busbw_analysis.predict.query import Question, question

@@ -8,14 +8,14 @@ import pytest
 from exhaustive import EXHAUSTIVE, RANKS
 from schedule_counts import by_level, through_a_link
 
-from busbw.errors import AnalysisError
 from busbw.ops.algorithms import ALGORITHMS, rings
 from busbw.ops.algorithms.all_reduce import double_tree
 from busbw.ops.algorithms.base import Contribution, Schedule, Transfer, cost, execute
 from busbw.ops.algorithms.switched import SWITCHED
 from busbw.ops.algorithms.trees import twins
 from busbw_analysis.models import textbook
-from busbw_analysis.models.textbook import TEXTBOOK, Textbook
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.textbook import TEXTBOOK
 
 EVERY = [(op, name) for op, named in ALGORITHMS.items() for name in named]
 LEVELS = [(op, name) for op, name in EVERY if ALGORITHMS[op][name].levels]
@@ -87,11 +87,11 @@ def test_a_barrier_lets_nobody_go_before_the_last_has_come(name: str) -> None:
 
 
 @pytest.mark.parametrize("row", TEXTBOOK, ids=lambda row: f"{row.op} {row.algorithm}")
-def test_the_formula_is_what_is_counted(row: Textbook) -> None:
+def test_the_formula_is_what_is_counted(row: CostModel) -> None:
     tried = 0
     for ranks in RANKS:
         for hosts in (1, 2, 4, 8) if ALGORITHMS[row.op][row.algorithm].levels else (1,):
-            if ranks % hosts or not (row.possible(ranks, hosts) or ranks == 1):
+            if ranks % hosts or not (row.possible(ranks, hosts, 1) or ranks == 1):
                 continue
             schedule = schedule_of(row.op, row.algorithm, ranks, hosts)
             if schedule is None:
@@ -107,17 +107,19 @@ def test_the_formula_is_what_is_counted(row: Textbook) -> None:
     assert tried >= 6
 
 
-def said(row: Textbook, ranks: int, hosts: int) -> list[float]:
+def said(row: CostModel, ranks: int, hosts: int) -> list[float]:
     """What a row has for its rounds, messages, and bytes sent, added and moved."""
-    return [count(ranks, hosts) for count in (row.rounds, row.messages or row.rounds, row.sent, row.added, row.moved)]
+    return [
+        count(ranks, hosts, 1) for count in (row.rounds, row.messages or row.rounds, row.sent, row.added, row.moved)
+    ]
 
 
 @pytest.mark.parametrize(
     "row", [*TEXTBOOK, *textbook.LIMITS, *textbook.SWITCHED], ids=lambda row: f"{row.op} {row.algorithm}"
 )
-def test_one_rank_alone_has_no_round_and_no_byte(row: Textbook) -> None:
+def test_one_rank_alone_has_no_round_and_no_byte(row: CostModel) -> None:
     assert said(row, 1, 1) == [0] * 5
-    assert not row.possible(1, 1), "nobody is to be asked to measure it"
+    assert not row.possible(1, 1, 1), "nobody is to be asked to measure it"
 
 
 SHAPES = [(ranks, hosts) for ranks in RANKS for hosts in range(2, ranks + 1) if ranks % hosts == 0]
@@ -131,8 +133,8 @@ def test_what_stays_inside_a_host_and_what_goes_between_is_what_is_counted(op: s
         on_host = ranks // hosts
         counted = by_level(ALGORITHMS[op][name].on(ranks, hosts), on_host)
         in_bytes = [float(one) for one in (counted.inner, counted.between, counted.of_a_host)]
-        between = row.between(ranks, hosts)
-        said = [row.inner_rounds(ranks, hosts), row.inner_sent(ranks, hosts), between, on_host * between]
+        between = row.between(ranks, hosts, 1)
+        said = [row.inner_rounds(ranks, hosts, 1), row.inner_sent(ranks, hosts, 1), between, on_host * between]
         assert said == pytest.approx([counted.inner_rounds, *in_bytes]), (ranks, hosts)
 
 
@@ -149,8 +151,8 @@ def test_a_ring_waits_in_every_round_for_one_rank_of_each_host() -> None:
     assert row is not None
     for ranks, hosts in SHAPES:
         counted = by_level(ALGORITHMS["all_reduce"]["ring"].on(ranks, hosts), ranks // hosts)
-        assert counted.inner_rounds == row.inner_rounds(ranks, hosts) == 0
-        assert float(counted.between) == float(counted.of_a_host) == pytest.approx(row.between(ranks, hosts))
+        assert counted.inner_rounds == row.inner_rounds(ranks, hosts, 1) == 0
+        assert float(counted.between) == float(counted.of_a_host) == pytest.approx(row.between(ranks, hosts, 1))
 
 
 def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
@@ -159,9 +161,9 @@ def test_of_an_all_reduce_by_sharp_the_rings_of_the_hosts_stay_inside() -> None:
     for ranks, hosts in SHAPES:
         schedule = SWITCHED["all_reduce"]["sharp"](ranks, ranks // hosts)
         counted = by_level(schedule, ranks // hosts)  # the switch is on a host of its own
-        said = [row.inner_rounds(ranks, hosts), row.inner_sent(ranks, hosts)]
+        said = [row.inner_rounds(ranks, hosts, 1), row.inner_sent(ranks, hosts, 1)]
         assert said == pytest.approx([counted.inner_rounds, float(counted.inner)]), (ranks, hosts)
-        assert row.between(ranks, hosts) == pytest.approx(hosts / ranks)
+        assert row.between(ranks, hosts, 1) == pytest.approx(hosts / ranks)
 
 
 def test_there_is_a_row_for_every_schedule_and_for_nothing_else() -> None:
@@ -174,7 +176,7 @@ def test_where_a_schedule_is_possible_so_is_its_row() -> None:
         for ranks in range(2, 65):
             hosts = 2 if ALGORITHMS[row.op][row.algorithm].levels else 1
             there = ranks % hosts == 0 and ALGORITHMS[row.op][row.algorithm].refuse(ranks) is None
-            assert row.possible(ranks, hosts) == there, (row, ranks)
+            assert row.possible(ranks, hosts, 1) == there, (row, ranks)
 
 
 SWITCHES = [(op, name) for op, named in SWITCHED.items() for name in named]
@@ -190,11 +192,11 @@ def test_a_switch_that_adds_leaves_what_the_operation_means(op: str, name: str) 
 
 
 @pytest.mark.parametrize("row", textbook.SWITCHED, ids=lambda row: f"{row.op} {row.algorithm}")
-def test_the_formula_with_a_switch_is_what_is_counted(row: Textbook) -> None:
+def test_the_formula_with_a_switch_is_what_is_counted(row: CostModel) -> None:
     tried = 0
     for ranks in RANKS:
         for hosts in (1, 2, 4, 8):
-            if ranks % hosts or not (row.possible(ranks, hosts) or ranks == 1):
+            if ranks % hosts or not (row.possible(ranks, hosts, 1) or ranks == 1):
                 continue
             schedule = SWITCHED[row.op][row.algorithm](ranks, ranks // hosts)
             by_switch = [any(ranks in {one.source, one.to} for one in messages) for messages in schedule.rounds]
@@ -207,7 +209,7 @@ def test_the_formula_with_a_switch_is_what_is_counted(row: Textbook) -> None:
                 max([count for rank, count in sums.items() if rank < ranks], default=0) / schedule.blocks,
                 sum(len(one.sent) for one in by_ranks) / schedule.blocks,
             ]
-            closed = [count(ranks, hosts) for count in (row.rounds, row.sent, row.added, row.moved)]
+            closed = [count(ranks, hosts, 1) for count in (row.rounds, row.sent, row.added, row.moved)]
             assert closed == pytest.approx(counted), (ranks, hosts)
             tried += 1
     assert tried >= (51 if EXHAUSTIVE else 18)
@@ -222,7 +224,7 @@ def test_busbw_by_nvls_comes_to_more_than_the_link_carries(ranks: int, ceiling: 
     # Of B, 2(n−1)/(n+1): published for NVLink SHARP in pull request 239 of NVIDIA/nccl-tests.
     row = textbook.textbook("all_reduce", "nvls")
     assert row is not None
-    assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1) == pytest.approx(ceiling, abs=5e-4)
+    assert 2 * (ranks - 1) / ranks / row.sent(ranks, 1, 1) == pytest.approx(ceiling, abs=5e-4)
 
 
 @pytest.mark.parametrize(("op", "ranks"), [("all_gather", 4), ("all_gather", 8), ("reduce_scatter", 8)])
@@ -230,7 +232,7 @@ def test_nvls_saves_no_bytes_where_each_result_has_to_come_once(op: str, ranks: 
     row, ring = textbook.textbook(op, "nvls"), textbook.textbook(op, "ring")
     assert row is not None
     assert ring is not None
-    assert row.sent(ranks, 1) == ring.sent(ranks, 1)
+    assert row.sent(ranks, 1, 1) == ring.sent(ranks, 1, 1)
 
 
 @pytest.mark.parametrize(("hosts", "on_host"), [(2, 1), (2, 8), (4, 8), (8, 4)])
@@ -295,14 +297,14 @@ def test_of_two_trees_every_rank_is_a_leaf_in_one() -> None:
 
 
 @pytest.mark.parametrize("row", textbook.LIMITS, ids=lambda row: row.algorithm)
-def test_a_limit_is_what_pipelining_comes_near_to(row: Textbook) -> None:
+def test_a_limit_is_what_pipelining_comes_near_to(row: CostModel) -> None:
     for ranks in RANKS:
         whole, finer = double_tree(ranks, 1), double_tree(ranks, 64)
-        assert row.rounds(ranks, 1) == len(whole.rounds)
-        assert row.sent(ranks, 1) == pytest.approx(float(through_a_link(whole, ranks)))
-        assert row.sent(ranks, 1) == pytest.approx(float(through_a_link(finer, ranks)))
+        assert row.rounds(ranks, 1, 1) == len(whole.rounds)
+        assert row.sent(ranks, 1, 1) == pytest.approx(float(through_a_link(whole, ranks)))
+        assert row.sent(ranks, 1, 1) == pytest.approx(float(through_a_link(finer, ranks)))
         # Up and down one after the other, three ranks cannot have more than two thirds of both links busy.
-        assert float(cost(finer).sent) == pytest.approx(row.sent(ranks, 1), rel=0.35 if ranks == 3 else 0.08)
+        assert float(cost(finer).sent) == pytest.approx(row.sent(ranks, 1, 1), rel=0.35 if ranks == 3 else 0.08)
 
 
 class TestCrossover:
@@ -314,7 +316,7 @@ class TestCrossover:
         rows = [textbook.textbook("all_reduce", name) for name in (one, other)]
         assert rows[0] is not None
         assert rows[1] is not None
-        return textbook.crossover_bytes(rows[0], rows[1], ranks, 1, self.ALPHA, self.BETA)
+        return Parameters(self.ALPHA, self.BETA, None, "").crossover_bytes(rows[0], rows[1], ranks, 1)
 
     def test_of_a_ring_and_a_pipelined_double_tree(self) -> None:
         for ranks in range(4, 65):
@@ -342,38 +344,14 @@ class TestCrossover:
         # Two ranks: a ring has as many rounds as a tree and half of its bytes.
         assert self.crossing("ring", "binomial-tree", 2) is None
 
-    @pytest.mark.parametrize(
-        ("names", "ranks", "alpha", "told"),
-        [
-            (("ring", "hierarchical"), 8, 1e-6, "no all_reduce by hierarchical of 8 ranks on 1 hosts"),
-            (("ring", "binomial-tree"), 1, 1e-6, "no all_reduce by ring of 1 ranks"),
-            (("ring", "binomial-tree"), 8, float("nan"), "α nan s"),
-            (("ring", "binomial-tree"), 8, -1e-6, "α -1e-06 s"),
-        ],
-    )
-    def test_what_cannot_be_is_refused(self, names: tuple[str, str], ranks: int, alpha: float, told: str) -> None:
-        one, other = (textbook.textbook("all_reduce", name) for name in names)
-        assert one is not None
-        assert other is not None
-        with pytest.raises(AnalysisError, match=told):
-            textbook.crossover_bytes(one, other, ranks, 1, alpha, self.BETA)
-
-    @pytest.mark.parametrize("host", [0.0, -1.0, float("nan")])
-    def test_a_host_that_carries_nothing_has_no_crossing(self, host: float) -> None:
-        rows = [textbook.textbook("all_reduce", name) for name in ("ring", "binomial-tree")]
-        assert rows[0] is not None
-        assert rows[1] is not None
-        with pytest.raises(AnalysisError, match="want a rate above 0"):
-            textbook.crossover_bytes(rows[0], rows[1], 8, 1, self.ALPHA, self.BETA, host_bytes_per_second=host)
-
     def test_sums_move_it(self) -> None:
         ring, tree = textbook.textbook("all_reduce", "ring"), textbook.textbook("all_reduce", "binomial-tree")
         assert ring is not None
         assert tree is not None
-        found = textbook.crossover_bytes(ring, tree, 8, 1, self.ALPHA, self.BETA, 1 / 5e9)
+        found = Parameters(self.ALPHA, self.BETA, None, "", 1 / 5e9).crossover_bytes(ring, tree, 8, 1)
         assert found is not None
         seconds = [
-            row.rounds(8, 1) * self.ALPHA + found * (row.sent(8, 1) * self.BETA + row.added(8, 1) / 5e9)
+            row.rounds(8, 1, 1) * self.ALPHA + found * (row.sent(8, 1, 1) * self.BETA + row.added(8, 1, 1) / 5e9)
             for row in (ring, tree)
         ]
         assert seconds[0] == pytest.approx(seconds[1])

@@ -23,8 +23,9 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
-from busbw_analysis.models.terms import RINGS, Term, candidates
-from busbw_analysis.models.textbook import TEXTBOOK, Textbook
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.select import candidates
+from busbw_analysis.models.textbook import TEXTBOOK
 from busbw_analysis.predict.forecast import by_law
 from busbw_analysis.predict.laws import from_joint
 from busbw_analysis.report.tables.joint_fits import joint_rows, joint_text
@@ -102,7 +103,7 @@ def seen(
     return found
 
 
-def term(algorithm: str = "hierarchical", op: str = "all_reduce") -> Term:
+def term(algorithm: str = "hierarchical", op: str = "all_reduce") -> CostModel:
     (found,) = candidates(op, "gloo", algorithm)
     return found
 
@@ -326,15 +327,16 @@ UNEQUAL = ((4, 2), (6, 3), (8, 2), (12, 3), (12, 4), (16, 4), (32, 4))
 
 
 @pytest.mark.parametrize("row", FLAT, ids=lambda row: f"{row.op} {row.algorithm}")
-def test_of_one_ring_alone_a_host_sends_what_its_busiest_rank_sends_and_every_round_leaves_it(row: Textbook) -> None:
-    places = [(ranks, hosts) for ranks, hosts in UNEQUAL if row.possible(ranks, hosts)]
+def test_of_one_ring_alone_a_host_sends_what_its_busiest_rank_sends_and_every_round_leaves_it(row: CostModel) -> None:
+    places = [(ranks, hosts) for ranks, hosts in UNEQUAL if row.possible(ranks, hosts, 1)]
     counted = [by_level(ALGORITHMS[row.op][row.algorithm].on(*place), place[0] // place[1]) for place in places]
     all_of_it = [
-        one.inner_rounds == 0 and (float(one.between), float(one.of_a_host)) == pytest.approx((row.sent(*place),) * 2)
+        one.inner_rounds == 0
+        and (float(one.between), float(one.of_a_host)) == pytest.approx((row.sent(*place, 1),) * 2)
         for one, place in zip(counted, places, strict=True)
     ]
     assert len(places) >= 4
-    assert all(all_of_it) if (row.op, row.algorithm) in RINGS else not all(all_of_it)
+    assert all(all_of_it) if row.in_a_ring else not all(all_of_it)
     assert term(row.algorithm, row.op).of_hosts_known(8, 2, MIB) == all(all_of_it)
     assert all(term(row.algorithm, row.op).of_hosts_known(8, hosts, MIB) for hosts in (1, 8))
 
@@ -372,7 +374,7 @@ def test_over_one_card_a_flat_algorithm_that_is_no_ring_neither_spoils_the_fit_n
     # One rank on each host has the card for itself.
     assert predicted(fitted, 8, 1, algorithm=other) == pytest.approx(machines.seconds("all_reduce", other, 8, 1, MIB))
     (law,) = from_joint(fitted, "all_reduce", "ring")
-    assert "the bytes that all ranks of a host send to others, over C" in law.parameters
+    assert "the bytes that all ranks of a host send to others, over C" in law.origin
 
 
 def test_over_one_card_the_librarys_own_tree_is_not_taken_for_two_levels() -> None:

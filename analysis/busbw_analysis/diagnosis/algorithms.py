@@ -10,8 +10,19 @@ from itertools import combinations, pairwise
 
 from busbw_analysis.data.series import Point, Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.crossovers import Crossing, Gain, Timed, crossings, faster, gain
-from busbw_analysis.diagnosis.crossovers_model import Costs, Expected, costs_of, expected_of, sized
+from busbw_analysis.diagnosis.crossovers import (
+    Costs,
+    Crossing,
+    Expected,
+    Gain,
+    Timed,
+    costs_of,
+    crossings,
+    expected_of,
+    faster,
+    gain,
+    sized,
+)
 from busbw_analysis.diagnosis.verdicts import Curve
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.choices import Library

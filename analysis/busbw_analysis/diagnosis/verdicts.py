@@ -11,7 +11,7 @@ from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation
-from busbw_analysis.models.gloo import Parameters
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak
 

@@ -16,7 +16,8 @@ from scipy.optimize import nnls
 from busbw.ops import MESSAGES
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls
-from busbw_analysis.models.terms import Levels, Term, candidates
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.select import candidates
 
 Floats = npt.NDArray[np.float64]
 
@@ -83,12 +84,12 @@ class Observation:
         return self.op, self.algorithm
 
 
-Terms = Mapping[tuple[str, str | None], Term]
+Models = Mapping[tuple[str, str | None], CostModel]
 """The algorithm that is taken to be behind each curve."""
 
 
-def candidates_of(observations: Sequence[Observation]) -> tuple[Term, ...]:
-    """What may be behind ``observations``, which are of one curve, as of ``terms.candidates``."""
+def candidates_of(observations: Sequence[Observation]) -> tuple[CostModel, ...]:
+    """What may be behind ``observations``, which are of one curve, as of ``select.candidates``."""
     first = observations[0]
     return candidates(first.op, first.backend, first.algorithm, _calls_of(observations))
 
@@ -104,22 +105,22 @@ def _calls_of(observations: Sequence[Observation]) -> Calls | None:
     return every.pop()
 
 
-def possible_for(term: Term, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> bool:
+def possible_for(model: CostModel, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> bool:
     """Whether there is such a thing on all ranks and hosts and at all sizes of ``observations``, and whether what it
     costs is known in ``wanted`` parameters.
     """
     return all(
-        term.possible(*where) and told_in(term, wanted, *where)
+        model.possible(*where) and told_in(model, wanted, *where)
         for where in ((one.ranks, one.hosts, one.size_bytes) for one in observations)
     )
 
 
-def told_in(term: Term, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
+def told_in(model: CostModel, wanted: Sequence[Parameter], ranks: int, hosts: int, size_bytes: float) -> bool:
     """Whether what a call costs is known in ``wanted`` parameters: of few flat algorithms is it known what all ranks of
     a host send through one card.
     """
     where = (ranks, hosts, size_bytes)
-    return "card" not in wanted or term.of_hosts_known(*where) or not term.sent_bytes(*where)
+    return "card" not in wanted or model.of_hosts_known(*where) or not model.sent(*where) * size_bytes
 
 
 def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
@@ -137,32 +138,32 @@ def unknown_choices(observations: Sequence[Observation]) -> tuple[str, ...]:
     return tuple(said)
 
 
-def amounts(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:
+def amounts(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[float, ...]:
     """What each of PARAMETERS is multiplied by in one call, as the first of ``branches``."""
-    return branches(term, ranks, hosts, size_bytes)[0]
+    return branches(model, ranks, hosts, size_bytes)[0]
 
 
-def branches(term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[tuple[float, ...], ...]:
+def branches(model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[tuple[float, ...], ...]:
     """What each of PARAMETERS is multiplied by in one call; that of ``card`` is right where ``told_in`` says so. Of an
     algorithm that is under way inside hosts and between them at once, first between and then inside: the longer counts.
     """
     where = (ranks, hosts, size_bytes)
-    rounds, sent, moved, added = (
-        amount(*where) for amount in (term.rounds, term.sent_bytes, term.moved_bytes, term.added_bytes)
-    )
-    levels = Levels(0.0, 0.0, sent, sent) if term.levels is None else term.levels(*where)
-    inside = (levels.inner_rounds, levels.inner_bytes)
-    if not levels.overlapped:
-        return ((rounds - inside[0], levels.between_bytes, moved, 1.0, added, *inside, levels.host_bytes),)
+    rounds, between = model.rounds(*where), model.between(*where) * size_bytes
+    moved, added = model.moved(*where) * size_bytes, model.added(*where) * size_bytes
+    of_host = between * ranks / hosts if model.two_levels else between
+    if not model.overlapped:
+        inside = model.inner_rounds(*where), model.inner_sent(*where) * size_bytes
+        return ((rounds - inside[0], between, moved, 1.0, added, *inside, of_host),)
+    # What goes to other hosts leaves the rank by the same way as what stays.
     return (
-        (rounds, levels.between_bytes, moved, 1.0, added, 0.0, 0.0, levels.host_bytes),
-        (0.0, 0.0, moved, 1.0, added, *inside, 0.0),
+        (rounds, between, moved, 1.0, added, 0.0, 0.0, of_host),
+        (0.0, 0.0, moved, 1.0, added, rounds, model.sent(*where) * size_bytes, 0.0),
     )
 
 
-def branches_of(observations: Sequence[Observation], terms: Terms) -> Floats:
+def branches_of(observations: Sequence[Observation], models: Models) -> Floats:
     """Observations × two branches × PARAMETERS, not yet divided by the times; both are alike where there is one."""
-    found = [branches(terms[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
+    found = [branches(models[one.curve], one.ranks, one.hosts, one.size_bytes) for one in observations]
     rows = [(one[0], one[-1]) for one in found]
     return np.asarray(rows, dtype=np.float64).reshape(len(rows), 2, len(PARAMETERS))
 

@@ -21,10 +21,10 @@ from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.fitting.design import (
     PARAMETERS,
     Floats,
+    Models,
     Observation,
     Parameter,
     Regime,
-    Terms,
     amounts,
     branches,
     branches_of,
@@ -49,7 +49,8 @@ from busbw_analysis.fitting.score import Validation
 from busbw_analysis.fitting.selection import Curve, Rival, compete
 from busbw_analysis.fitting.sharing import INNER, by_cards, carrier, through_one_card, untold
 from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
-from busbw_analysis.models.terms import INSIDE_AS_BETWEEN, Term, candidates
+from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel
+from busbw_analysis.models.select import candidates
 
 __all__ = [
     "LEAST_SIZES",
@@ -62,7 +63,6 @@ __all__ = [
     "Parameter",
     "Regime",
     "Rival",
-    "Term",
     "Together",
     "Validation",
     "fit_jointly",
@@ -115,9 +115,9 @@ class Together:
 class Joint:
     """The outcome. ``parameters`` has only those that the data separate; the others are in ``together``.
 
-    ``algorithms`` says which algorithm explains each op of the library best, ``terms`` the same as a Term, ``ties``
-    which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not in it,
-    but in ``curves``, which has the Term of all. ``wanted`` are the parameters that were looked for.
+    ``algorithms`` says which algorithm explains each op of the library best, ``models`` the same as a CostModel,
+    ``ties`` which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not
+    in it, but in ``curves``, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
@@ -132,8 +132,8 @@ class Joint:
     algorithms: Mapping[str, str]
     ties: Mapping[str, tuple[str, ...]]
     rivals: Mapping[str, tuple[Rival, ...]]
-    terms: Mapping[str, Term]
-    curves: Terms
+    models: Mapping[str, CostModel]
+    curves: Models
     wanted: tuple[Parameter, ...]
     validations: tuple[Validation, ...]
     of_curves: Mapping[Curve, OfCurve]
@@ -146,82 +146,82 @@ class Joint:
     cards: tuple[tuple[float, ...], ...]
     seed: int
 
-    def seconds(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> float:
-        """What one call should take by ``term``. Raises AnalysisError when that depends on parameters that the data
+    def seconds(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> float:
+        """What one call should take by ``model``. Raises AnalysisError when that depends on parameters that the data
         cannot separate, on whether the ranks of a host share a card where they do not tell that, or on what goes
-        through one card and is not known of ``term``.
+        through one card and is not known of ``model``.
         """
-        if not told_in(term, self.wanted, ranks, hosts, size_bytes):
-            message = f"{untold(term)}, and these data say that they share one; ask for a ring or for two levels"
+        if not told_in(model, self.wanted, ranks, hosts, size_bytes):
+            message = f"{untold(model)}, and these data say that they share one; ask for a ring or for two levels"
             raise AnalysisError(message)
-        branched = np.asarray(branches(term, ranks, hosts, size_bytes))
+        branched = np.asarray(branches(model, ranks, hosts, size_bytes))
         row, inside = branched[0], branched[-1]
         if not told_by(row, self.unknown):
             nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
             said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.together]
             reasons = "; ".join(said)
-            message = f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
+            message = f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
             raise AnalysisError(message)
-        if self.cards and term.of_hosts_known(ranks, hosts, size_bytes):
+        if self.cards and model.of_hosts_known(ranks, hosts, size_bytes):
             own, one_card = (float((branched @ np.asarray(coefficients)).max()) for coefficients in self.cards)
             if abs(one_card - own) > _UNKNOWN_MATTERS * max(one_card, own):
                 message = (
-                    f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data, which do not say "
-                    f"whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
+                    f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data, which do not "
+                    f"say whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
                     f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
                     f"; add all_reduce by a ring and by multi-ring, by hand on several hosts with {ranks // hosts} "
                     "ranks each"
                 )
                 raise AnalysisError(message)
         if not told_by(inside, self.unknown):
-            self._refuse_more_inside(term, ranks, hosts, size_bytes)
+            self._refuse_more_inside(model, ranks, hosts, size_bytes)
         return float((branched @ np.asarray(self.coefficients)).max())
 
-    def _refuse_more_inside(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> None:
+    def _refuse_more_inside(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> None:
         """Raise AnalysisError where what is under way inside a host may take longer than between hosts, and nothing is
         known of it but that it did not with as many ranks on a host as were measured.
         """
-        own = [curve for curve, one in self.curves.items() if (one.op, one.algorithm) == (term.op, term.algorithm)]
+        own = [curve for curve, one in self.curves.items() if (one.op, one.algorithm) == (model.op, model.algorithm)]
         seen = max((one.ranks / one.hosts for one in self.observations if one.curve in own), default=1.0)
-        row = np.asarray(amounts(term, ranks, hosts, size_bytes))
+        row = np.asarray(amounts(model, ranks, hosts, size_bytes))
         least = float(row @ np.asarray(self.coefficients))
         row[PARAMETERS.index("beta")] *= max(1.0, ranks / hosts / seen)
         most = float(row @ np.asarray(self.coefficients))
         if most - least > _UNKNOWN_MATTERS * most:
             message = (
-                f"{term.op} by {term.algorithm} on {ranks} ranks cannot be told from these data: "
+                f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: "
                 f"{about_size(round(size_bytes))} would take {format_time(least * 1e9)} if it waits for the cards, and "
                 f"up to {format_time(most * 1e9)} if for what is inside a host; {_NOTHING_INSIDE}"
             )
             raise AnalysisError(message)
 
-    def interval(self, term: Term, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
+    def interval(self, model: CostModel, ranks: int, hosts: int, size_bytes: float) -> tuple[float, float] | None:
         """Both ends of the 95 % interval of ``seconds``, from the resamples of launches; None without them."""
         if not self.draws:
             return None
-        times = (np.asarray(self.draws) @ np.asarray(branches(term, ranks, hosts, size_bytes)).T).max(axis=1)
+        times = (np.asarray(self.draws) @ np.asarray(branches(model, ranks, hosts, size_bytes)).T).max(axis=1)
         low, high = np.quantile(times, (0.025, 0.975))
         return float(low), float(high)
 
-    def explained_by(self, term: Term) -> "Joint":
-        """The same observations with ``term`` behind the library's own op of that name, and so with other parameters.
+    def explained_by(self, model: CostModel) -> "Joint":
+        """The same observations with ``model`` behind the library's own op of that name, and so with other parameters.
         What was validated and chosen stays that of this one.
         """
-        terms = {**self.curves, (term.op, None): term}
-        found = _solved(self.observations, terms, self.wanted, self.seed)
+        models = {**self.curves, (model.op, None): model}
+        found = _solved(self.observations, models, self.wanted, self.seed)
         before = _about(self.observations, self.curves, self.wanted)
         others = [said for said in self.notes if said not in before]
         return replace(
             self,
             parameters=found.parameters,
             together=found.together,
-            curves=terms,
-            notes=(*others, *_about(self.observations, terms, self.wanted)),
+            curves=models,
+            notes=(*others, *_about(self.observations, models, self.wanted)),
             interval_note=found.interval_note,
             coefficients=found.coefficients,
             draws=found.draws,
             unknown=found.unknown,
-            cards=by_cards(self.observations, terms) if self.cards else (),
+            cards=by_cards(self.observations, models) if self.cards else (),
         )
 
 
@@ -282,32 +282,32 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> Joint:
         observations, left_out = through_one_card(observations)
         notes += left_out
     outcome = compete(observations, wanted, seed)
-    found = _solved(observations, outcome.terms, wanted, seed)
+    found = _solved(observations, outcome.models, wanted, seed)
     return Joint(
         regime=observations[0].regime,
         backend=observations[0].backend,
         parameters=found.parameters,
         together=found.together,
-        algorithms={op: term.algorithm for (op, name), term in outcome.terms.items() if name is None},
+        algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
         ties=outcome.ties,
         rivals=outcome.rivals,
-        terms={op: term for (op, name), term in outcome.terms.items() if name is None},
-        curves=outcome.terms,
+        models={op: model for (op, name), model in outcome.models.items() if name is None},
+        curves=outcome.models,
         wanted=wanted,
-        validations=validations(observations, outcome.terms, wanted),
-        of_curves=by_curve(observations, outcome.terms, wanted),
+        validations=validations(observations, outcome.models, wanted),
+        of_curves=by_curve(observations, outcome.models, wanted),
         notes=(
             *notes,
             *outcome.notes,
             *unknown_choices(observations),
-            *_about(observations, outcome.terms, wanted),
+            *_about(observations, outcome.models, wanted),
         ),
         interval_note=found.interval_note,
         observations=observations,
         coefficients=found.coefficients,
         draws=found.draws,
         unknown=found.unknown,
-        cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.terms),
+        cards=() if carried.cards_told or observations[0].hosts == 1 else by_cards(observations, outcome.models),
         seed=seed,
     )
 
@@ -324,14 +324,14 @@ class _Solved:
     unknown: tuple[tuple[float, ...], ...]
 
 
-def _solved(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter], seed: int) -> _Solved:
+def _solved(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter], seed: int) -> _Solved:
     times = times_of(observations)
-    rows, _ = settled(branches_of(observations, terms), times, wanted)
+    rows, _ = settled(branches_of(observations, models), times, wanted)
     separation = _separated(rows, times, wanted)
     kept = columns_of(separation.kept)
     coefficients = solve(rows, times, kept)
     draws, interval_note = _draws(observations, rows, kept, seed)
-    remedies = _remedies(observations, terms, coefficients)
+    remedies = _remedies(observations, models, coefficients)
     return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
         together=tuple(
@@ -362,15 +362,15 @@ def _separated(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Sepa
     return replace(found, unknown=(*found.unknown, *directions_of(INNER)))
 
 
-def _about(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> tuple[str, ...]:
+def _about(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> tuple[str, ...]:
     """What is to be said of the algorithms that are taken to be behind the curves."""
-    tables = dict.fromkeys(term.by_table for term in terms.values() if term.by_table is not None)
+    tables = dict.fromkeys(model.by_table for model in models.values() if model.by_table is not None)
     if "card" in wanted:
         return tuple(tables)
     mixed = dict.fromkeys(
-        f"{one.op} by {terms[one.curve].algorithm}"
+        f"{one.op} by {models[one.curve].algorithm}"
         for one in observations
-        if not terms[one.curve].of_hosts_known(one.ranks, one.hosts, one.size_bytes)
+        if not models[one.curve].of_hosts_known(one.ranks, one.hosts, one.size_bytes)
     )
     return (*tables, *([f"of {', '.join(mixed)} {INSIDE_AS_BETWEEN}"] if mixed else []))
 
@@ -395,7 +395,7 @@ def _draws(observations: Sequence[Observation], rows: Floats, kept: Sequence[int
     return draws, f"95 % from resampling {fewest} launches"
 
 
-def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: Floats) -> tuple[Remedy, ...]:
+def _remedies(observations: Sequence[Observation], models: Models, coefficients: Floats) -> tuple[Remedy, ...]:
     """What could be measured besides: other ops on the same ranks, and the same ops on other ranks."""
     first = observations[0]
     sizes = sorted({one.size_bytes for one in observations if one.size_bytes})
@@ -404,31 +404,30 @@ def _remedies(observations: Sequence[Observation], terms: Terms, coefficients: F
     more = 2 * largest if largest * 2 not in {ranks for ranks, _ in where} else 3 * largest
     there = [(f"another number of ranks, such as {more}", (more, hosts * more // largest if hosts > 1 else 1))]
     several = first.regime.placement == "several ranks on several hosts"
-    levels = any(term.levels is not None for term in terms.values())
     found = []
-    if several and levels:
+    if several and any(model.two_levels for model in models.values()):
         each = largest // hosts
         there = [
             (f"another number of hosts, such as {2 * hosts} with {each} ranks on each", (2 * largest, 2 * hosts)),
             (f"another number of ranks on each host, such as {2 * each} on {hosts} hosts", (2 * largest, hosts)),
         ]
-        if ("all_reduce", "ring") not in terms:
+        if ("all_reduce", "ring") not in models:
             (ring,) = candidates("all_reduce", first.backend, "ring")
             found.append(
                 ("all_reduce by a ring by hand", [amounts(ring, *place, size) for place in where for size in sizes])
             )
     for op in ("all_gather", "all_reduce", "ping_pong"):
         # Two ranks of two hosts are another regime than several ranks on each.
-        if op not in {measured for measured, _ in terms} and not (op == "ping_pong" and several):
-            term = next(iter(candidates(op, first.backend)))
+        if op not in {measured for measured, _ in models} and not (op == "ping_pong" and several):
+            model = next(iter(candidates(op, first.backend)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
-            found.append((op, [amounts(term, *place, size) for place in places for size in sizes]))
+            found.append((op, [amounts(model, *place, size) for place in places for size in sizes]))
     for words, shape in there:
         again = [
-            amounts(term, *shape, size)
-            for term in terms.values()
+            amounts(model, *shape, size)
+            for model in models.values()
             for size in sizes
-            if term.possible(*shape, size) and term.op not in OF_TWO_RANKS
+            if model.possible(*shape, size) and model.op not in OF_TWO_RANKS
         ]
         if again:
             found.append((words, again))

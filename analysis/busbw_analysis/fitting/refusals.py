@@ -7,7 +7,7 @@ from busbw.errors import AnalysisError
 from busbw.units import format_size
 from busbw_analysis.fitting.checks import LEAST_SIZES, refuse_alone, refuse_curve, refuse_times
 from busbw_analysis.fitting.design import Observation
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.select import candidates
 
 
 def refuse(observations: Sequence[Observation]) -> None:

@@ -9,12 +9,14 @@ import numpy.typing as npt
 
 HeldOut = Literal["every second size", "the largest number of ranks", "each launch in turn"]
 
-VALID: Final[Mapping[HeldOut, float]] = {
-    "every second size": 0.10,
-    "the largest number of ranks": 0.20,
-    "each launch in turn": 0.10,
+VALID_SIZES, VALID_RANKS, VALID_LAUNCHES = 0.10, 0.20, 0.10
+"""Median relative errors of held-out data up to which a fit, or a prediction, counts as validated."""
+
+_VALID: Final[Mapping[HeldOut, float]] = {
+    "every second size": VALID_SIZES,
+    "the largest number of ranks": VALID_RANKS,
+    "each launch in turn": VALID_LAUNCHES,
 }
-"""Median relative errors up to which a fit counts as validated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,6 @@ def validation(held_out: HeldOut, errors: npt.NDArray[np.float64] | None, note: 
     if errors is None or not len(errors):
         return Validation(held_out, None, None, 0, None, f"not validated: {why_not}")
     middle = float(np.median(errors))
-    passed = middle <= VALID[held_out]
+    passed = middle <= _VALID[held_out]
     words = "validated" if passed else "not validated"
     return Validation(held_out, middle, float(errors.max()), len(errors), passed, f"{words}{': ' * bool(note)}{note}")

@@ -17,9 +17,9 @@ from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.fitting.design import (
     PARAMETERS,
     Floats,
+    Models,
     Observation,
     Parameter,
-    Terms,
     branches_of,
     candidates_of,
     longer_of,
@@ -29,7 +29,7 @@ from busbw_analysis.fitting.design import (
     times_of,
 )
 from busbw_analysis.fitting.identify import settled
-from busbw_analysis.models.terms import Term
+from busbw_analysis.models.costs import CostModel
 
 LEAST_RANK_COUNTS: Final = 3
 """Two to fit how a cost grows with n, and one to see whether it goes on like that."""
@@ -67,11 +67,11 @@ class Rival:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a competition came to: ``terms`` of all curves, by op who competed how well, the best first, which others
+    """What a competition came to: ``models`` of all curves, by op who competed how well, the best first, which others
     are as good as it, and in words what could not be decided.
     """
 
-    terms: Terms
+    models: Models
     rivals: Mapping[str, tuple[Rival, ...]]
     ties: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
@@ -81,7 +81,7 @@ class Outcome:
 class _Option:
     """Algorithms that cost the same in every observation of their curve, and what they cost, as of ``branches_of``."""
 
-    terms: tuple[Term, ...]
+    models: tuple[CostModel, ...]
     branched: Floats
 
 
@@ -170,24 +170,24 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
             rivals[op], equals = _ranked(field, curve, choice, observations, seed)
             if max(rivals[op][0].held_out, rivals[op][0].seen) > _UNEXPLAINED:
                 notes.append(_unexplained(op, rivals[op][0]))
-            if _KNOWN in equals and options[_KNOWN].terms[0].backend == observations[0].backend:
+            if _KNOWN in equals and options[_KNOWN].models[0].backend == observations[0].backend:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
         elif len(options) > 1:
             counts = len(set(field.ranks[field.places[curve]].tolist()))
-            undecided.setdefault(counts, []).append(f"{op} ({options[_KNOWN].terms[0].algorithm})")
-        alike = [term.algorithm for option in (choice[curve], *equals) for term in options[option].terms]
+            undecided.setdefault(counts, []).append(f"{op} ({options[_KNOWN].models[0].algorithm})")
+        alike = [model.algorithm for option in (choice[curve], *equals) for model in options[option].models]
         if len(alike) > 1:
             ties[op] = tuple(alike[1:])
-    terms = {curve: field.options[curve][option].terms[0] for curve, option in choice.items()}
+    models = {curve: field.options[curve][option].models[0] for curve, option in choice.items()}
     notes += [_undecided(counts, ops) for counts, ops in undecided.items()]
-    return Outcome(terms, rivals, ties, tuple(notes))
+    return Outcome(models, rivals, ties, tuple(notes))
 
 
-def chosen_terms(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> Terms:
+def chosen_models(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> Models:
     """The choice of ``compete`` alone, without scores and ties."""
     field = _field(observations, wanted)
-    return {curve: field.options[curve][option].terms[0] for curve, option in _choose(field).items()}
+    return {curve: field.options[curve][option].models[0] for curve, option in _choose(field).items()}
 
 
 def _unexplained(op: str, best: Rival) -> str:
@@ -223,15 +223,15 @@ def _field(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> 
 
 def _options(curve: Curve, observations: Sequence[Observation], wanted: Sequence[Parameter]) -> tuple[_Option, ...]:
     found: list[_Option] = []
-    for term in candidates_of(observations):
-        if not possible_for(term, observations, wanted):
+    for model in candidates_of(observations):
+        if not possible_for(model, observations, wanted):
             continue
-        branched = branches_of(observations, {curve: term})
+        branched = branches_of(observations, {curve: model})
         same = next((option for option in found if np.allclose(option.branched, branched, rtol=1e-12)), None)
         if same is None:
-            found.append(_Option((term,), branched))
+            found.append(_Option((model,), branched))
         else:
-            found[found.index(same)] = _Option((*same.terms, term), branched)
+            found[found.index(same)] = _Option((*same.models, model), branched)
     if not found:
         where = sorted({(one.ranks, one.hosts) for one in observations})
         told = ", ".join(f"{ranks} ranks on {hosts} hosts" for ranks, hosts in where)
@@ -289,9 +289,9 @@ def _ranked(
         if behind <= 2 * unsure or not surely:
             tied.append(option)
     found = [
-        Rival(term.algorithm, float(held_out.mean()), float(seen.mean()))
+        Rival(model.algorithm, float(held_out.mean()), float(seen.mean()))
         for option, (held_out, seen, *_) in zip(options, errors, strict=True)
-        for term in option.terms
+        for model in option.models
     ]
     return tuple(sorted(found, key=lambda rival: rival.error)), tied
 

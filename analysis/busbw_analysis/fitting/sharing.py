@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw_analysis.fitting.design import (
+    Models,
     Observation,
     Parameter,
-    Terms,
     branches_of,
     candidates_of,
     possible_for,
@@ -17,9 +17,10 @@ from busbw_analysis.fitting.design import (
     told_in,
 )
 from busbw_analysis.fitting.identify import columns_of, settled
-from busbw_analysis.fitting.selection import Curve, chosen_terms
+from busbw_analysis.fitting.selection import Curve, chosen_models
 from busbw_analysis.fitting.validation import fitted
-from busbw_analysis.models.terms import Term, candidates
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.select import candidates
 
 _LINKS: Final[tuple[Parameter, ...]] = ("alpha", "beta", "per_call", "gamma")
 _SHARED: Final[tuple[Parameter, ...]] = ("alpha", "shared", "per_call", "gamma")
@@ -62,9 +63,9 @@ def carrier(observations: Sequence[Observation]) -> Carrier:
     seen = [one for one in observations if one.ranks < largest]
     errors: dict[tuple[Parameter, ...], float] = {}
     for wanted in (_LINKS, _SHARED):
-        terms = chosen_terms(observations, wanted)
-        known = seen if {one.curve for one in seen} >= set(terms) else observations
-        errors[wanted] = max(_NEGLIGIBLE, float(fitted(known, observations, terms, wanted).mean()))
+        models = chosen_models(observations, wanted)
+        known = seen if {one.curve for one in seen} >= set(models) else observations
+        errors[wanted] = max(_NEGLIGIBLE, float(fitted(known, observations, models, wanted).mean()))
     links, shared = errors[_LINKS], errors[_SHARED]
     told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
     if min(links, shared) > _ALIKE * max(links, shared):
@@ -78,11 +79,11 @@ def carrier(observations: Sequence[Observation]) -> Carrier:
 def _cards(observations: Sequence[Observation]) -> Carrier:
     """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
     known, _ = through_one_card([one for one in observations if one.algorithm is not None])
-    terms = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
-    if all(term.levels is None for term in terms.values()):
+    models = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
+    if not any(model.two_levels for model in models.values()):
         return Carrier(_OWN_CARDS)
     own, one_card = (
-        max(_NEGLIGIBLE, float(fitted(known, known, terms, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
+        max(_NEGLIGIBLE, float(fitted(known, known, models, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
     )
     told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
     if min(own, one_card) > _ALIKE * max(own, one_card):
@@ -94,9 +95,11 @@ def _cards(observations: Sequence[Observation]) -> Carrier:
     return Carrier(_OWN_CARDS, (f"each rank has a way of its own to other hosts: {told}",), cards_told=True)
 
 
-def untold(term: Term) -> str:
-    """Why ``term`` has no part in a fit with one card for a host, and no answer from it."""
-    return f"{term.op} by {term.algorithm}: what the ranks of a host send through one card is not known of this formula"
+def untold(model: CostModel) -> str:
+    """Why ``model`` has no part in a fit with one card for a host, and no answer from it."""
+    return (
+        f"{model.op} by {model.algorithm}: what the ranks of a host send through one card is not known of this formula"
+    )
 
 
 def through_one_card(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...], list[str]]:
@@ -106,18 +109,18 @@ def through_one_card(observations: Sequence[Observation]) -> tuple[tuple[Observa
     out: dict[Curve, str] = {}
     for curve in dict.fromkeys(one.curve for one in observations):
         own = [one for one in observations if one.curve == curve]
-        first = next((term for term in candidates_of(own) if possible_for(term, own, ())), None)
+        first = next((model for model in candidates_of(own) if possible_for(model, own, ())), None)
         if first is not None and not possible_for(first, own, _ONE_CARD):
             out[curve] = f"left out: {untold(first)}"
     return tuple(one for one in observations if one.curve not in out), list(out.values())
 
 
-def by_cards(observations: Sequence[Observation], terms: Terms) -> tuple[tuple[float, ...], ...]:
+def by_cards(observations: Sequence[Observation], models: Models) -> tuple[tuple[float, ...], ...]:
     """The coefficients (in the order of PARAMETERS) of a fit with a card for each rank and of one with one card for a
     host. Both are to the same: that of which it is known what goes through one card, or all where that sends nothing.
     """
-    told = [one for one in observations if told_in(terms[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
-    branched, times = branches_of(told, terms), times_of(told)
+    told = [one for one in observations if told_in(models[one.curve], _ONE_CARD, one.ranks, one.hosts, one.size_bytes)]
+    branched, times = branches_of(told, models), times_of(told)
     if not branched[:, 0, columns_of(("card",))].any():
-        branched, times = branches_of(observations, terms), times_of(observations)
+        branched, times = branches_of(observations, models), times_of(observations)
     return tuple(tuple(settled(branched, times, wanted)[1].tolist()) for wanted in (_OWN_CARDS, _ONE_CARD))

@@ -7,9 +7,9 @@ import numpy as np
 
 from busbw_analysis.fitting.design import (
     Floats,
+    Models,
     Observation,
     Parameter,
-    Terms,
     branches_of,
     launch_keys_of,
     launch_set_of,
@@ -20,8 +20,8 @@ from busbw_analysis.fitting.design import (
 )
 from busbw_analysis.fitting.identify import identify, settled, told_by
 from busbw_analysis.fitting.score import Validation, validation
-from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_terms
-from busbw_analysis.models.terms import Term
+from busbw_analysis.fitting.selection import LEAST_RANK_COUNTS, Curve, chosen_models
+from busbw_analysis.models.costs import CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,20 +37,20 @@ class OfCurve:
     note: str
 
 
-def by_curve(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> dict[Curve, OfCurve]:
+def by_curve(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> dict[Curve, OfCurve]:
     """Every curve held out by itself: what one op is off by says nothing of another."""
     found: dict[Curve, OfCurve] = {}
-    below: dict[int, Terms] = {}
-    for curve in terms:
+    below: dict[int, Models] = {}
+    for curve in models:
         own = [one for one in observations if one.curve == curve]
         largest = max(one.ranks for one in own)
         seen = [one for one in own if one.ranks < largest]
         tested = [one for one in own if one.ranks == largest]
         counts = len({one.ranks for one in own})
-        known, note = terms, ""
+        known, note = models, ""
         if curve[1] is None and counts > LEAST_RANK_COUNTS:
             if largest not in below:
-                below[largest] = _chosen_below(largest, observations, terms, wanted)
+                below[largest] = _chosen_below(largest, observations, models, wanted)
             known = below[largest]
         elif curve[1] is None and counts == LEAST_RANK_COUNTS:
             note = "which also chose the algorithm"
@@ -66,33 +66,33 @@ def by_curve(observations: Sequence[Observation], terms: Terms, wanted: Sequence
 
 
 def _chosen_below(
-    largest: int, observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
-) -> dict[Curve, Term]:
-    """``terms`` as they would be without ``largest``: by that the algorithms were chosen, and where there are more
+    largest: int, observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
+) -> dict[Curve, CostModel]:
+    """``models`` as they would be without ``largest``: by that the algorithms were chosen, and where there are more
     numbers of ranks it can be kept from the choice as well.
     """
-    if all(name is not None for _, name in terms):
-        return dict(terms)
-    earlier = chosen_terms([one for one in observations if one.ranks < largest], wanted)
+    if all(name is not None for _, name in models):
+        return dict(models)
+    earlier = chosen_models([one for one in observations if one.ranks < largest], wanted)
     possible = {
-        curve: term
-        for curve, term in earlier.items()
-        if possible_for(term, [one for one in observations if one.curve == curve], wanted)
+        curve: model
+        for curve, model in earlier.items()
+        if possible_for(model, [one for one in observations if one.curve == curve], wanted)
     }
-    return {**terms, **possible}
+    return {**models, **possible}
 
 
-def _held_out_ranks(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+def _held_out_ranks(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> Floats | None:
     """Errors on the largest n of a fit to all others; None where those do not say what happens there."""
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
     tested = [one for one in observations if one.ranks == largest]
     if not seen or any(one.curve not in {other.curve for other in seen} for one in tested):
         return None
-    return _errors(seen, tested, terms, wanted)
+    return _errors(seen, tested, models, wanted)
 
 
-def _held_out_sizes(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats:
+def _held_out_sizes(observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]) -> Floats:
     """Errors on every second size of each curve, never its first or last, of a fit to the others."""
     curves: dict[tuple[object, ...], list[Observation]] = {}
     for one in observations:
@@ -101,31 +101,33 @@ def _held_out_sizes(observations: Sequence[Observation], terms: Terms, wanted: S
     for members in curves.values():
         tested += sorted(members, key=lambda one: one.size_bytes)[1:-1:2]
     seen = [one for one in observations if one not in tested]
-    found = _errors(seen, tested, terms, wanted)
+    found = _errors(seen, tested, models, wanted)
     return np.empty(0) if found is None else found
 
 
 def _errors(
-    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+    seen: Sequence[Observation], tested: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
 ) -> Floats | None:
     """As ``fitted``; None where ``seen`` does not say what the times of ``tested`` should be."""
-    rows, coefficients = settled(branches_of(seen, terms), times_of(seen), wanted)
+    rows, coefficients = settled(branches_of(seen, models), times_of(seen), wanted)
     unknown = identify(rows, times_of(seen), wanted).unknown
-    asked = longer_of(branches_of(tested, terms), coefficients)
+    asked = longer_of(branches_of(tested, models), coefficients)
     if not all(told_by(row, unknown) for row in asked):
         return None
     return relative_errors(asked, times_of(tested), coefficients)
 
 
 def fitted(
-    seen: Sequence[Observation], tested: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+    seen: Sequence[Observation], tested: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
 ) -> Floats:
     """Errors on ``tested`` of a fit to ``seen``."""
-    _, coefficients = settled(branches_of(seen, terms), times_of(seen), wanted)
-    return relative_errors(longer_of(branches_of(tested, terms), coefficients), times_of(tested), coefficients)
+    _, coefficients = settled(branches_of(seen, models), times_of(seen), wanted)
+    return relative_errors(longer_of(branches_of(tested, models), coefficients), times_of(tested), coefficients)
 
 
-def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]) -> Floats | None:
+def _left_out_launches(
+    observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
+) -> Floats | None:
     """Errors on each launch of a fit to the others; None where there is but one. Runs have launches of their own: the
     first of each are left out together, then the second.
     """
@@ -137,7 +139,7 @@ def _left_out_launches(observations: Sequence[Observation], terms: Terms, wanted
         out = {name: list(keys)[left] for name, keys in sets.items() if 1 < len(keys) > left}
         apart = [_without_launch(one, out.get(launch_set_of(one))) for one in observations]
         alone = [tested for _, tested in apart if tested is not None]
-        errors = _errors([seen for seen, _ in apart if seen is not None], alone, terms, wanted) if alone else None
+        errors = _errors([seen for seen, _ in apart if seen is not None], alone, models, wanted) if alone else None
         found += [] if errors is None else [errors]
     return np.concatenate(found) if found else None
 
@@ -152,21 +154,21 @@ def _without_launch(one: Observation, left: object) -> tuple[Observation | None,
 
 
 def validations(
-    observations: Sequence[Observation], terms: Terms, wanted: Sequence[Parameter]
+    observations: Sequence[Observation], models: Models, wanted: Sequence[Parameter]
 ) -> tuple[Validation, ...]:
     """All that a fit to ``observations`` is scored on."""
     largest = max(one.ranks for one in observations)
     counts = len({one.ranks for one in observations})
     note = f"{largest} ranks, from fewer"
-    known = terms
+    known = models
     if counts > LEAST_RANK_COUNTS:
-        known = _chosen_below(largest, observations, terms, wanted)
+        known = _chosen_below(largest, observations, models, wanted)
     elif counts == LEAST_RANK_COUNTS:
         note += ", which also chose the algorithms"
     return (
         validation(
             "every second size",
-            _held_out_sizes(observations, terms, wanted),
+            _held_out_sizes(observations, models, wanted),
             "",
             "no size lies between two others that tell of it",
         ),
@@ -176,5 +178,5 @@ def validations(
             note,
             f"{counts} number{'s' * (counts > 1)} of ranks, and what fewer ranks tell does not say what {largest} take",
         ),
-        validation("each launch in turn", _left_out_launches(observations, terms, wanted), "", "there is one launch"),
+        validation("each launch in turn", _left_out_launches(observations, models, wanted), "", "there is one launch"),
     )

@@ -6,7 +6,7 @@ A bound has the form of every other cost here, T ≥ rounds · α + max(sent · 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from busbw.ops import LOWER_BOUNDS
@@ -15,7 +15,7 @@ from busbw.units import format_rate, format_size
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Library
-from busbw_analysis.models.gloo import CostModel, Parameters
+from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import alternatives, model_of
 
 _SUM: Final = "stream_add"
@@ -32,11 +32,9 @@ def least_seconds(
     gamma: float | None = None,
 ) -> float:
     """The least time of one call; ``gamma`` in seconds for each byte that is added up, left out where unknown."""
-    moving = bound.sent(ranks) * size_bytes * parameters.beta_seconds_per_byte
-    if parameters.host_bytes_per_second is not None:
-        moving = max(moving, bound.moved(ranks) * size_bytes / parameters.host_bytes_per_second)
-    waiting = bound.rounds(ranks, ports) * parameters.alpha_seconds
-    return waiting + moving + bound.added(ranks) * size_bytes * (gamma or 0.0)
+    sent, moved, added = (count(ranks) * size_bytes for count in (bound.sent, bound.moved, bound.added))
+    fed = replace(parameters, gamma_seconds_per_byte=gamma or 0.0)
+    return fed.seconds_of(bound.rounds(ranks, ports), sent, moved, added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,46 +127,52 @@ def explain(
     if isinstance(parameters, Unavailable):
         return parameters
     bound = LOWER_BOUNDS.get(key.op)
-    adds = any(model.added_bytes(ranks, 1 << 20) for model in models)
+    hosts = key.hosts
+    adds = any(model.added(ranks, hosts, 1 << 20) for model in models)
     gamma, sums = gamma_of(key, everything) if adds else (None, "")
     sizes = [point.size_bytes for point in series.points]
-    ports = _ports(models, bound, ranks)
+    ports = _ports(models, bound, key)
     spent: list[Spent] = []
     for point, model in zip(series.points, models, strict=True):
         size = point.size_bytes
-        messages = model.messages(ranks, size) * parameters.alpha_seconds
+        messages = model.rounds(ranks, hosts, size) * parameters.alpha_seconds
         least = None if bound is None else least_seconds(bound, ranks, size, parameters, ports=ports, gamma=gamma)
         spent.append(
             Spent(
                 size_bytes=size,
                 measured_ns=point.time_ns,
                 messages_ns=1e9 * messages,
-                bytes_ns=1e9 * (model.seconds(ranks, size, parameters) - messages),
-                sums_ns=None if gamma is None else 1e9 * model.added_bytes(ranks, size) * gamma,
+                bytes_ns=1e9 * (parameters.seconds(model, ranks, hosts, size) - messages),
+                sums_ns=None if gamma is None else 1e9 * model.added(ranks, hosts, size) * size * gamma,
                 bound_ns=None if least is None else 1e9 * least,
             )
         )
     sharing = parameters.host_bytes_per_second is not None
-    rows = alternatives(key.op, ranks, key.hosts, key.backend)
+    rows = alternatives(key.op, ranks, hosts, key.backend)
+    others = [
+        Other(
+            row.label,
+            tuple(1e9 * parameters.seconds(row, ranks, hosts, size) for size in sizes),
+            row.at_once(ranks, hosts, 0),
+        )
+        for row in rows
+    ]
+    singly = [row for row, other in zip(rows, others, strict=True) if other.at_once <= 1]
     return Explanation(
         spent=tuple(spent),
         bound="" if bound is None else bound.formula(ports=ports, sharing=sharing, sums=gamma is not None),
         sums=sums,
-        others=tuple(
-            Other(
-                row.algorithm, tuple(1e9 * row.seconds(ranks, size, parameters) for size in sizes), row.at_once(ranks)
-            )
-            for row in rows
-        ),
-        fastest=fastest([row for row in rows if row.at_once(ranks) <= 1], ranks, sizes[0], sizes[-1], parameters),
+        others=tuple(others),
+        fastest=fastest(singly, ranks, hosts, sizes[0], sizes[-1], parameters),
     )
 
 
-def _ports(models: Sequence[CostModel], bound: LowerBound | None, ranks: int) -> int:
+def _ports(models: Sequence[CostModel], bound: LowerBound | None, key: SeriesKey) -> int:
     """How many messages at once the bound allows: one, as in the papers, and all of them to an algorithm with fewer
     rounds than are possible so. Its bound must not be above its own model.
     """
-    several = bound is not None and any(model.messages(ranks, 0) < bound.rounds(ranks) for model in models)
+    ranks = len(key.ranks)
+    several = bound is not None and any(model.rounds(ranks, key.hosts, 0) < bound.rounds(ranks) for model in models)
     return ranks - 1 if several else 1
 
 
@@ -189,16 +193,16 @@ def gamma_of(key: SeriesKey, everything: Sequence[Series]) -> tuple[float | None
 
 
 def fastest(
-    rows: Sequence[CostModel], ranks: int, first_bytes: float, last_bytes: float, parameters: Parameters
+    rows: Sequence[CostModel], ranks: int, hosts: int, first_bytes: float, last_bytes: float, parameters: Parameters
 ) -> tuple[Fastest, ...]:
     """Which of ``rows`` is the fastest at which sizes, from ``first_bytes`` to ``last_bytes``: where one ends and the
     next begins is the cross-over S* of the two. Costs must be straight lines over S, as those of the textbook are.
     """
     names: dict[tuple[float, float], list[str]] = {}
     for row in rows:
-        start = row.seconds(ranks, 0, parameters)
-        slope = (row.seconds(ranks, last_bytes, parameters) - start) / max(last_bytes, 1)
-        names.setdefault((float(f"{start:.9g}"), float(f"{slope:.9g}")), []).append(row.algorithm)
+        start = parameters.seconds(row, ranks, hosts, 0)
+        slope = (parameters.seconds(row, ranks, hosts, last_bytes) - start) / max(last_bytes, 1)
+        names.setdefault((float(f"{start:.9g}"), float(f"{slope:.9g}")), []).append(row.label)
     if not names:
         return ()
     here = min(names, key=lambda line: (line[0] + line[1] * first_bytes, line[1]))

@@ -15,7 +15,8 @@ from busbw.runs.placement import variables_of
 from busbw.runs.records import DTYPE_BYTES
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.counts import Textbook, is_power
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.counts import is_power
 from busbw_analysis.models.decisions import (
     LONG,
     MANY,
@@ -76,12 +77,13 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The algorithm that ``library`` runs for a call: its own name for it, and what it costs."""
+    """The algorithm that a library runs for a call: its own ``name`` for it, the ``row`` of what it costs, and that as
+    a ``model`` with the library's names.
+    """
 
-    library: str
     name: str
-    row: Textbook
-    source: str
+    row: CostModel
+    model: CostModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,14 +173,15 @@ def choose(library: Library, call: Call) -> Choice | Unavailable:
         return Unavailable(
             "formula-not-known", f"{library.called} chooses {name} for {_where(call)}, of which no formula is known"
         )
-    return Choice(library.called, name, row, f"{library.source}; {row.source}")
+    named = f"{row.algorithm} ({name} of {library.called})"
+    return Choice(name, row, replace(row, algorithm=named, source=f"{library.source}; {row.source}"))
 
 
 def _where(call: Call) -> str:
     return f"{call.op} of {call.size_bytes} B on {call.ranks} ranks"
 
 
-def _cost(library: Library, call: Call, name: str) -> Textbook | None:
+def _cost(library: Library, call: Call, name: str) -> CostModel | None:
     parts = _TWO_CALLS.get((library.name, call.op, name))
     if parts is None:
         return formula_of(library.name, call.op, name, call.ranks)

@@ -1,7 +1,5 @@
-"""What rows of the textbook are made of: how many rounds, blocks and sums there are for n ranks on k hosts."""
+"""What costs are counted with: how many rounds, blocks and sums there are for n ranks."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 CHAN: Final = "Chan et al. 2007"
@@ -17,64 +15,13 @@ LEVELS: Final = "g = n/k on each host, α_i and β_i inside it, a network card f
 SEGMENTS: Final = 8
 """Of a chain and of each tree where they are pipelined."""
 
-Count = Callable[[int, int], float]
-"""n ranks on k hosts → a number."""
 
-
-def none(_ranks: int, _hosts: int) -> float:
-    """Nothing."""
-    return 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Textbook:
-    """What one algorithm costs: its rounds (times α), the bytes through one direction of the link of its busiest rank
-    (times β) and those that it adds up (times γ), the last two in units of S; ``moved`` is what all ranks send
-    together, in units of S. ``possible(n, k)``: whether there is such a thing.
-
-    Of an algorithm that knows hosts, ``inner_rounds`` and ``inner_sent`` say how much of that stays inside a host and
-    takes the α and β that hold there; the rest goes between hosts. ``overlapped``: every round has messages of both
-    kinds, so that it is not one after the other that counts, but the longer of all rounds and bytes by the α and β
-    inside and of all rounds and the bytes between hosts by theirs. All of a flat algorithm is taken as between hosts,
-    where there are several: an upper bound where a host has several ranks, each with a card of its own.
-
-    Messages of a round are under way together, so that each round costs one α, however many they are; what sending
-    another one costs a processor (o of LogP) is left out. ``messages`` is how many the busiest rank has (None: one a
-    round).
-    """
-
-    op: str
-    algorithm: str
-    rounds: Count
-    sent: Count
-    added: Count
-    moved: Count
-    formula: str
-    source: str
-    possible: Callable[[int, int], bool] = lambda ranks, _hosts: ranks > 1
-    messages: Count | None = None
-    inner_rounds: Count = none
-    inner_sent: Count = none
-    overlapped: bool = False
-
-    def between(self, ranks: int, hosts: int) -> float:
-        """What the busiest rank sends to other hosts, in units of S; of one host and of a flat algorithm, all."""
-        return self.sent(ranks, hosts) - self.inner_sent(ranks, hosts)
-
-    def at_once(self, ranks: int, hosts: int) -> float:
-        """How many messages the busiest rank has in a round, on average: 1 where it is one at a time. All of them are
-        taken to cost one α, which is less true the more they are.
-        """
-        rounds = self.rounds(ranks, hosts)
-        return self.messages(ranks, hosts) / rounds if self.messages is not None and rounds else 1.0
-
-
-def up(ranks: int) -> int:
+def up(ranks: int, *_: float) -> int:
     """⌈lg n⌉."""
     return (ranks - 1).bit_length()
 
 
-def down(ranks: int) -> int:
+def down(ranks: int, *_: float) -> int:
     """⌊lg n⌋."""
     return ranks.bit_length() - 1
 
@@ -84,52 +31,42 @@ def is_power(ranks: int) -> bool:
     return up(ranks) == down(ranks)
 
 
-def share(ranks: int) -> float:
+def share(ranks: int, *_: float) -> float:
     """(n−1)/n."""
     return (ranks - 1) / ranks
 
 
-def one(ranks: int, _hosts: int) -> float:
+def one(ranks: int, *_: float) -> float:
     """One, unless there is nobody to send to."""
     return 1.0 if ranks > 1 else 0.0
 
 
-def two(ranks: int, hosts: int) -> float:
+def two(ranks: int, *_: float) -> float:
     """Two, unless there is nobody to send to."""
-    return 2 * one(ranks, hosts)
+    return 2 * one(ranks)
 
 
-def half(ranks: int, _hosts: int) -> float:
+def half(ranks: int, *_: float) -> float:
     """n/2 of an even number, nothing of one rank."""
     return ranks // 2
 
 
-def others(ranks: int, _hosts: int) -> float:
+def others(ranks: int, *_: float) -> float:
     """n−1."""
     return ranks - 1
 
 
-def twice_the_others(ranks: int, _hosts: int) -> float:
+def twice_the_others(ranks: int, *_: float) -> float:
     """2(n−1)."""
     return 2 * (ranks - 1)
 
 
-def the_share(ranks: int, _hosts: int) -> float:
-    """(n−1)/n, on whatever hosts."""
-    return share(ranks)
-
-
-def twice_the_share(ranks: int, _hosts: int) -> float:
+def twice_the_share(ranks: int, *_: float) -> float:
     """2(n−1)/n."""
     return 2 * share(ranks)
 
 
-def levels(ranks: int, _hosts: int) -> float:
-    """⌈lg n⌉, on whatever hosts."""
-    return up(ranks)
-
-
-def twice_the_levels(ranks: int, _hosts: int) -> float:
+def twice_up(ranks: int, *_: float) -> float:
     """2⌈lg n⌉."""
     return 2 * up(ranks)
 
@@ -152,7 +89,7 @@ def children_in_a_row(ranks: int, children: int = 2) -> float:
     return total
 
 
-def down_a_tree_at_once(ranks: int) -> int:
+def down_a_tree_at_once(ranks: int, *_: float) -> int:
     """Messages in a row down a binomial tree whose rank i sends to all i + 2^j, 2^j > i, at once: they share its link,
     and each has come when the last one has. Most wait on the way 0, 1, 3, 7 …, where rank 2^j − 1 sends to
     ⌊lg(n − 2^j)⌋ − j + 1 ranks.
@@ -165,7 +102,7 @@ def bits(ranks: int) -> float:
     return sum(number.bit_count() for number in range(ranks))
 
 
-def below(ranks: int, _hosts: int) -> float:
+def below(ranks: int, *_: float) -> float:
     """Blocks in a binomial scatter, over n: each rank hears of itself and of all below it."""
     return sum(min(rank & -rank, ranks - rank) for rank in range(1, ranks)) / ranks
 
@@ -188,16 +125,16 @@ def in_pairs(ranks: int) -> int:
     return sum((1 << level) + min(rest, 1 << level) for level in range(down(ranks)))
 
 
-def powers_of_two(ranks: int, _hosts: int) -> bool:
+def powers_of_two(ranks: int, *_: float) -> bool:
     """Whether n is a power of two, and more than one."""
     return ranks > 1 and is_power(ranks)
 
 
-def even(ranks: int, _hosts: int) -> bool:
+def even(ranks: int, *_: float) -> bool:
     """Whether n is even."""
     return ranks > 1 and ranks % 2 == 0
 
 
-def several_hosts(ranks: int, hosts: int) -> bool:
+def several_hosts(ranks: int, hosts: int, _size_bytes: float) -> bool:
     """Whether there are several hosts, with as many ranks on each."""
     return hosts > 1 and ranks % hosts == 0

@@ -1,63 +1,28 @@
-"""What theory promises: the cost of every algorithm that the backends are known to run, as one literal table; those of
-the textbooks are in ``textbook``. Which of them a curve runs is said in ``curve_models``.
+"""What Gloo runs: its cost models, those of messages between two ranks over any backend, and the ops that have none.
 
-T = messages · α + max(rank bytes · β, total bytes / R_host). α (seconds per message) and β (seconds per byte) come from
-point-to-point times of the same run, so that a row is a prediction and not a fit; R_host is the rate at which the host
-copies memory, which all ranks on it share (infinite over a network).
+α (seconds a message) and β (seconds a byte) come from point-to-point times of the same run, so that a row is a
+prediction and not a fit; R is the rate at which the host copies memory, which all ranks on it share (infinite over a
+network). Which algorithm a curve runs is said in ``select``.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Final, Literal
+from functools import partial
+from typing import Final
 
-from busbw_analysis.models.counts import down, down_a_tree_at_once, none, up
-from busbw_analysis.models.textbook import LIMITS, Textbook
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.counts import (
+    down,
+    down_a_tree_at_once,
+    one,
+    others,
+    share,
+    twice_the_others,
+    twice_the_share,
+    two,
+    up,
+)
 
 _MIB = 1 << 20
-_GLOO: Final = "gloo"
-
-Amount = Callable[[int, float], float]
-"""n ranks and S bytes → messages or bytes."""
-
-
-@dataclass(frozen=True, slots=True)
-class CostModel:
-    """One algorithm for one op. ``messages`` is the number of message times in a row, ``rank_bytes`` what the busiest
-    rank sends or receives one after the other, ``total_bytes`` what all ranks send. ``added_bytes`` is what the busiest
-    rank adds up; it is no part of ``seconds``, for only a joint fit knows γ. ``backend`` is the backend that runs it by
-    default, or ``textbook`` for one that is there to be compared with. ``at_once`` is how many messages the busiest
-    rank has in one message time, as of ``Textbook.at_once``.
-    """
-
-    op: str
-    backend: Literal["gloo", "mpi", "textbook"]
-    algorithm: str
-    messages: Amount
-    rank_bytes: Amount
-    total_bytes: Amount
-    formula: str
-    source: str
-    possible: Callable[[int], bool] = lambda ranks: ranks > 1
-    added_bytes: Amount = lambda _ranks, _size: 0.0
-    at_once: Callable[[int], float] = lambda _ranks: 1.0
-
-    def seconds(self, ranks: int, size_bytes: float, parameters: "Parameters") -> float:
-        """Time of one call on ``ranks`` ranks with S = ``size_bytes``."""
-        moving = self.rank_bytes(ranks, size_bytes) * parameters.beta_seconds_per_byte
-        if parameters.host_bytes_per_second is not None:
-            moving = max(moving, self.total_bytes(ranks, size_bytes) / parameters.host_bytes_per_second)
-        return self.messages(ranks, size_bytes) * parameters.alpha_seconds + moving
-
-
-@dataclass(frozen=True, slots=True)
-class Parameters:
-    """What a model is fed with, and ``origin``: where it was measured, in words."""
-
-    alpha_seconds: float
-    beta_seconds_per_byte: float
-    host_bytes_per_second: float | None
-    origin: str
 
 
 def gloo_segments(ranks: int, size_bytes: float) -> int:
@@ -74,52 +39,20 @@ def _gloo_ring_waits(ranks: int, size_bytes: float) -> int:
     return math.ceil((segments - segments // ranks) / 2)
 
 
-def _two(ranks: int, _size_bytes: float) -> float:
-    """Where all are under way at once: the receiver's note, and the message."""
-    return 2 if ranks > 1 else 0
+def _gloo_ring_rounds(ranks: int, _hosts: int, size_bytes: float) -> float:
+    """Both halves of the ring, each step two delays."""
+    return 4 * _gloo_ring_waits(ranks, size_bytes)
 
 
-def _gloo_reduce_waits(ranks: int, size_bytes: float) -> float:
+def _gloo_reduce_waits(ranks: int, _hosts: int, size_bytes: float) -> float:
     """The ring, in which all segments but two are passed on, and the way to the root."""
     return 2 * math.ceil((gloo_segments(ranks, size_bytes) - 2) / 2) + 2 if ranks > 1 else 0
 
 
-def _others(ranks: int, size_bytes: float) -> float:
-    return (ranks - 1) / ranks * size_bytes
-
-
-def _ring_reduce_sent(ranks: int, size_bytes: float) -> float:
+def _ring_reduce_sent(ranks: int, _hosts: int, size_bytes: float) -> float:
     """Gloo's reduce sends all segments but two, more than the (n−1)/n of them that are needed."""
     segments = gloo_segments(ranks, size_bytes)
-    return (segments - 2) / segments * size_bytes if ranks > 1 else 0
-
-
-_PROPER = {
-    "4-ary-tree": "4-ary tree",
-    "bruck": "Bruck",
-    "nvls": "NVLS",
-    "pat": "PAT",
-    "rabenseifner": "Rabenseifner",
-    "reduce-scatter-all-gather": "reduce-scatter, then all-gather",
-    "sharp": "SHARP",
-}
-
-
-def in_closed_form(row: Textbook, hosts: int) -> CostModel:
-    """A row of the textbook as a cost model, on so many hosts."""
-    return CostModel(
-        op=row.op,
-        backend="textbook",
-        algorithm=_PROPER.get(row.algorithm, row.algorithm.replace("-", " ")),
-        messages=lambda n, _s: row.rounds(n, hosts),
-        rank_bytes=lambda n, s: row.sent(n, hosts) * s,
-        total_bytes=lambda n, s: row.moved(n, hosts) * s,
-        formula=row.formula,
-        source=f"{row.source}; sums left out{'' if row.inner_sent is none else ', inside hosts as between them'}",
-        possible=lambda n: row.possible(n, hosts),
-        added_bytes=lambda n, s: row.added(n, hosts) * s,
-        at_once=lambda n: row.at_once(n, hosts),
-    )
+    return (segments - 2) / segments if ranks > 1 else 0
 
 
 _EXECUTED: Final = "executed call by call (tests/shared/gloo_programs.py)"
@@ -133,173 +66,144 @@ _BROADCAST: Final = (
     "measured: 2 for 2, 3 and 4 ranks; messages of a rank share its link, as was measured: 1, 2 and 3 S β for these"
 )
 
+_gloo = partial(CostModel, backend="gloo")
+_ring = partial(
+    _gloo,
+    rounds=_gloo_ring_rounds,
+    sent=twice_the_share,
+    moved=twice_the_others,
+    added=share,
+    in_a_ring=True,
+)
+_message = partial(CostModel, sent=one, moved=one, in_a_ring=True)
+
 MODELS: tuple[CostModel, ...] = (
-    CostModel(
-        op="all_reduce",
-        backend=_GLOO,
-        algorithm="segmented ring",
-        messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
-        rank_bytes=lambda n, s: 2 * _others(n, s),
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
+    _ring(
+        "all_reduce",
+        "segmented ring",
         formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R), k = segments per chunk (2 up to 2n MiB)",
         source=f"gloo/allreduce.cc, default RING; {_TWO_DELAYS}: 4(n−1)",
-        added_bytes=_others,
     ),
-    CostModel(
-        op="reduce_scatter",
-        backend=_GLOO,
-        algorithm="whole all_reduce, then a slice",
-        messages=lambda n, s: 4 * _gloo_ring_waits(n, s),
-        rank_bytes=lambda n, s: 2 * _others(n, s),
-        total_bytes=lambda n, s: 2 * (n - 1) * s,
+    _ring(
+        "reduce_scatter",
+        "whole all_reduce, then a slice",
         formula="4⌈(n−1)k/2⌉ α + max(2(n−1)/n S β, 2(n−1) S / R): twice the bytes of a reduce-scatter",
         source=f"ProcessGroupGloo clones, all-reduces and slices; wire bytes measured: 2(n−1) S; {_TWO_DELAYS}: 4(n−1)",
-        added_bytes=_others,
     ),
-    CostModel(
-        op="all_gather",
-        backend=_GLOO,
-        algorithm="ring",
-        messages=lambda n, _s: 2 * (n - 1),
-        rank_bytes=_others,
-        total_bytes=lambda n, s: (n - 1) * s,
-        formula="2(n−1) α + max((n−1)/n S β, (n−1) S / R)",
-        source=f"gloo/allgather.cc, blocks in two halves in flight; {_TWO_DELAYS}: 2(n−1)",
+    _gloo(
+        "all_gather",
+        "ring",
+        twice_the_others,
+        "2(n−1) α + max((n−1)/n S β, (n−1) S / R)",
+        f"gloo/allgather.cc, blocks in two halves in flight; {_TWO_DELAYS}: 2(n−1)",
+        sent=share,
+        moved=others,
+        in_a_ring=True,
     ),
-    CostModel(
-        op="all_to_all",
-        backend=_GLOO,
-        algorithm="spread, all sends and receives posted at once",
-        messages=_two,
-        rank_bytes=_others,
-        total_bytes=lambda n, s: (n - 1) * s,
-        formula="2 α + max((n−1)/n S β, (n−1) S / R)",
-        source=f"gloo/alltoall.cc; {_TWO_DELAYS}: 2 at any n",
+    _gloo(
+        "all_to_all",
+        "spread, all sends and receives posted at once",
+        two,
+        "2 α + max((n−1)/n S β, (n−1) S / R)",
+        f"gloo/alltoall.cc; {_TWO_DELAYS}: 2 at any n",
+        sent=share,
+        moved=others,
     ),
-    CostModel(
-        op="broadcast",
-        backend=_GLOO,
-        algorithm="binomial tree",
-        messages=lambda n, _s: down(n) + 1 if n > 1 else 0,
-        rank_bytes=lambda n, s: down_a_tree_at_once(n) * s,
-        total_bytes=lambda n, s: (n - 1) * s,
-        formula="(⌊lg n⌋ + 1) α + max(Σ S β, (n−1) S / R), Σ = Σ over j < ⌊lg n⌋ of ⌊lg(n − 2^j)⌋ − j + 1",
-        source=f"gloo/broadcast.cc; {_BROADCAST}",
+    _gloo(
+        "broadcast",
+        "binomial tree",
+        lambda n, *_: down(n) + 1 if n > 1 else 0,
+        "(⌊lg n⌋ + 1) α + max(Σ S β, (n−1) S / R), Σ = Σ over j < ⌊lg n⌋ of ⌊lg(n − 2^j)⌋ − j + 1",
+        f"gloo/broadcast.cc; {_BROADCAST}",
+        sent=down_a_tree_at_once,
+        moved=others,
     ),
-    CostModel(
-        op="reduce",
-        backend=_GLOO,
-        algorithm="ring reduce-scatter, then linear gather to the root",
-        messages=_gloo_reduce_waits,
-        rank_bytes=lambda n, s: _ring_reduce_sent(n, s) + _others(n, s),
-        total_bytes=lambda n, s: n * _ring_reduce_sent(n, s) + _others(n, s),
-        formula="(2⌈(m−2)/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
-        source=f"gloo/reduce.cc; wire bytes measured; {_TWO_DELAYS}: 4 at n = 2, 8 at n = 4",
-        added_bytes=_ring_reduce_sent,
+    _gloo(
+        "reduce",
+        "ring reduce-scatter, then linear gather to the root",
+        _gloo_reduce_waits,
+        "(2⌈(m−2)/2⌉ + 2) α + max(((m−2)/m + (n−1)/n) S β, (n(m−2)/m + (n−1)/n) S / R), m = segments",
+        f"gloo/reduce.cc; wire bytes measured; {_TWO_DELAYS}: 4 at n = 2, 8 at n = 4",
+        sent=lambda n, *where: _ring_reduce_sent(n, *where) + share(n),
+        moved=lambda n, *where: n * _ring_reduce_sent(n, *where) + share(n),
+        added=_ring_reduce_sent,
     ),
-    CostModel(
-        op="gather",
-        backend=_GLOO,
-        algorithm="linear at the root",
-        messages=_two,
-        rank_bytes=_others,
-        total_bytes=_others,
-        formula="2 α + max((n−1)/n S β, (n−1)/n S / R)",
-        source=f"gloo/gather.cc; wire bytes measured: (n−1)/n S; {_TWO_DELAYS}: 2 at any n",
+    *(
+        _gloo(
+            op,
+            "linear at the root",
+            two,
+            "2 α + max((n−1)/n S β, (n−1)/n S / R)",
+            f"gloo/{op}.cc; wire bytes measured: (n−1)/n S; {_TWO_DELAYS}: 2 at any n",
+            sent=share,
+            moved=share,
+        )
+        for op in ("gather", "scatter")
     ),
-    CostModel(
-        op="scatter",
-        backend=_GLOO,
-        algorithm="linear at the root",
-        messages=_two,
-        rank_bytes=_others,
-        total_bytes=_others,
-        formula="2 α + max((n−1)/n S β, (n−1)/n S / R)",
-        source=f"gloo/scatter.cc; wire bytes measured: (n−1)/n S; {_TWO_DELAYS}: 2 at any n",
+    _gloo(
+        "barrier",
+        "dissemination",
+        lambda n, *_: 2 * up(n),
+        "2⌈lg n⌉ α",
+        f"gloo/barrier.cc; {_TWO_DELAYS}: 2 at n = 2, 4 at n = 4",
     ),
-    CostModel(
-        op="barrier",
-        backend=_GLOO,
-        algorithm="dissemination",
-        messages=lambda n, _s: 2 * up(n),
-        rank_bytes=lambda _n, _s: 0.0,
-        total_bytes=lambda _n, _s: 0.0,
-        formula="2⌈lg n⌉ α",
-        source=f"gloo/barrier.cc; {_TWO_DELAYS}: 2 at n = 2, 4 at n = 4",
+    _message(
+        "send_recv",
+        "ring of single messages",
+        two,
+        "2 α + max(S β, n S / R)",
+        f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4",
+        backend="gloo",
+        moved=lambda n, *_: n,
     ),
-    CostModel(
-        op="send_recv",
-        backend=_GLOO,
-        algorithm="ring of single messages",
-        messages=_two,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda n, s: n * s,
-        formula="2 α + max(S β, n S / R)",
-        source=f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4",
-    ),
-    CostModel(
-        op="send_recv",
+    _message(
+        "send_recv",
+        "ring of single messages",
+        one,
+        "α + max(S β, n S / R)",
+        "Hockney 1994; no message waits to be asked for",
         backend="mpi",
-        algorithm="ring of single messages",
-        messages=lambda _n, _s: 1,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda n, s: n * s,
-        formula="α + max(S β, n S / R)",
-        source="Hockney 1994; no message waits to be asked for",
+        moved=lambda n, *_: n,
     ),
-    CostModel(
-        op="ping_pong",
-        backend=_GLOO,
-        algorithm="single message",
-        messages=lambda _n, _s: 1,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda _n, s: s,
-        formula="α + max(S β, S / R)",
-        source="Hockney 1994; it was asked for while the other one was under way, and so costs one delay",
+    _message(
+        "ping_pong",
+        "single message",
+        one,
+        "α + max(S β, S / R)",
+        "Hockney 1994; it was asked for while the other one was under way, and so costs one delay",
+        backend="gloo",
     ),
-    CostModel(
-        op="pair_uni",
-        backend=_GLOO,
-        algorithm="single message, answered with one element",
-        messages=lambda _n, _s: 2,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda _n, s: s,
-        formula="2 α + max(S β, S / R)",
-        source="Hockney 1994, twice",
+    *(
+        _message(
+            op,
+            "single message, answered with one element",
+            two,
+            "2 α + max(S β, S / R)",
+            "Hockney 1994, twice",
+            backend="gloo",
+        )
+        for op in ("pair_uni", "pair_matrix")
     ),
-    CostModel(
-        op="pair_matrix",
-        backend=_GLOO,
-        algorithm="single message, answered with one element",
-        messages=lambda _n, _s: 2,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda _n, s: s,
-        formula="2 α + max(S β, S / R)",
-        source="Hockney 1994, twice",
+    _message(
+        "pair_bidir",
+        "two messages that pass each other",
+        two,
+        "2 α + max(S β, 2 S / R)",
+        f"Hockney 1994, both directions of a full-duplex link; {_TWO_DELAYS}: 2",
+        backend="gloo",
+        moved=two,
     ),
-    CostModel(
-        op="pair_bidir",
-        backend=_GLOO,
-        algorithm="two messages that pass each other",
-        messages=_two,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda _n, s: 2 * s,
-        formula="2 α + max(S β, 2 S / R)",
-        source=f"Hockney 1994, both directions of a full-duplex link; {_TWO_DELAYS}: 2",
-    ),
-    CostModel(
-        op="pair_bidir",
+    _message(
+        "pair_bidir",
+        "two messages that pass each other",
+        one,
+        "α + max(S β, 2 S / R)",
+        "Hockney 1994, both directions of a full-duplex link; no message waits to be asked for",
         backend="mpi",
-        algorithm="two messages that pass each other",
-        messages=lambda _n, _s: 1,
-        rank_bytes=lambda _n, s: s,
-        total_bytes=lambda _n, s: 2 * s,
-        formula="α + max(S β, 2 S / R)",
-        source="Hockney 1994, both directions of a full-duplex link; no message waits to be asked for",
+        moved=two,
     ),
-    *(in_closed_form(row, 1) for row in LIMITS),
 )
-"""Every algorithm that is modelled. Costs in n ranks and S bytes, S as in docs/method.md."""
+"""Every algorithm that a backend is known to run by default."""
 
 UNMODELLED: dict[str, str] = {
     **dict.fromkeys(

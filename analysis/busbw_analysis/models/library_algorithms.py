@@ -6,20 +6,21 @@ Nothing is added to theory here: where there is no row of what a library runs on
 from collections.abc import Callable
 from typing import Final
 
-from busbw_analysis.models.counts import Textbook, is_power
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.counts import is_power
 from busbw_analysis.models.library_rows import library_row
 
 _MPICH: Final = "MPICH"
 _OPEN_MPI: Final = "Open MPI"
 
 
-def formula_of(library: str, op: str, name: str, ranks: int) -> Textbook | None:
+def formula_of(library: str, op: str, name: str, ranks: int) -> CostModel | None:
     """What ``op`` costs on ``ranks`` ranks by what ``library`` calls ``name``; None where no formula is known."""
     found = _BY_NAME.get((library, op), {}).get(name)
     if found is None:
         return None
     row = library_row(op, found if isinstance(found, str) else found(ranks))
-    return row if row is not None and row.possible(ranks, 1) else None
+    return row if row is not None and row.possible(ranks, 1, 0) else None
 
 
 def _doubling_gather(ranks: int) -> str:

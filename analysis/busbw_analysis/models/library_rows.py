@@ -6,12 +6,12 @@ What each library makes of its names is in ``library_algorithms``.
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
+from busbw_analysis.models.costs import CostModel, Count
 from busbw_analysis.models.counts import (
     THAKUR,
-    Count,
-    Textbook,
     below,
     core,
     depth,
@@ -20,12 +20,11 @@ from busbw_analysis.models.counts import (
     folds,
     in_pairs,
     is_power,
-    none,
     one,
     others,
     powers_of_two,
     share,
-    the_share,
+    twice_the_others,
     two,
     up,
 )
@@ -39,27 +38,27 @@ _RADIX: Final = 4
 """Of the k-nomial tree: coll_tuned_bcast_algorithm_knomial_radix, as by default."""
 
 
-def one_after_another(op: str, first: Textbook, second: Textbook, algorithm: str) -> Textbook:
+def one_after_another(op: str, first: CostModel, second: CostModel, algorithm: str) -> CostModel:
     """The cost of ``second`` after ``first``; S of both is that of ``op``."""
-    return Textbook(
+
+    def both(one_count: Count, other: Count) -> Count:
+        return lambda *where: one_count(*where) + other(*where)
+
+    return CostModel(
         op,
         algorithm,
-        _sum(first.rounds, second.rounds),
-        _sum(first.sent, second.sent),
-        _sum(first.added, second.added),
-        _sum(first.moved, second.moved),
+        both(first.rounds, second.rounds),
         f"({first.formula}) + ({second.formula})",
         f"sum of the rows of {first.op} by {first.algorithm} and {second.op} by {second.algorithm}",
-        lambda n, k: first.possible(n, k) and second.possible(n, k),
-        messages=_sum(first.messages or first.rounds, second.messages or second.rounds),
+        sent=both(first.sent, second.sent),
+        added=both(first.added, second.added),
+        moved=both(first.moved, second.moved),
+        possible=lambda *where: first.possible(*where) and second.possible(*where),
+        messages=both(first.messages or first.rounds, second.messages or second.rounds),
     )
 
 
-def _sum(one_count: Count, other: Count) -> Count:
-    return lambda n, k: one_count(n, k) + other(n, k)
-
-
-def row(op: str, algorithm: str) -> Textbook:
+def row(op: str, algorithm: str) -> CostModel:
     """The row of the textbook. Raises LookupError where there is none."""
     found = textbook(op, algorithm)
     if found is None:
@@ -68,7 +67,7 @@ def row(op: str, algorithm: str) -> Textbook:
     return found
 
 
-def _in_a_row(ranks: int, _hosts: int) -> float:
+def _in_a_row(ranks: int, *_: float) -> float:
     """Messages in a row through a binary tree that is filled level by level: two a level, one in the last
     where all first children come before any second one and there are no more than those.
     """
@@ -102,70 +101,61 @@ def _mirrored(ranks: int) -> int:
     return core(ranks) - (1 << -(-down(ranks) // 2))
 
 
-def _with_sums(broadcast: Textbook, formula: str) -> Textbook:
+def _with_sums(broadcast: CostModel, formula: str) -> CostModel:
     """The same the other way round, adding up all that comes."""
     return replace(broadcast, op="reduce", added=broadcast.sent, formula=formula)
 
 
 def _if_folded(power: Count, folded: Callable[[int], float]) -> Count:
-    return lambda n, k: power(n, k) if is_power(n) else folded(n)
+    return lambda n, *where: power(n, *where) if is_power(n) else folded(n)
 
 
-_LINEAR = Textbook(
-    "broadcast", "linear", one, others, none, others, "α + (n−1) S β", "counted: all messages at once", messages=others
-)
-_CHAIN = Textbook("broadcast", "unsegmented-chain", others, others, none, others, "(n−1)(α + S β)", "counted")
-_BINARY_TREE = Textbook(
-    "broadcast",
+_broadcast = partial(CostModel, "broadcast", moved=others)
+_LINEAR = _broadcast("linear", one, "α + (n−1) S β", "counted: all messages at once", sent=others, messages=others)
+_CHAIN = _broadcast("unsegmented-chain", others, "(n−1)(α + S β)", "counted", sent=others)
+_BINARY_TREE = _broadcast(
     "unsegmented-binary-tree",
-    lambda n, _k: depth(n),
-    _in_a_row,
-    none,
-    others,
+    lambda n, *_: depth(n),
     "d α + c S β, d = ⌊lg n⌋, c = 2d, or 2d − 1 for n below 3/2 2^d",
     _TOPOLOGY,
+    sent=_in_a_row,
     messages=_in_a_row,
 )
 _HALVING = row("reduce_scatter", "recursive-halving")
-_IN_HALVES: Final = (
-    "counted; ompi/mca/coll/base: of two ranks of which one is beyond the power of two each adds up one half"
+_in_halves = partial(
+    CostModel,
+    algorithm="rabenseifner-in-halves",
+    source="counted; ompi/mca/coll/base: of two ranks of which one is beyond the power of two each adds up one half",
+    added=lambda n, *_: share(core(n)) + folds(n, 0, 0.5),
 )
 
-OF_LIBRARIES: Final[tuple[Textbook, ...]] = (
-    Textbook(
+OF_LIBRARIES: Final[tuple[CostModel, ...]] = (
+    _in_halves(
         "all_reduce",
-        "rabenseifner-in-halves",
-        lambda n, _k: folds(n, 2 * up(n), 2 * down(n) + 3),
-        lambda n, _k: 2 * share(core(n)) + folds(n, 0, 2),
-        lambda n, _k: share(core(n)) + folds(n, 0, 0.5),
-        lambda n, _k: 2 * (core(n) - 1) + 2.5 * _rest(n),
-        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 3 α + 2 S β + S/2 γ more",
-        _IN_HALVES,
+        rounds=lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 3),
+        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 3 α + 2 S β + "
+        "S/2 γ more",
+        sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 2),
+        moved=lambda n, *_: 2 * (core(n) - 1) + 2.5 * _rest(n),
     ),
     _LINEAR,
     _CHAIN,
     _BINARY_TREE,
-    Textbook(
-        "broadcast",
+    _broadcast(
         "binomial-tree-at-once",
-        lambda n, _k: down(n),
-        lambda n, _k: down_a_tree_at_once(n),
-        none,
-        others,
+        down,
         "⌊lg n⌋ α + Σ S β, Σ = Σ over j < ⌊lg n⌋ of ⌊lg(n − 2^j)⌋ − j + 1",
         _AT_ONCE,
-        messages=lambda n, _k: down_a_tree_at_once(n),
+        sent=down_a_tree_at_once,
+        messages=down_a_tree_at_once,
     ),
-    Textbook(
-        "broadcast",
+    _broadcast(
         "4-nomial-tree-at-once",
-        lambda n, _k: len(_down_the_k_nomial_tree(n)),
-        lambda n, _k: sum(_down_the_k_nomial_tree(n)),
-        none,
-        others,
+        lambda n, *_: len(_down_the_k_nomial_tree(n)),
         "d α + Σ S β, d ranks that send on the longest way, Σ their children; 3 d(d+1)/2 for n = 4^d",
         _AT_ONCE,
-        messages=lambda n, _k: sum(_down_the_k_nomial_tree(n)),
+        sent=lambda n, *_: sum(_down_the_k_nomial_tree(n)),
+        messages=lambda n, *_: sum(_down_the_k_nomial_tree(n)),
     ),
     one_after_another(
         "broadcast",
@@ -176,64 +166,58 @@ OF_LIBRARIES: Final[tuple[Textbook, ...]] = (
     _with_sums(_LINEAR, "α + (n−1)(S β + S γ)"),
     _with_sums(_CHAIN, "(n−1)(α + S β + S γ)"),
     _with_sums(_BINARY_TREE, "d α + c (S β + S γ), d = ⌊lg n⌋, c = 2d, or 2d − 1 for n below 3/2 2^d"),
-    Textbook(
+    _in_halves(
         "reduce",
-        "rabenseifner-in-halves",
-        lambda n, _k: folds(n, 2 * up(n), 2 * down(n) + 2),
-        lambda n, _k: 2 * share(core(n)) + folds(n, 0, 1),
-        lambda n, _k: share(core(n)) + folds(n, 0, 0.5),
-        lambda n, k: core(n) - 1 + below(core(n), k) + 1.5 * _rest(n),
-        "2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + S β + S/2 γ more",
-        _IN_HALVES,
+        rounds=lambda n, *_: folds(n, 2 * up(n), 2 * down(n) + 2),
+        formula="2 lg n α + 2(n−1)/n S β + (n−1)/n S γ; for other n with 2^⌊lg n⌋ in place of n, and 2 α + S β + S/2 γ "
+        "more",
+        sent=lambda n, *_: 2 * share(core(n)) + folds(n, 0, 1),
+        moved=lambda n, *_: core(n) - 1 + below(core(n)) + 1.5 * _rest(n),
     ),
-    Textbook(
+    CostModel(
         "reduce_scatter",
         "recursive-doubling",
-        lambda n, _k: up(n),
-        lambda n, _k: up(n) - share(n),
-        lambda n, _k: up(n) - share(n),
-        lambda n, _k: n * (up(n) - share(n)),
+        up,
         "lg n α + (lg n − (n−1)/n)(S β + S γ), n a power of 2",
         f"{THAKUR}; counted: what is already at home is sent no more",
-        powers_of_two,
+        sent=lambda n, *_: up(n) - share(n),
+        added=lambda n, *_: up(n) - share(n),
+        moved=lambda n, *_: n * (up(n) - share(n)),
+        possible=powers_of_two,
     ),
-    Textbook(
+    CostModel(
         "reduce_scatter",
         "butterfly",
         _if_folded(_HALVING.rounds, lambda n: down(n) + 2 + (1 if _mirrored(n) else 0)),
-        _if_folded(_HALVING.sent, lambda n: 1 + (in_pairs(n) + 1 + (1 if _mirrored(n) else 0)) / n),
-        _HALVING.added,
-        _if_folded(_HALVING.moved, lambda n: n - 1 + (_rest(n) + _mirrored(n)) / n),
         "lg n α + (n−1)/n S β + (n−1)/n S γ, n a power of 2; for other n as recursive halving, and α + S/n β more from "
         "5 ranks on",
         "Träff 2005; counted: blocks come home by the mirrored bits of the ranks",
+        sent=_if_folded(_HALVING.sent, lambda n: 1 + (in_pairs(n) + 1 + (1 if _mirrored(n) else 0)) / n),
+        added=_HALVING.added,
+        moved=_if_folded(_HALVING.moved, lambda n: n - 1 + (_rest(n) + _mirrored(n)) / n),
     ),
-    Textbook(
+    CostModel(
         "gather",
         "linear-in-turns",
-        lambda n, _k: 2 * (n - 1),
-        the_share,
-        none,
-        the_share,
+        twice_the_others,
         "2(n−1) α + (n−1)/n S β",
         "counted; ompi_coll_base_gather_intra_linear_sync: the root asks one rank after the other",
+        sent=share,
+        moved=share,
     ),
-    Textbook(
+    CostModel(
         "barrier",
         "linear-at-once",
         two,
-        none,
-        none,
-        none,
         "2 α",
         "counted: all to rank 0 at once, and back",
-        messages=lambda n, _k: 2 * (n - 1),
+        messages=twice_the_others,
     ),
 )
 """Each has another name than the rows of the textbook for the same op."""
 
 
-def library_row(op: str, algorithm: str) -> Textbook | None:
+def library_row(op: str, algorithm: str) -> CostModel | None:
     """The row of an algorithm of this room or of the textbook; None for an unknown one."""
     own = (one for one in OF_LIBRARIES if (one.op, one.algorithm) == (op, algorithm))
     return next(own, None) or textbook(op, algorithm)

@@ -11,7 +11,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series
 from busbw_analysis.data.summary import CaseSummary, between_hosts, pairs_of, times_of
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.gloo import Parameters
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.peaks.peaks import HostCopy
 
 _MESSAGES = {"ping_pong": 1, "pair_uni": 2}

@@ -1,16 +1,19 @@
-"""Which cost model stands behind a curve, and what it says of each size: the algorithm that a backend or an MPI library
-runs by default, or the one that was run by hand; and the textbook's beside it.
+"""Which cost model stands behind a curve: the algorithm that a backend or an MPI library runs by default, or the one
+that was run by hand; which others may; and what they say of each size.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from busbw.errors import AnalysisError
 from busbw.ops import MESSAGES
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.models.choices import Call, Library, choose
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, CostModel, Parameters, in_closed_form
-from busbw_analysis.models.textbook import rows_of, textbook
+from busbw_analysis.models.choices import Calls, Choice, Library
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.gloo import MODELS, UNMODELLED
+from busbw_analysis.models.library_rows import OF_LIBRARIES
+from busbw_analysis.models.textbook import LIMITS, rows_of, textbook
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,43 +46,95 @@ def model_for(op: str, backend: str) -> CostModel | Unavailable:
     return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {backend}")
 
 
-def model_chosen(library: Library | Unavailable, call: Call) -> CostModel | Unavailable:
-    """The algorithm that an MPI library runs by default for one call, or why it is not known."""
-    if call.op in UNMODELLED or call.op in MESSAGES:
-        return model_for(call.op, "mpi")
-    found = library if isinstance(library, Unavailable) else choose(library, call)
-    if isinstance(found, Unavailable):
-        return found
-    model = in_closed_form(found.row, call.hosts)
-    return replace(
-        model,
-        algorithm=f"{model.algorithm} ({found.name} of {found.library})",
-        source=f"{found.source}; sums left out",
-    )
-
-
-def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook") -> tuple[CostModel, ...]:
-    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``backend``."""
-    counted = (in_closed_form(row, hosts) for row in rows_of(op, backend) if row.possible(ranks, hosts))
-    others = (one for one in MODELS if one.op == op and one.backend == "textbook" and one.possible(ranks))
-    return (*counted, *others)
-
-
 def model_of(
     key: SeriesKey, size_bytes: int | None = None, library: Library | Unavailable | None = None
 ) -> CostModel | Unavailable:
     """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
     library depends on the size and on the ``library``.
     """
-    if key.algorithm is None:
-        if key.backend == "mpi" and size_bytes is not None and library is not None:
-            return model_chosen(library, Call(key.op, len(key.ranks), key.hosts, size_bytes, key.dtype, key.mode))
-        return model_for(key.op, key.backend)
-    row = textbook(key.op, key.algorithm)
-    return (
-        Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
-        if row is None
-        else in_closed_form(row, key.hosts)
+    if key.algorithm is not None:
+        row = textbook(key.op, key.algorithm)
+        return row or Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
+    by_table = key.backend == "mpi" and key.op not in MESSAGES and key.op not in UNMODELLED
+    if by_table and size_bytes is not None and library is not None:
+        found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
+        return found.model if isinstance(found, Choice) else found
+    return model_for(key.op, key.backend)
+
+
+def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook") -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``backend``."""
+    rows = (*rows_of(op, backend), *(row for row in LIMITS if row.op == op))
+    return tuple(row for row in rows if row.possible(ranks, hosts, 0))
+
+
+def candidates(
+    op: str, backend: str, algorithm: str | None = None, calls: Calls | None = None
+) -> tuple[CostModel, ...]:
+    """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured by hand,
+    else what ``backend`` is known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses by its
+    table), first, and then all of the textbook, over MPI also those that only its libraries have.
+
+    A message between two ranks has one. Raises AnalysisError for an op or an algorithm of which no cost is known.
+    """
+    if algorithm is not None:
+        named = tuple(row for row in _known(op, backend) if row.algorithm == algorithm)
+        if not named:
+            known = ", ".join(algorithms(op, backend)) or "none"
+            message = f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}"
+            raise AnalysisError(message)
+        return named
+    own = [row for row in MODELS if row.op == op and row.backend == backend]
+    if op in MESSAGES:
+        # A message is a message on every backend, so what is known of it for one serves for all.
+        own = own or [row for row in [model_for(op, "mpi")] if isinstance(row, CostModel)]
+    else:
+        own = [replace(row, algorithm=f"{row.algorithm} ({backend})") for row in own]
+        if calls is not None and not isinstance(calls.library, Unavailable):
+            own.append(_by_table(op, backend, calls, calls.library))
+    found = (*own, *_rows(op, backend), *(row for row in LIMITS if row.op == op))
+    if not found:
+        message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"
+        raise AnalysisError(message)
+    return found
+
+
+def _rows(op: str, backend: str) -> tuple[CostModel, ...]:
+    """What may be behind ``op``: over NCCL also what a switch adds up, over MPI what its libraries alone have."""
+    return (*rows_of(op, backend), *(row for row in OF_LIBRARIES if row.op == op and backend == "mpi"))
+
+
+def _known(op: str, backend: str) -> tuple[CostModel, ...]:
+    """What can be asked for by name: over any backend, what a switch would make of it."""
+    return tuple(dict.fromkeys((*_rows(op, backend), *rows_of(op))))
+
+
+def algorithms(op: str, backend: str) -> tuple[str, ...]:
+    """The names of those of which a cost is known, whoever runs them."""
+    return tuple(row.algorithm for row in _known(op, backend))
+
+
+def _by_table(op: str, backend: str, calls: Calls, library: Library) -> CostModel:
+    """Whatever ``library`` takes by its table for each number of ranks and each size."""
+
+    def of_call(ranks: int, hosts: int, size_bytes: float) -> CostModel:
+        found = calls.choice(op, ranks, hosts, size_bytes)
+        if isinstance(found, Unavailable):
+            raise AnalysisError(found.reason)
+        return found.model
+
+    return CostModel(
+        op,
+        f"choice of {library.called}",
+        lambda *where: of_call(*where).rounds(*where),
+        "that of the algorithm in its table for so many ranks and bytes",
+        library.source,
+        backend=backend,
+        sent=lambda *where: of_call(*where).sent(*where),
+        added=lambda *where: of_call(*where).added(*where),
+        moved=lambda *where: of_call(*where).moved(*where),
+        possible=lambda *where: isinstance(calls.choice(op, *where), Choice),
+        of_call=of_call,
     )
 
 
@@ -93,18 +148,19 @@ def predict(
     """What the default algorithm of the key's backend should take at each of ``sizes_bytes``: over MPI the one that
     ``library`` chooses for that size.
     """
-    found: list[tuple[int, CostModel]] = []
+    models: list[CostModel] = []
     for size in sizes_bytes:
         model = model_of(key, size, library)
         if isinstance(model, Unavailable):
             return model
-        found.append((size, model))
-    ranks = len(key.ranks)
-    if ranks < 2:
+        models.append(model)
+    if len(key.ranks) < 2:
         return Unavailable("one-rank", "one rank sends nothing")
     if isinstance(parameters, Unavailable):
         return parameters
-    return tuple(_prediction(model, ranks, bus_factor, size, parameters) for size, model in found)
+    return tuple(
+        _prediction(model, key, bus_factor, size, parameters) for size, model in zip(sizes_bytes, models, strict=True)
+    )
 
 
 def predict_alternatives(
@@ -115,21 +171,22 @@ def predict_alternatives(
     if isinstance(parameters, Unavailable) or ranks < 2:
         return ()
     return tuple(
-        _prediction(model, ranks, bus_factor, size_bytes, parameters)
+        _prediction(model, key, bus_factor, size_bytes, parameters)
         for model in alternatives(key.op, ranks, key.hosts, key.backend)
     )
 
 
 def _prediction(
-    model: CostModel, ranks: int, bus_factor: float | None, size: int, parameters: Parameters
+    model: CostModel, key: SeriesKey, bus_factor: float | None, size: int, parameters: Parameters
 ) -> Prediction:
-    seconds = model.seconds(ranks, size, parameters)
+    seconds = parameters.seconds(model, len(key.ranks), key.hosts, size)
+    left_out = f"; sums left out{', inside hosts as between them' if model.two_levels else ''}"
     return Prediction(
         size_bytes=size,
         time_ns=seconds * 1e9,
         busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
-        algorithm=model.algorithm,
+        algorithm=model.label,
         formula=model.formula,
-        source=model.source,
+        source=model.source + (left_out if model.backend == "textbook" else ""),
         parameters=parameters.origin,
     )

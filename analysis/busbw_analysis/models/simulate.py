@@ -16,8 +16,8 @@ import numpy as np
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops.algorithms.base import Round, Schedule
+from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.networks import NOWHERE, SLOWEST, Link, Network, Real, Whole, check_delays
-from busbw_analysis.models.textbook import Textbook
 
 _SAME: Final = 1e-12
 """Times that differ by less than this share of the whole are one: rounding, and no physics."""
@@ -251,7 +251,7 @@ class _Course:
 
 
 def formula_seconds(
-    row: Textbook, traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None
+    row: CostModel, traffic: Traffic, size_bytes: float, network: Network, costs: Costs | None = None
 ) -> float:
     """The closed form of the same schedule, for every message alone on this network: α is the longest delay of a route
     that it takes, 1/β the slowest link on one of them, but for a memory that all share: that is R. An algorithm that
@@ -260,26 +260,25 @@ def formula_seconds(
     """
     costs = costs or Costs()
     ranks, hosts = traffic.ranks, network.placement.hosts
+    where = (ranks, hosts, size_bytes)
     sources, targets = traffic.pairs()
-    adding = row.added(ranks, hosts) * size_bytes * costs.gamma
-    if row.inner_sent(ranks, hosts) > 0:
+    rounds, sent = row.rounds(*where), row.sent(*where) * size_bytes
+    beside = rounds * costs.overhead + row.added(*where) * size_bytes * costs.gamma
+    if row.inner_sent(*where) > 0:
         # Hosts as the algorithm takes them: where ranks are dealt out, its neighbours are not on one.
         inside = sources // (ranks // hosts) == targets // (ranks // hosts)
         near = _way(network, sources[inside], targets[inside], in_step=True)
         far = _way(network, sources[~inside], targets[~inside], in_step=True)
-        rounds, inner_rounds = row.rounds(ranks, hosts), row.inner_rounds(ranks, hosts)
-        sent, between = row.sent(ranks, hosts) * size_bytes, row.between(ranks, hosts) * size_bytes
+        inner_rounds, between = row.inner_rounds(*where), row.between(*where) * size_bytes
         if row.overlapped:
-            taken = max(near.seconds(rounds, sent), far.seconds(rounds, between))
-        else:
-            taken = near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between)
-        return float(taken + rounds * costs.overhead + adding)
+            return float(max(near.seconds(rounds, sent), far.seconds(rounds, between)) + beside)
+        return float(near.seconds(inner_rounds, sent - between) + far.seconds(rounds - inner_rounds, between) + beside)
     way = _way(network, sources, targets)
-    moving = row.sent(ranks, hosts) * size_bytes / way.rate
+    moving = sent / way.rate
     memory = next((link.bytes_per_second for link in network.links() if link.name == "memory"), None)
     if memory is not None:
-        moving = max(moving, row.moved(ranks, hosts) * size_bytes / memory)
-    return float(row.rounds(ranks, hosts) * (way.delay + costs.overhead) + moving + adding)
+        moving = max(moving, row.moved(*where) * size_bytes / memory)
+    return float(rounds * way.delay + moving + beside)
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,10 @@ from busbw_analysis.fitting.curve import (
     fit_points,
     fit_series,
 )
+from busbw_analysis.fitting.score import VALID_SIZES
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
-from busbw_analysis.models.terms import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.laws import BY_CURVE, ROUNDED, VALID_SIZES, HeldOut, Law, Value, answering
+from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
+from busbw_analysis.predict.laws import BY_CURVE, ROUNDED, HeldOut, Law, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -252,30 +253,30 @@ def by_law(
     algorithm exists for so many ranks.
     """
     law, instead = answering(laws, ranks, hosts, size_bytes)
-    term = law.term
-    algorithm, formula = term.named(ranks, hosts, size_bytes)
+    model = law.model
+    run = model.at(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
-    parameters = law.parameters
-    if not term.of_hosts_known(ranks, hosts, size_bytes):
-        parameters += f"; of {algorithm} {INSIDE_AS_BETWEEN}"
+    parameters = law.origin
+    if not model.of_hosts_known(ranks, hosts, size_bytes):
+        parameters += f"; of {run.algorithm} {INSIDE_AS_BETWEEN}"
     return Forecast(
-        op=term.op,
+        op=model.op,
         size_bytes=size_bytes,
         ranks=ranks,
         hosts=hosts,
         seconds=law.at(ranks, hosts, size_bytes),
         basis=law.basis,
-        algorithm=algorithm,
-        formula=formula,
+        algorithm=run.algorithm,
+        formula=run.formula,
         parameters=parameters,
         interval_note=law.interval_note,
         extrapolated=(*reaches, *([instead] if instead else [])),
         held_out=law.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),
         ties=tuple(
-            (other.term.algorithm, other.told(ranks, hosts, size_bytes))
+            (other.model.algorithm, other.told(ranks, hosts, size_bytes))
             for other in laws
-            if other.tied and other.term is not term and other.term.possible(ranks, hosts, size_bytes)
+            if other.tied and other.model is not model and other.model.possible(ranks, hosts, size_bytes)
         ),
         notes=law.notes,
     )

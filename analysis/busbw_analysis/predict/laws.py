@@ -14,15 +14,13 @@ from busbw_analysis.data.series import Series
 from busbw_analysis.fitting.design import candidates_of
 from busbw_analysis.fitting.identify import written
 from busbw_analysis.fitting.joint import PARAMETERS, Joint
-from busbw_analysis.models.gloo import Parameters
-from busbw_analysis.models.terms import Term, candidates
+from busbw_analysis.fitting.score import VALID_RANKS
+from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.select import candidates
 
 BY_CURVE = "the fit of the curve of these ranks"
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
 """What a law can rest on."""
-
-VALID_SIZES, VALID_RANKS = 0.10, 0.20
-"""Median relative error of held-out data up to which a prediction is called validated: sizes, and numbers of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,26 +126,37 @@ def _inside(amount: int, span: tuple[float, float]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Law:
-    """The time of one call for any number of ranks and hosts and any size, by one algorithm: ``at(n, k, S)``, which
-    raises AnalysisError where its parameters do not tell. ``parameters`` says in words what they are and where from,
-    ``held_out`` how wrong it was on measurements of this op by this algorithm, ``tested`` how far those tell of others;
-    None where nothing of it was held out.
+    """The time of one call for any number of ranks and hosts and any size, by one algorithm.
 
-    ``chosen``: it is the one that answers, and no other candidate of the same data. ``tied``: the data cannot tell it
-    from the chosen one. ``notes`` say what its parameters take for granted or could not tell, and by which table a
-    library chooses.
+    ``model``: what it costs.
+    ``parameters``: what that is fed with, those of messages or of a joint fit.
+    ``basis``, ``origin``: which of both, and in words what the parameters are and where from.
+    ``interval_note``: where its intervals are from, or why there are none.
+    ``held_out``: how wrong it was on measurements of this op by this algorithm.
+    ``tested``: how far those tell of others; None where nothing was held out.
+    ``chosen``: it is the one that answers, and no other candidate of the same data.
+    ``tied``: the data cannot tell it from the chosen one.
+    ``notes``: what its parameters take for granted or could not tell, and by which table a library chooses.
     """
 
-    term: Term
-    at: Callable[[int, int, float], Value]
+    model: CostModel
+    parameters: Parameters | Joint
     basis: str
-    parameters: str
+    origin: str
     interval_note: str
     held_out: HeldOut
     tested: Tested | None
     chosen: bool = True
     tied: bool = False
     notes: tuple[str, ...] = ()
+
+    def at(self, ranks: int, hosts: int, size_bytes: float) -> Value:
+        """The time of one call in seconds. Raises AnalysisError where the parameters do not tell."""
+        where = (self.model, ranks, hosts, size_bytes)
+        value = self.parameters.seconds(*where)
+        ends = self.parameters.interval(*where) if isinstance(self.parameters, Joint) else None
+        # Where resamples choose otherwise, what all launches say may lie outside.
+        return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
 
     def told(self, ranks: int, hosts: int, size_bytes: int) -> float | None:
         """The time in seconds; None where the parameters do not tell."""
@@ -175,26 +184,24 @@ def answering(laws: Sequence[Law], ranks: int, hosts: int, size_bytes: int) -> t
     """
     chosen = next(law for law in laws if law.chosen)
     where = f"does not exist for {ranks} ranks on {hosts} host(s)"
-    if chosen.term.possible(ranks, hosts, size_bytes):
+    if chosen.model.possible(ranks, hosts, size_bytes):
         chosen.at(ranks, hosts, size_bytes)
         return chosen, None
     try:
-        chosen.term.named(ranks, hosts, size_bytes)
+        chosen.model.at(ranks, hosts, size_bytes)
     except AnalysisError as unknown:  # of a table that names what no cost is known of
         where = f"is not known there ({unknown})"
     for other in laws:
-        possible = other.tied and other.term.possible(ranks, hosts, size_bytes)
+        possible = other.tied and other.model.possible(ranks, hosts, size_bytes)
         if possible and other.told(ranks, hosts, size_bytes) is not None:
-            name = other.term.algorithm
-            said = f"algorithm: {chosen.term.algorithm} {where}; {name} answers, which the data cannot tell from it"
+            name = other.model.algorithm
+            said = f"algorithm: {chosen.model.algorithm} {where}; {name} answers, which the data cannot tell from it"
             return replace(other, held_out=other.held_out.asked_for(name)), said
-    message = f"{chosen.term.op} by {chosen.term.algorithm} {where}"
+    message = f"{chosen.model.op} by {chosen.model.algorithm} {where}"
     raise AnalysisError(message)
 
 
-def _scored(
-    term: Term, at: Callable[[int, int, float], Value], curves: Sequence[Series]
-) -> tuple[HeldOut, Tested | None]:
+def _scored(model: CostModel, parameters: Parameters, curves: Sequence[Series]) -> tuple[HeldOut, Tested | None]:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
     tested = [
@@ -202,12 +209,15 @@ def _scored(
         for one in curves
         if len(one.key.ranks) == largest
         for point in one.points
-        if term.possible(largest, one.key.hosts, point.size_bytes)
+        if model.possible(largest, one.key.hosts, point.size_bytes)
     ]
     if not tested:
-        return _unmeasured(term.op, term.algorithm), None
+        return _unmeasured(model.op, model.algorithm), None
     how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
-    errors = [abs(at(largest, hosts, point.size_bytes).value / (point.time_ns / 1e9) - 1) for hosts, point in tested]
+    errors = [
+        abs(parameters.seconds(model, largest, hosts, point.size_bytes) / (point.time_ns / 1e9) - 1)
+        for hosts, point in tested
+    ]
     # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
     pair = 2, 2 if tested[0][0] > 1 else 1
     by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
@@ -223,33 +233,26 @@ def _judged(how: str, errors: Sequence[float]) -> HeldOut:
     return HeldOut(how, middle, max(errors), middle <= VALID_RANKS)
 
 
-def from_messages(term: Term, parameters: Parameters, curves: Sequence[Series], *, chosen: bool = True) -> Law:
-    """The law of ``term`` with α, β and R from messages between two ranks: no sums and no constant of a call are known.
+def from_messages(model: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool = True) -> Law:
+    """The law of ``model`` with α, β and R from messages between two ranks: no sums and no constant of a call are
+    known.
 
     ``curves`` are the measured ones of the same op and algorithm, which it is scored on.
     """
-    rate = parameters.host_bytes_per_second
-
-    def at(ranks: int, hosts: int, size_bytes: float) -> Value:
-        moving = term.sent_bytes(ranks, hosts, size_bytes) * parameters.beta_seconds_per_byte
-        if rate is not None:
-            moving = max(moving, term.moved_bytes(ranks, hosts, size_bytes) / rate)
-        return Value(term.rounds(ranks, hosts, size_bytes) * parameters.alpha_seconds + moving)
-
     left_out = "sums (γ) and what a call costs by itself (c0) are left out"
-    if term.levels is not None:
+    if model.two_levels:
         left_out += ", and inside hosts it is taken as between them"
-    held_out, tested = _scored(term, at, curves)
+    held_out, tested = _scored(model, parameters, curves)
     return Law(
-        term=term,
-        at=at,
+        model=model,
+        parameters=parameters,
         basis=BY_MESSAGES,
-        parameters=f"{parameters.origin}; {left_out}",
+        origin=f"{parameters.origin}; {left_out}",
         interval_note="no interval: α and β of messages have none",
         held_out=held_out,
         tested=tested,
         chosen=chosen,
-        notes=() if term.by_table is None else (term.by_table,),
+        notes=() if model.by_table is None else (model.by_table,),
     )
 
 
@@ -265,34 +268,28 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
     tied = joint.ties.get(op, ()) if algorithm is None else ()
     held_out, tested = _of_ranks(joint, op, algorithm)
 
-    def law(term: Term) -> Law:
-        equal = term.algorithm in tied and term.algorithm != chosen
+    def law(model: CostModel) -> Law:
+        equal = model.algorithm in tied and model.algorithm != chosen
         # One that explains the data as well does so with parameters of its own: twice the rounds of half the α.
-        found = joint.explained_by(term) if equal else joint
-
-        def at(ranks: int, hosts: int, size_bytes: float) -> Value:
-            value = found.seconds(term, ranks, hosts, size_bytes)
-            ends = found.interval(term, ranks, hosts, size_bytes)
-            # Where resamples choose otherwise, what all launches say may lie outside.
-            return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
+        found = joint.explained_by(model) if equal else joint
 
         return Law(
-            term=term,
-            at=at,
+            model=model,
+            parameters=found,
             basis=JOINTLY,
-            parameters=_in_words(found),
+            origin=_in_words(found),
             interval_note=joint.interval_note,
             held_out=held_out,
             tested=tested,
-            chosen=term.algorithm == chosen,
+            chosen=model.algorithm == chosen,
             tied=equal,
             notes=found.notes,
         )
 
     order = {name: place for place, name in enumerate((chosen, *tied))}
     own = [one for one in joint.observations if one.curve == (op, None)]
-    terms = candidates(op, joint.backend, algorithm) if algorithm else candidates_of(own)
-    return tuple(law(term) for term in sorted(terms, key=lambda term: order.get(term.algorithm, len(order))))
+    models = candidates(op, joint.backend, algorithm) if algorithm else candidates_of(own)
+    return tuple(law(model) for model in sorted(models, key=lambda model: order.get(model.algorithm, len(order))))
 
 
 def _of_ranks(joint: Joint, op: str, algorithm: str | None) -> tuple[HeldOut, Tested | None]:

@@ -9,9 +9,9 @@ from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.joint import Observation, Regime, fit_jointly, regimes
 from busbw_analysis.fitting.refusals import usable
-from busbw_analysis.models.gloo import UNMODELLED, CostModel
-from busbw_analysis.models.select import model_for
-from busbw_analysis.models.terms import candidates
+from busbw_analysis.models.costs import CostModel
+from busbw_analysis.models.gloo import UNMODELLED
+from busbw_analysis.models.select import candidates, model_for
 from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
 from busbw_analysis.predict.laws import Law, Value, answering, from_joint, from_messages
 from busbw_analysis.predict.query import Question, reaches, sized
@@ -103,17 +103,17 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
 
 def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> Line:
     """The times of ``law`` on every shape that it exists for and that its parameters tell of."""
-    term = law.term
+    model = law.model
     points: list[tuple[int, Value]] = []
     at_once = 1.0
     for ranks, hosts in shapes:
-        if term.possible(ranks, hosts, size_bytes):
+        if model.possible(ranks, hosts, size_bytes):
             try:
                 points.append((ranks, law.at(ranks, hosts, size_bytes)))
             except AnalysisError:
                 continue
-            at_once = max(at_once, term.at_once(ranks, hosts, size_bytes))
-    return Line(term.algorithm, law.chosen, law.tied, tuple(points), at_once)
+            at_once = max(at_once, model.at_once(ranks, hosts, size_bytes))
+    return Line(model.algorithm, law.chosen, law.tied, tuple(points), at_once)
 
 
 def predict(evidence: Evidence, asked: Question) -> Prediction:
@@ -329,15 +329,15 @@ def _by_messages(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], 
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that names something for some of the sizes answers those, and of the others it is said why not.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    terms = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
-    own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or terms[0].backend == evidence.backend
+    models = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
+    own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or models[0].backend == evidence.backend
     known = by_hand is not None or own
-    names = ", ".join(term.algorithm for term in terms)
+    names = ", ".join(model.algorithm for model in models)
     untold = f"what {evidence.backend} runs for {evidence.op} is not known{why}; name one with --algorithm: {names}"
     curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
     laws = tuple(
-        from_messages(term, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
-        for place, term in enumerate(terms)
+        from_messages(model, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
+        for place, model in enumerate(models)
     )
     return laws, "" if known else untold
 

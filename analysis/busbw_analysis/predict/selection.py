@@ -17,9 +17,10 @@ from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.joint import Observation
 from busbw_analysis.models.choices import Calls, Library, library_of_run
-from busbw_analysis.models.gloo import MODELS, UNMODELLED, Parameters
+from busbw_analysis.models.costs import Parameters
+from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.parameters import parameters_for
-from busbw_analysis.models.terms import algorithms
+from busbw_analysis.models.select import algorithms
 from busbw_analysis.peaks.peaks import HostCopy, host_copies
 
 LIBRARY = "library"

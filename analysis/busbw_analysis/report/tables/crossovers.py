@@ -11,8 +11,7 @@ from busbw.runs.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import Pair, Race
-from busbw_analysis.diagnosis.crossovers import Crossing, Gain
-from busbw_analysis.diagnosis.crossovers_model import Expected
+from busbw_analysis.diagnosis.crossovers import Crossing, Expected, Gain
 from busbw_analysis.report.tables.layout import MISSING, Row, aligned
 
 NOT_TOLD: Final = "not told apart"
