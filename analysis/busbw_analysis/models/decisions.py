@@ -3,7 +3,10 @@
 Facts read from one version each, for commutative reductions that the library knows; ``choices`` says when they hold.
 """
 
-from collections.abc import Callable
+import math
+import tomllib
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from busbw_analysis.models.counts import is_power
@@ -14,6 +17,7 @@ OPEN_MPI_SOURCE: Final = (
 MPICH_SOURCE: Final = "the selection tables (JSON) inside the library of MPICH 5.0.2; src/mpi/coll/coll_selection.json"
 
 _KIB: Final = 1 << 10
+_TABLE: Final = Path(__file__).with_name("open_mpi.toml")
 
 
 def of_open_mpi(op: str, ranks: int, size_bytes: int, elements: int) -> str | None:
@@ -48,155 +52,16 @@ def _bytes(text: str) -> int:
 BY_BLOCK: Final = frozenset({"all_gather", "all_to_all", "reduce_scatter", "gather", "scatter"})
 """Ops for which Open MPI goes by the bytes of one rank's block, S/n; for the others by S."""
 
-_ANY: Final = 1 << 62
 
-OPEN_MPI: Final[dict[str, tuple[tuple[int, str], ...]]] = {
-    "all_reduce": (
-        (
-            4,
-            "ring 8 recursive_doubling 4K ring 8K recursive_doubling 16K ring 64K segmented_ring 256K rabenseifner",
-        ),
-        (8, "ring 16 recursive_doubling 8K rabenseifner"),
-        (16, "recursive_doubling 8K rabenseifner"),
-        (32, "segmented_ring 64 recursive_doubling 4K rabenseifner"),
-        (64, "segmented_ring 128 rabenseifner"),
-        (128, "recursive_doubling 256K rabenseifner"),
-        (256, "nonoverlapping 128K recursive_doubling 256K rabenseifner"),
-        (512, "nonoverlapping 4K rabenseifner"),
-        (2048, "nonoverlapping 2K recursive_doubling 16K rabenseifner"),
-        (4096, "nonoverlapping 2K segmented_ring 4K recursive_doubling 16K rabenseifner"),
-        (_ANY, "nonoverlapping 2K segmented_ring 16K recursive_doubling 32K rabenseifner"),
-    ),
-    "all_gather": (
-        (3, "two_proc"),
-        (32, "recursive_doubling"),
-        (64, "recursive_doubling 1K neighbor 64K ring"),
-        (128, "recursive_doubling 512 neighbor 64K ring"),
-        (256, "recursive_doubling 512 neighbor 128K ring 512K neighbor 1M ring"),
-        (
-            512,
-            "recursive_doubling 32 bruck 128 recursive_doubling 1K neighbor 128K ring 512K neighbor 1M ring",
-        ),
-        (1024, "recursive_doubling 64 bruck 256 recursive_doubling 2K neighbor"),
-        (
-            2048,
-            (
-                "recursive_doubling 4 bruck 8 recursive_doubling 16 bruck 32 recursive_doubling 256 bruck 512 "
-                "recursive_doubling 4K neighbor"
-            ),
-        ),
-        (4096, "bruck 32 recursive_doubling 128 bruck 512 recursive_doubling 4K neighbor"),
-        (_ANY, "recursive_doubling 2 bruck 8 recursive_doubling 16 bruck 512 recursive_doubling 4K neighbor"),
-    ),
-    "all_to_all": (
-        (
-            3,
-            (
-                "pairwise 2 two_proc 4 pairwise 16 two_proc 64 pairwise 256 two_proc 4K pairwise 32K linear_sync 256K "
-                "two_proc 1M pairwise"
-            ),
-        ),
-        (8, "linear_sync 8K linear 16K linear_sync 64K linear 512K pairwise 1M linear"),
-        (16, "linear_sync 256K linear"),
-        (
-            32,
-            "linear_sync 4 modified_bruck 512 linear_sync 8K linear 32K linear_sync 256K linear 512K linear_sync",
-        ),
-        (64, "modified_bruck 512 linear 512K linear_sync"),
-        (128, "modified_bruck 1K linear 2K linear_sync 4K linear 256K pairwise"),
-        (256, "modified_bruck 1K linear_sync 2K linear 256K pairwise"),
-        (512, "modified_bruck 1K linear_sync 8K linear 32K pairwise"),
-        (1024, "modified_bruck 512 linear_sync 8K linear 16K linear_sync 128K linear 256K pairwise"),
-        (2048, "modified_bruck 512 linear_sync 1K linear 2K linear_sync 16K linear 256K linear_sync"),
-        (4096, "modified_bruck 1K linear_sync 4K linear 8K linear_sync 128K linear"),
-        (_ANY, "modified_bruck 2K linear_sync 8K linear 16K linear_sync 32K linear 64K linear_sync"),
-    ),
-    "broadcast": (
-        (
-            4,
-            (
-                "pipeline 32 binary_tree 256 pipeline 512 knomial 1K basic_linear 32K binary_tree 128K chain 256K "
-                "basic_linear 512K binomial 1M binary_tree"
-            ),
-        ),
-        (8, "binary_tree 64 binomial 128 binary_tree 2K binomial 8K basic_linear 1M chain"),
-        (16, "knomial 8 binary_tree 64 knomial 4K binary_tree 16K binomial 32K basic_linear"),
-        (32, "knomial 4K binomial 1M scatter_allgather"),
-        (64, "binomial 2K knomial"),
-        (128, "knomial"),
-        (256, "binomial 2 binary_tree 16K basic_linear 32K binary_tree 64K knomial"),
-        (1024, "knomial 16K split_binary_tree 32K knomial"),
-        (2048, "knomial 512K scatter_allgather"),
-        (4096, "knomial 256K scatter_allgather"),
-        (_ANY, "knomial 8K binary_tree 16K knomial 256K scatter_allgather"),
-    ),
-    "reduce": (
-        (
-            4,
-            "rabenseifner 8 binary 16 pipeline 32 linear 256K pipeline 512K chain 1M pipeline",
-        ),
-        (8, "binary 4K chain 64K binomial 256K linear 512K binomial 1M linear"),
-        (16, "binary 8K binomial"),
-        (32, "binary 4K binomial"),
-        (256, "binomial"),
-        (512, "binomial 8K in-order_binary 16K binomial"),
-        (2048, "binomial"),
-        (4096, "binomial 512 in-order_binary 1K binomial 8K in-order_binary 16K binomial"),
-        (
-            _ANY,
-            "binomial 16 in-order_binary 32 binomial 1K in-order_binary 2K binomial 8K in-order_binary 16K binomial",
-        ),
-    ),
-    "reduce_scatter": (
-        (
-            4,
-            (
-                "recursive_doubling 4 butterfly 8 recursive_halving 16 butterfly 128 recursive_halving 256 butterfly "
-                "4K recursive_halving 8K butterfly 128K basic_linear"
-            ),
-        ),
-        (
-            8,
-            (
-                "recursive_halving 8 recursive_doubling 32 butterfly 256 recursive_halving 8K butterfly 16K "
-                "recursive_halving 1M basic_linear"
-            ),
-        ),
-        (
-            16,
-            "basic_linear 4 recursive_halving 32 butterfly 128 recursive_halving 512K basic_linear 4M butterfly",
-        ),
-        (32, "basic_linear 32 recursive_halving 512K basic_linear 2M recursive_halving 4M butterfly"),
-        (_ANY, "recursive_halving 4 basic_linear 16 butterfly 64K basic_linear 256K butterfly"),
-    ),
-    "gather": (
-        (4, "linear_sync 2 basic_linear 4 binomial 32K basic_linear 64K binomial 128K linear_sync"),
-        (8, "binomial 1K basic_linear 8K binomial 32K basic_linear 256K linear_sync"),
-        (256, "binomial"),
-        (512, "binomial 2K basic_linear 8K binomial"),
-        (_ANY, "binomial"),
-    ),
-    "scatter": (
-        (4, "linear_nb 2 basic_linear 128K linear_nb 256K basic_linear"),
-        (8, "binomial 2K basic_linear 4K binomial 8K basic_linear 32K linear_nb 1M basic_linear"),
-        (16, "binomial 16K linear_nb 1M basic_linear"),
-        (32, "binomial 16K basic_linear 32K linear_nb"),
-        (64, "binomial 512 linear_nb 8K binomial 16K linear_nb"),
-        (_ANY, "binomial 512 linear_nb"),
-    ),
-    "barrier": (
-        (4, "recursive_doubling"),
-        (8, "linear"),
-        (64, "recursive_doubling"),
-        (256, "bruck"),
-        (512, "tree"),
-        (1024, "bruck"),
-        (4096, "tree"),
-        (_ANY, "bruck"),
-    ),
+def _rows(table: Mapping[str, str]) -> tuple[tuple[float, str], ...]:
+    return tuple((math.inf if below == "more" else int(below), line) for below, line in table.items())
+
+
+OPEN_MPI: Final[dict[str, tuple[tuple[float, str], ...]]] = {
+    op: _rows(table) for op, table in tomllib.loads(_TABLE.read_text(encoding="utf-8")).items()
 }
 """Op → below so many ranks → an algorithm, the bytes below which it is taken, the next, and so on; the last one takes
-the rest. For commutative reductions. ``reduce_scatter`` is MPI_Reduce_scatter_block.
+the rest.
 """
 
 
