@@ -18,6 +18,7 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, 
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
 from busbw_analysis.fitting.refusals import usable
+from busbw_analysis.fitting.selection import chosen_models
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.laws import from_joint
@@ -107,6 +108,15 @@ def rings(
             seed=seed,
         )
     ]
+
+
+def test_curves_that_have_no_part_in_a_score_are_no_numbers_that_happen_to_be_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whatever is there, infinite times nothing warns of an invalid value, and warnings are errors here."""
+    observations = world("ring", "ring")
+    monkeypatch.setattr(np, "empty", lambda shape: np.full(shape, np.inf))
+    assert chosen_models(observations, ("alpha", "beta", "per_call", "gamma"))
 
 
 def values(fitted: Joint) -> dict[str, float]:

@@ -105,7 +105,7 @@ class _Field:
 
     def fitted(self, choice: Mapping[Curve, int], times: Floats, largest: int) -> tuple[Floats, Floats]:
         """Rows of all observations by ``choice``, and the coefficients of a fit to fewer than ``largest`` ranks."""
-        branched = np.empty((len(times), 2, len(PARAMETERS)))
+        branched = np.zeros((len(times), 2, len(PARAMETERS)))  # and 0 for curves that have no part in it
         for curve, option in choice.items():
             branched[self.places[curve]] = self.options[curve][option].branched
         known = np.zeros(len(times), dtype=bool)
