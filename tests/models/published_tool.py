@@ -1,7 +1,7 @@
 """How well the fit does on curves that others have published."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
@@ -10,28 +10,17 @@ from reference_curves import IN_SAMPLE, Published, curve_named, published_curves
 
 from busbw.errors import AnalysisError
 from busbw.escape import echo
+from busbw.runs.records import JSON
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.report.to_terminal import render
 
-_COLUMNS: Final = (
-    ("curve", ""),
-    ("ranks", ""),
-    ("hosts", ""),
-    ("sizes", ""),
-    ("pieces", ""),
-    ("α", ""),
-    ("busbw", ""),
-    ("in sample", "median/mean/max"),
-    ("held-out", "median/worst"),
-    ("note", ""),
-)
 _NOTES: Final = (
-    "all_reduce, measured by others with NCCL; the fit is that of busbw fit: T = α + S/B in each piece",
+    "all_reduce, measured by others with NCCL; the fit is that of busbw fit: T = α + S/B in each segment",
     f"in sample: error of the fit on its own sizes, wanted ≤ {IN_SAMPLE:.0%} (mean)",
     "held-out: error on every second size, which was left out of another fit, wanted ≤ 10 % (median)",
 )
-_POINT_COLUMNS: Final = (("size", ""), ("time", ""), ("busbw", ""), ("fit", ""), ("error", ""), ("note", ""))
 
 
 @click.command()
@@ -49,11 +38,11 @@ def published(*, name: str | None, as_json: bool) -> None:
         echo(json.dumps({"published": rows}, indent=2, ensure_ascii=False, allow_nan=False))
         return
     if name is not None:
-        echo(_points_text(*pairs[0]))
-    echo(aligned(_COLUMNS, [_line(curve, fit) for curve, fit in pairs], _NOTES))
+        echo(render([_points_table(*pairs[0])]))
+    echo(render([_curves_table(pairs)]))
 
 
-def _row(curve: Published, fit: Fit) -> Row:
+def _row(curve: Published, fit: Fit) -> dict[str, JSON]:
     return {
         "curve": curve.name,
         "what": curve.what,
@@ -80,40 +69,60 @@ def _row(curve: Published, fit: Fit) -> Row:
     }
 
 
-def _line(curve: Published, fit: Fit) -> list[str]:
-    checked = fit.held_out_sizes
+def _note(fit: Fit) -> str:
     missed = [f"in sample above {IN_SAMPLE:.0%}"] if fit.mean_residual > IN_SAMPLE else []
     missed += ["not validated"] if fit.validated is False else []
-    breaks = [f"jumps at {', '.join(about_size(size) for size in fit.breaks_bytes)}"] if fit.breaks_bytes else []
-    return [
-        curve.name,
-        str(curve.ranks),
-        str(curve.hosts),
-        str(len(fit.sizes_bytes)),
-        str(len(fit.segments)),
-        format_time(fit.alpha_seconds * 1e9),
-        format_rate(fit.busbw),
-        f"{_median_residual(fit):.1%}/{fit.mean_residual:.1%}/{fit.max_residual:.1%}",
-        MISSING if checked.median_error is None else f"{checked.median_error:.1%}/{checked.worst_error:.1%}",
-        "; ".join([*missed, *breaks]),
-    ]
+    breaks = [f"breakpoints at {', '.join(about_size(size) for size in fit.breaks_bytes)}"] if fit.breaks_bytes else []
+    return "; ".join([*missed, *breaks])
 
 
-def _points_text(curve: Published, fit: Fit) -> str:
+def _held_out(fit: Fit) -> str | None:
+    checked = fit.held_out_sizes
+    return None if checked.median_error is None else f"{checked.median_error:.1%}/{checked.worst_error:.1%}"
+
+
+def _in_sample(fit: Fit) -> str:
+    return f"{_median_residual(fit):.1%}/{fit.mean_residual:.1%}/{fit.max_residual:.1%}"
+
+
+def _curves_table(pairs: Sequence[tuple[Published, Fit]]) -> Table:
+    columns: tuple[Column[tuple[Published, Fit]], ...] = (
+        Column("curve", lambda one: one[0].name),
+        Column("ranks", lambda one: one[0].ranks, str),
+        Column("hosts", lambda one: one[0].hosts, str),
+        Column("sizes", lambda one: len(one[1].sizes_bytes), str),
+        Column("segments", lambda one: len(one[1].segments), str),
+        Column("α", lambda one: one[1].alpha_seconds * 1e9, format_time),
+        Column("busbw", lambda one: one[1].busbw, format_rate),
+        Column("in sample", lambda one: _in_sample(one[1]), str, "median/mean/max"),
+        Column("held-out", lambda one: _held_out(one[1]), str, "median/worst"),
+        Column("note", lambda one: _note(one[1])),
+    )
+    return table("", columns, pairs, *_NOTES)
+
+
+def _points_table(curve: Published, fit: Fit) -> Table:
     said = [curve.what, f"source: {curve.source} ({curve.looked_up})"]
     said += [f"the library changed, by its own log, at {one}" for one in curve.switches]
-    return aligned(_POINT_COLUMNS, list(_point_lines(curve, fit)), said)
+    sizes, times = curve.sizes_bytes, curve.times_ns
 
+    def fitted(place: int) -> float | None:
+        return None if place < curve.left_out else _fitted_ns(fit, sizes[place])
 
-def _point_lines(curve: Published, fit: Fit) -> Iterator[list[str]]:
-    for position, (size, time) in enumerate(zip(curve.sizes_bytes, curve.times_ns, strict=True)):
-        head = [format_size(size), format_time(time), format_rate(curve.busbw(position))]
-        if position < curve.left_out:
-            yield [*head, MISSING, MISSING, f"left out: {curve.left_out_because}"]
-            continue
-        fitted = _fitted_ns(fit, size)
-        jump = "jump" if size in {one.first_bytes for one in fit.segments[1:]} else ""
-        yield [*head, format_time(fitted), f"{fitted / time - 1:+.1%}", jump]
+    def note(place: int) -> str:
+        if place < curve.left_out:
+            return f"left out: {curve.left_out_because}"
+        return "breakpoint" if sizes[place] in {one.first_bytes for one in fit.segments[1:]} else ""
+
+    columns: tuple[Column[int], ...] = (
+        Column("size", lambda place: sizes[place], format_size),
+        Column("time", lambda place: times[place], format_time),
+        Column("busbw", curve.busbw, format_rate),
+        Column("fit", fitted, format_time),
+        Column("error", lambda place: (ns := fitted(place)) and ns / times[place] - 1, "{:+.1%}".format),
+        Column("note", note),
+    )
+    return table("", columns, range(len(sizes)), *said)
 
 
 def _fitted_ns(fit: Fit, size: int) -> float:

@@ -18,6 +18,7 @@ from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, s
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import NO_SIZE, Comparison, band_of, compare
 from busbw_analysis.report.tables import compare as compare_tables
+from busbw_analysis.report.to_terminal import render
 
 SIZES = (64, 1 << 10, 8 << 10, 64 << 10, 1 << 20, 4 << 20)
 STEADY = World(launch_noise=0.01)
@@ -217,7 +218,7 @@ def test_few_launches_tell_nothing_and_say_how_many_would(launches: int) -> None
     assert band.verdict.word == "cannot tell"
     assert band.estimate.p_value is None
     assert band.verdict.fewest == 4
-    assert "cannot tell; 4 launches a side are the least" in compare_tables.text(found)
+    assert "cannot tell; 4 launches a side are the least" in render([compare_tables.compare_table(found)])
 
 
 def test_pairs_are_neighbours_in_time() -> None:
@@ -241,7 +242,7 @@ def test_few_pairs_tell_nothing_and_the_table_says_why(launches: int) -> None:
     assert found.bands[0].estimate.low is None
     assert found.bands[0].verdict.word == "cannot tell"
     assert found.bands[0].verdict.fewest == 6
-    assert "cannot tell; 6 pairs are the least" in compare_tables.text(found)
+    assert "cannot tell; 6 pairs are the least" in render([compare_tables.compare_table(found)])
 
 
 def test_launches_that_were_not_taken_in_turns_are_not_paired_and_not_passed_over() -> None:
@@ -289,7 +290,7 @@ def test_the_table_names_sides_correction_and_power(three: list[str]) -> None:
 def test_times_far_below_a_microsecond_are_not_rounded_to_nothing() -> None:
     short = World(by_op={"stream_triad": (Piece(30.5e-9, 0.0),)})
     cases = [case("stream_triad", 4096, 1, mode="pipelined")]
-    text = compare_tables.text(compared(run_of(0, cases, short), run_of(1, cases, short)))
+    text = render([compare_tables.compare_table(compared(run_of(0, cases, short), run_of(1, cases, short)))])
     cells = next(line for line in text.splitlines() if "stream_triad" in line).split("10/10")[1].split()
     assert cells[0] == "median"
     assert [float(cell) for cell in cells[1:3]] == pytest.approx([0.0305, 0.0305], rel=0.2)
@@ -369,7 +370,8 @@ def test_the_launches_that_are_said_to_be_needed_come_with_what_they_detect() ->
     assert band["launches_needed"] > 10
     assert (band["needed_to_detect"], document["power"]) == (0.05, 0.8)
     assert band["fewest_launches"] is None
-    assert f"{band['launches_needed']} launches a side would detect 5 %" in compare_tables.text(found)
+    text = render([compare_tables.compare_table(found)])
+    assert f"{band['launches_needed']} launches a side would detect 5 %" in text
 
 
 def test_an_incomplete_side_is_named_with_what_it_lacks(tmp_path: Path) -> None:
@@ -402,7 +404,7 @@ def test_the_statistic_that_is_printed_is_named_in_table_and_json() -> None:
         found = compared(run_of(1, cases, world), run_of(2, cases, world))
         document: Any = compare_tables.document(found)
         assert [band["statistic"] for band in document["bands"]] == [wanted]
-        head, line = (compare_tables.text(found).splitlines()[place] for place in (0, 2))
+        head, line = (render([compare_tables.compare_table(found)]).splitlines()[place] for place in (0, 2))
         assert "statistic" in head
         assert f" {wanted} " in line
 
@@ -431,7 +433,9 @@ def test_too_few_launches_for_so_many_bands_are_said(
     )
     found = compared(one, two, paired=paired)
     assert {band.verdict.fewest for band in found.bands} == {fewest}
-    assert ("too few launches to find any difference" in compare_tables.text(found)) == (fewest is not None)
+    assert ("too few launches to find any difference" in render([compare_tables.compare_table(found)])) == (
+        fewest is not None
+    )
     assert found.words() == {"cannot tell" if fewest else "slower": ops}
     gate = found.gate(["slower"])
     assert (gate.code, gate.reasons[0].needed) == ((2, fewest) if fewest else (1, None)), (

@@ -316,26 +316,26 @@ def test_what_is_held_out_of_a_curve_stands_in_the_table_in_json_and_in_the_repo
     )
     reduced, gathered = json.loads(CliRunner().invoke(main, ["fit", str(folder), "--json"]).stdout)["fits"]
     for row in (reduced, gathered):
-        assert [check["held_out"] for check in row["validations"]] == ["every second size", "each launch in turn"]
-        assert row["held_out_median_error"] == row["validations"][0]["median_error"]
-    assert (reduced["validated"], gathered["validated"]) == (True, False)
-    assert gathered["validations"][1]["median_error"] == pytest.approx(0.75, rel=0.1), "mean of 1/2 and 1"
+        assert row["fit"]["held_out_sizes"]["held_out"] == "every second size"
+        assert row["fit"]["held_out_launches"]["held_out"] == "each launch in turn"
+    assert (reduced["fit"]["validated"], gathered["fit"]["validated"]) == (True, False)
+    assert gathered["fit"]["held_out_launches"]["median_error"] == pytest.approx(0.75, rel=0.1), "mean of 1/2 and 1"
 
     text = CliRunner().invoke(main, ["fit", str(folder)]).stdout
-    assert "held-out sizes  held-out launches" in text
+    assert "Held-out launches" in text
     against = "not validated: each launch in turn is off by"
     assert [against in line for line in text.splitlines() if " · 4 ranks  " in line] == [False, True]
 
-    section = fits(judge(pool((store.read(folder),))), ())
+    section = fits(judge(pool((store.read(folder),))))
     (table,) = (block for block in section.blocks if isinstance(block, Table))
     headings = [column.heading for column in table.columns]
     place, verdict = headings.index("Held-out launches: worst (%)"), headings.index("Validated")
     assert verdict == 1, "in sight, however wide the table is"
     for row, known in zip(table.rows, (reduced, gathered), strict=True):
         cells = [cell.text for cell in row]
-        worst = known["validations"][1]["worst_error"]
+        worst = known["fit"]["held_out_launches"]["worst_error"]
         assert float(cells[place]) == pytest.approx(worst * 100, rel=0.1)
-        assert (cells[verdict] == "validated") == known["validated"]
+        assert (cells[verdict] == "validated") == known["fit"]["validated"]
     assert table.rows[1][verdict].text.startswith(against)
 
 

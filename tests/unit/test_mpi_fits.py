@@ -20,6 +20,7 @@ from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import evidence_of, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
+from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(64 * 4**step for step in range(9))
 OPEN_MPI, MPICH = "Open MPI v5.0.8", "MPICH Version: 5.0.2"
@@ -196,7 +197,7 @@ def test_a_size_without_a_formula_leaves_the_others_their_answers(shapes: Sequen
     assert [one.size_bytes for one in found.forecasts] == [1024]
     assert list(found.unanswered) == [MIB, 4 * MIB]
     assert all("chooses scatter_allgather for broadcast of" in why for why in found.unanswered.values())
-    rows = predict_tables.text(found).splitlines()
+    rows = render([predict_tables.predict_table(found)]).splitlines()
     assert [row.split()[0] for row in rows if row.endswith("no answer")] == ["1", "4"]
     assert any(
         row.startswith("# no answer (1 MiB): broadcast by choice of Open MPI 5.0.8 is not known") for row in rows

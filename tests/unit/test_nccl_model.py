@@ -14,7 +14,8 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.nccl import OPS, Expectation, Machine, Op, choose, expectations, ring_peak, seconds
 from busbw_analysis.models.nccl_tables import ARCHITECTURES, TREE_CORRECTION, Architecture
-from busbw_analysis.report.tables.nccl import nccl_rows, nccl_text
+from busbw_analysis.report.tables.nccl import NcclChoice, nccl_choices, nccl_table
+from busbw_analysis.report.to_terminal import render
 
 GB = 1e9
 LINKS: dict[Architecture, int] = {"Volta": 6, "Ampere": 12, "Hopper": 18, "Blackwell": 18}
@@ -279,30 +280,35 @@ def judged(
     return judge(pool((synthetic_run(cases, machine=Host(hosts=hosts, facts=facts), samples=5),)))
 
 
+def choices_in(judgement: Judgement) -> list[NcclChoice]:
+    names = {curve.series.key: curve.series.key.label for curve in judgement.curves}
+    return list(nccl_choices(judgement, names, catalogue()))
+
+
 def test_a_run_over_nccl_is_shown_with_what_its_model_chooses() -> None:
-    rows = nccl_rows(judged(), catalogue())
-    assert [(row["algorithm"], row["protocol"]) for row in rows] == [("Ring", "LL"), ("NVLS", "Simple")]
-    assert (rows[0]["first_bytes"], rows[-1]["last_bytes"]) == (8, 1 << 30)
-    assert rows[0]["bus_rate"] == pytest.approx(370.8e9)
-    assert all(row["measured_seconds"] > 0 < row["expected_seconds"] for row in rows)
-    text = nccl_text(rows)
+    rows = choices_in(judged())
+    assert [(row.algorithm, row.protocol) for row in rows] == [("Ring", "LL"), ("NVLS", "Simple")]
+    assert (rows[0].first_bytes, rows[-1].last_bytes) == (8, 1 << 30)
+    assert rows[0].bus_rate == pytest.approx(370.8e9)
+    assert all((row.measured_seconds or 0) > 0 < (row.expected_seconds or 0) for row in rows)
+    text = render([nccl_table(rows)])
     assert "NVLS" in text
     assert "2.30.7" in text
 
 
 def test_a_barrier_is_an_all_reduce_of_one_element() -> None:
-    (row,) = nccl_rows(judged("barrier"), catalogue())
+    (row,) = choices_in(judged("barrier"))
     one = choose("all_reduce", 4, eight("Hopper"))
-    assert (row["algorithm"], row["protocol"]) == (one.expectation.algorithm, one.expectation.protocol)
-    assert (row["first_bytes"], row["last_bytes"], row["expected_seconds"]) == (4, 4, one.seconds)
-    assert row["measured_seconds"] > 0
+    assert (row.algorithm, row.protocol) == (one.expectation.algorithm, one.expectation.protocol)
+    assert (row.first_bytes, row.last_bytes, row.expected_seconds) == (4, 4, one.seconds)
+    assert row.measured_seconds
 
 
 @pytest.mark.parametrize(
     ("ranks", "longest"), [(2, "Ring"), (3, "Ring"), (4, "Ring"), (5, "Ring"), (6, "NVLS"), (8, "NVLS")]
 )
 def test_a_run_on_few_gpus_is_not_said_to_add_up_in_the_switch(ranks: int, longest: str) -> None:
-    assert nccl_rows(judged(ranks=ranks), catalogue())[-1]["algorithm"] == longest
+    assert choices_in(judged(ranks=ranks))[-1].algorithm == longest
 
 
 @pytest.mark.parametrize(
@@ -319,7 +325,7 @@ def test_a_run_on_few_gpus_is_not_said_to_add_up_in_the_switch(ranks: int, longe
     ],
 )
 def test_what_a_run_does_not_tell_is_said(judgement: Callable[[], Judgement], words: str) -> None:
-    rows = nccl_rows(judgement(), catalogue())
+    rows = choices_in(judgement())
     assert len(rows) == 1
-    assert words in rows[0]["refused"]
-    assert "no model of NCCL" in nccl_text(rows)
+    assert words in str(rows[0].refused)
+    assert "no model of NCCL" in render([nccl_table(rows)])

@@ -34,6 +34,7 @@ from busbw_analysis.predict.prediction import Prediction, laws_for, predict, sca
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
+from busbw_analysis.report.to_terminal import render
 
 ALPHA, BETA, GAMMA, CALL = 20e-6, 1e-9, 2e-10, 30e-6
 SIZES = tuple(8 * 4**step for step in range(12))
@@ -541,7 +542,7 @@ def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
 
 def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_asked_for() -> None:
     known = evidence_of(read_groups([run(2), run(4)]), "all_reduce", "ring")
-    head = predict_tables.text(answer(known, 16, MIB)).splitlines()[0]
+    head = render([predict_tables.predict_table(answer(known, 16, MIB))]).splitlines()[0]
     assert head == (
         "# all_reduce by ring over gloo, 16 ranks on 1 host; not measured; by the library's own on 2, 4 ranks"
     )
@@ -647,7 +648,7 @@ def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_t
     known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
     (found,) = answer(known, 16, MIB).forecasts
     assert "segmented-ring" in dict(found.ties)
-    said = predict_tables.text(answer(known, 16, MIB))
+    said = render([predict_tables.predict_table(answer(known, 16, MIB))])
     assert said.count("cannot tell") == 1
 
 
@@ -658,7 +659,9 @@ def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Seque
     assert found.forecasts[0].seconds.value == pytest.approx(truth("all_reduce", 6, MIB), rel=0.05)
     untold = [name for name, taken in found.forecasts[0].ties if taken is None]
     assert untold
-    assert f"nor from {', '.join(untold)}, of which they do not tell the time" in predict_tables.text(found)
+    assert f"nor from {', '.join(untold)}, of which they do not tell the time" in render(
+        [predict_tables.predict_table(found)]
+    )
     rows = json.loads(json.dumps(predict_tables.document(found)))["predictions"][0]["ties"]
     assert {row["algorithm"] for row in rows if row["seconds"] is None} == set(untold)
 
@@ -695,7 +698,7 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     known = evidence_of(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
     found = answer(known, 4, MIB)
     assert found.forecasts[0].measured is not None
-    assert "measured: the prediction has not seen it" in predict_tables.text(found)
+    assert "measured: the prediction has not seen it" in render([predict_tables.predict_table(found)])
 
 
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:

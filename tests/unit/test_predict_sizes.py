@@ -17,6 +17,7 @@ from busbw_analysis.predict.prediction import Prediction, predict
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
+from busbw_analysis.report.to_terminal import render
 
 MIB = 1 << 20
 SMALL, LARGE = 64, 64 * MIB
@@ -116,7 +117,7 @@ def test_messages_answer_the_sizes_that_the_joint_fit_does_not_tell() -> None:
 def test_what_was_measured_is_called_seen_for_the_sizes_whose_answer_has_seen_it() -> None:
     found = answer(known([*rings(), run(2, 2, "ping_pong", None)]), SMALL, LARGE)
     beside = tuple(replace(one, measured=found.evidence.of_op[0].points[0]) for one in found.forecasts)
-    said = predict_tables.text(replace(found, forecasts=beside))
+    said = render([predict_tables.predict_table(replace(found, forecasts=beside))])
     assert "# measured (64 B): it was among the data" in said
     assert "# measured (64 MiB): the prediction has not seen it" in said
 

@@ -18,13 +18,13 @@ from busbw.errors import StoreError, UsageError
 from busbw.runs.records import Case, LaunchStarted
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
+from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report import document as page
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.sections.run import GLOSSARY
-from busbw_analysis.report.to_json import plain
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
 SIZES = tuple(2**exponent for exponent in range(6, 25, 2))

@@ -3,6 +3,7 @@ none.
 """
 
 import json
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -13,13 +14,13 @@ from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.diagnosis.judge import Judgement, judge, with_joint_fits
+from busbw_analysis.fitting.joint import Joint, OneRegime, Rival
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Paragraph, Section, Table
-from busbw_analysis.report.sections.joint_fits import joint_fits
-from busbw_analysis.report.tables.joint_fits import algorithm_line, joint_rows, parameter_lines
-from busbw_analysis.report.tables.layout import Row
+from busbw_analysis.report.sections.fits import fits
+from busbw_analysis.report.tables.joint_fits import joint_sections
+from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(2**exponent for exponent in range(3, 23))
 SAMPLE = Path(__file__).parents[2] / "results/samples/vm/20261121T081628.085Z-4ad500"
@@ -40,13 +41,12 @@ def usual(launches: int = 6) -> Judgement:
     return judged(*sweep("all_reduce", 8), *ring, *sweep("ping_pong", 2), launches=launches)
 
 
-def joint_of(judgement: Judgement) -> list[Row]:
-    return joint_rows(joint_fits_of([judgement.dataset]))
+def joint_of(judgement: Judgement) -> tuple[OneRegime, ...]:
+    return with_joint_fits([judgement])[0].regimes
 
 
 def fits_of(judgement: Judgement) -> Section:
-    sections = compose.page_of(judgement, joint_fits_of([judgement.dataset])).sections
-    return next(section for section in sections if section.anchor == "fits")
+    return fits(with_joint_fits([judgement])[0])
 
 
 @cache
@@ -66,18 +66,22 @@ def prose(section: Section) -> str:
     return " ".join(block.text for block in section.blocks if isinstance(block, Paragraph))
 
 
-def test_the_table_of_the_command_stands_beside_the_fits() -> None:
-    judgement = usual()
-    (together,), (joint,) = usual_fits().parts, joint_of(judgement)
-    tables = tables_of(together)
-    assert texts(tables["Parameters of all curves together"]) == list(parameter_lines(joint))
-    algorithms = texts(tables["Algorithms"])
-    for line, one in zip(algorithms, joint["algorithms"], strict=True):
-        assert line == [cell for cell in algorithm_line(one) if cell != "–"]
-    held_out = texts(tables["What was kept from the fit, and predicted by it"])
-    assert [line[-1] for line in held_out] == [check["note"] for check in joint["validations"]]
-    for note in joint["notes"]:
+def test_command_and_report_show_the_same_section() -> None:
+    (together,), (one,) = usual_fits().parts, joint_of(usual())
+    assert joint_sections([one]) == (together,)
+    joint = joint_in(one)
+    text = render([together])
+    for name in joint.algorithms.values():
+        assert name in text
+    held_out = texts(tables_of(together)["What was kept from the fit, and predicted by it"])
+    assert [line[-1] for line in held_out] == [check.note for check in joint.validations]
+    for note in joint.notes:
         assert note[1:] in prose(together)
+
+
+def joint_in(one: OneRegime) -> Joint:
+    assert one.joint is not None
+    return one.joint
 
 
 def test_verdicts_are_told_in_words() -> None:
@@ -128,10 +132,9 @@ def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
 
 
 def test_all_that_competed_are_there_to_be_opened() -> None:
-    algorithms = [{"algorithm": "ring", "held_out_error": 0.012, "seen_error": 0.01}]
-    (row,) = joint_of(usual())
-    op, *others = row["algorithms"]
-    (section,) = joint_fits([{**row, "algorithms": [{**op, "rivals": algorithms}, *others]}])
+    (one,) = joint_of(usual())
+    joint = replace(joint_in(one), rivals={"all_reduce": (Rival("ring", 0.012, 0.01),)})
+    (section,) = joint_sections([replace(one, joint=joint)])
     table = tables_of(section)["All algorithms that competed"]
     assert table.folded
     assert texts(table) == [["all_reduce", "ring", "1.20", "1.00"]]
@@ -140,9 +143,9 @@ def test_all_that_competed_are_there_to_be_opened() -> None:
 def test_a_joint_fit_that_is_refused_says_why() -> None:
     judgement = judged(*sweep("all_reduce", 4, SIZES[:3]))
     (section,) = fits_of(judgement).parts
-    (row,) = joint_of(judgement)
-    assert row["refused"]
-    assert row["refused"] in prose(section)
+    (one,) = joint_of(judgement)
+    assert one.refused
+    assert one.refused in prose(section)
 
 
 def test_where_no_message_was_sent_there_is_no_joint_fit() -> None:

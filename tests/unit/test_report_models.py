@@ -11,13 +11,15 @@ from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
 from busbw_analysis.report.plots.models import Column, Ratios, draw_ratios, draw_stack, swatch
 from busbw_analysis.report.sections import models
-from busbw_analysis.report.sections.models import in_words, theory
-from busbw_analysis.report.tables import show
+from busbw_analysis.report.sections.models import theory
+from busbw_analysis.report.tables.fits import fits_table
+from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(2**exponent for exponent in range(3, 23, 3))
 ALPHA, BETA = 20e-6, 1e-10
@@ -242,13 +244,14 @@ def test_the_json_has_it_for_every_size() -> None:
 
 def test_the_table_of_fits_says_how_a_curve_stands_to_theory() -> None:
     judgement = judged(*sweep("all_reduce"), times=2.0)
-    curve, message = show.fit_rows(judgement)
-    assert message["model"] is None
-    assert curve["model"]["median_ratio"] == pytest.approx(2.0, rel=0.05)
-    assert curve["model"]["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
-    assert re.search(
-        r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", show.fit_text([curve, message])
-    )
+    curve, message = judgement.curves
+    assert against_model(message) is None
+    model = against_model(curve)
+    assert model is not None
+    assert model["median_ratio"] == pytest.approx(2.0, rel=0.05)
+    assert model["bound"] == "⌈lg n⌉ α + 2(n−1)/n S β"
+    text = render([fits_table([("curve", curve), ("message", message)])])
+    assert re.search(r"× the model \(segmented ring\), at best 3\d% of the lower bound's speed", text)
 
 
 def test_ratios_are_named_as_what_they_are_more_or_less() -> None:

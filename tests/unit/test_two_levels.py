@@ -28,7 +28,8 @@ from busbw_analysis.models.select import candidates
 from busbw_analysis.models.textbook import TEXTBOOK
 from busbw_analysis.predict.forecast import by_law
 from busbw_analysis.predict.laws import from_joint
-from busbw_analysis.report.tables.joint_fits import joint_rows, joint_text
+from busbw_analysis.report.tables.joint_fits import joint_sections
+from busbw_analysis.report.to_terminal import render
 
 SIZES = tuple(64 << step for step in range(0, 20, 2))
 MIB = 1 << 20
@@ -416,7 +417,7 @@ def test_where_every_host_has_as_many_ranks_cards_are_not_told_apart() -> None:
 def test_the_table_says_which_part_is_where() -> None:
     machines = Machines()
     both = [*seen(machines, "all_reduce", "hierarchical"), *seen(machines, "all_to_all", "two-level")]
-    text = joint_text(joint_rows(fit_regimes(both)))
+    text = render(joint_sections(fit_regimes(both)))
     for words in (
         "a round between hosts",
         "a round inside a host",
@@ -425,10 +426,10 @@ def test_the_table_says_which_part_is_where() -> None:
         "# T = c0 + rounds · α + sent · β + inside a host rounds · α_i + sent · β_i + added · γ",
     ):
         assert words in text
-    shared = joint_text(joint_rows(fit_regimes(seen(Machines(one_card=True), "all_reduce", "hierarchical"))))
+    shared = render(joint_sections(fit_regimes(seen(Machines(one_card=True), "all_reduce", "hierarchical"))))
     assert "1/C" in shared
     assert "a byte of all that the ranks of a host send to others: 1 GB/s" in shared
-    flat = joint_text(joint_rows(fit_regimes(seen(machines, "all_reduce", "ring"))))
+    flat = render(joint_sections(fit_regimes(seen(machines, "all_reduce", "ring"))))
     assert "between hosts" not in flat
     assert "_i" not in flat
 

@@ -1,11 +1,9 @@
 """The commands of the analysis: find the runs, judge them, print. ``busbw.cli.main`` loads this module by name."""
 
-import json
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar, get_args
+from typing import get_args
 
 import click
 
@@ -13,56 +11,24 @@ from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs import store
 from busbw.runs.records import JSON
-from busbw.system.catalog import VARIABLE, Catalogue, catalogue
+from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option, run_options
+from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, load, read
-from busbw_analysis.diagnosis.algorithms import races_of
 from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
-from busbw_analysis.diagnosis.judge import Judgement, Severity, judge
+from busbw_analysis.diagnosis.judge import Judgement, Severity, judge, with_joint_fits
 from busbw_analysis.diagnosis.selftest import selftest_for
-from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.predict.selection import read_groups
 from busbw_analysis.report import to_json
+from busbw_analysis.report.document import Block, Section
 from busbw_analysis.report.tables import compare as compare_tables
-from busbw_analysis.report.tables import joint_fits, nccl
-from busbw_analysis.report.tables import show as tables
-from busbw_analysis.report.tables.crossovers import crossing_rows, crossing_text
-from busbw_analysis.report.tables.layout import Row
-
-_Command = TypeVar("_Command", bound=Callable[..., None])
-
-
-results_dir_option = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    show_default=True,
-    envvar="BUSBW_RESULTS_DIR",
-    help="Where runs are kept.",
-)
-
-
-def run_options(command: _Command) -> _Command:
-    """What every command of the analysis is given: RUN…, where runs are kept, whether unlike ones may be pooled, and a
-    file of own peaks.
-    """
-    for decorate in (
-        click.option(
-            "--peaks",
-            "peaks_file",
-            type=click.Path(path_type=Path, dir_okay=False),
-            help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
-        ),
-        click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
-        results_dir_option,
-        click.argument("runs", metavar="RUN...", nargs=-1, required=True),
-    ):
-        command = decorate(command)
-    return command
-
-
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+from busbw_analysis.report.tables.crossovers import crossing_table
+from busbw_analysis.report.tables.fits import fits_table, names_apart
+from busbw_analysis.report.tables.joint_fits import joint_sections
+from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
+from busbw_analysis.report.tables.show import show_rows, show_table
+from busbw_analysis.report.to_terminal import render
 
 
 def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
@@ -87,9 +53,9 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force)
-    rows = tables.show_rows(judgement)
-    document: dict[str, JSON] = {"best": to_json.plain(judgement.best), "cases": [*rows]}
-    _print([judgement], document, tables.show_text(rows, judgement.best), as_json=as_json)
+    rows = show_rows(judgement)
+    document: dict[str, JSON] = {"best": judgement.best, "cases": rows}
+    _print([judgement], document, [show_table(rows, judgement.best)], as_json=as_json)
 
 
 @click.command()
@@ -103,46 +69,34 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     """
     catalogued = catalogue(peaks_file)
     datasets = read_groups([read(store.find(results_dir, run)) for run in runs], force=force)
-    judgements = [_judged(dataset, catalogued) for dataset in datasets]
-    rows = _told_apart(judgements, tables.fit_rows)
-    regimes = joint_fits_of(datasets, [judgement.cases for judgement in judgements])
-    joint = joint_fits.joint_rows(regimes)
-    chosen = _told_apart(judgements, lambda judgement: nccl.nccl_rows(judgement, catalogued))
-    crossed = _told_apart(
-        judgements,
-        lambda judgement: crossing_rows(races_of(judgement.curves, library_of_run(judgement.dataset), regimes)),
-    )
-    parts = [
-        tables.fit_text(rows),
-        nccl.nccl_text(chosen),
-        crossing_text(crossed),
+    judgements = with_joint_fits([_judged(dataset, catalogued) for dataset in datasets])
+    fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
+    raced = names_apart(judgements, lambda one: [race.key for race in one.races])
+    choices = [(one, list(nccl_choices(one, names, catalogued))) for one, names in fitted]
+    every = [choice for _, found in choices for choice in found]
+    regimes = judgements[0].regimes
+    blocks: list[Block | Section] = [
+        fits_table([(names[curve.series.key], curve) for one, names in fitted for curve in one.curves]),
+        *([nccl_table(every)] if every else []),
+        *(crossing_table(race, names[race.key]) for one, names in raced for race in one.races),
+        *joint_sections(regimes),
     ]
-    text = "\n\n".join(part for part in [*parts, joint_fits.joint_text(joint) if joint else ""] if part)
     document: dict[str, JSON] = {
-        "fits": rows,
-        "nccl": chosen,
-        "joint": joint,
-        "crossings": crossed,
+        "fits": [
+            {**to_json.fit_row(curve), "curve": names[curve.series.key], "runs": run_names(one)}
+            for one, names in fitted
+            for curve in one.curves
+        ],
+        "nccl": [{**plain(choice), "runs": run_names(one)} for one, found in choices for choice in found],
+        "joint": to_json.joint_rows(regimes),
+        "crossings": [
+            {**row, "curve": names[race.key], "runs": run_names(one)}
+            for one, names in raced
+            for race in one.races
+            for row in to_json.crossing_rows([race])
+        ],
     }
-    _print(judgements, document, text, as_json=as_json)
-
-
-def _told_apart(judgements: Sequence[Judgement], rows_of: Callable[[Judgement], list[Row]]) -> list[Row]:
-    """The rows of all ``judgements``, which differ in ranks or hosts, each with its ``runs``. A curve that several of
-    them have under one name, as messages between two ranks, has behind it of how many ranks its run was.
-    """
-    tables_of = [rows_of(judgement) for judgement in judgements]
-    counts = Counter(name for rows in tables_of for name in {row["curve"] for row in rows})
-    told: list[Row] = []
-    for judgement, rows in zip(judgements, tables_of, strict=True):
-        runs: list[JSON] = [stored.run.id for stored in judgement.dataset.runs]
-        hosts = judgement.dataset.runs[0].run.hosts
-        several = f" on {len(set(hosts))} hosts" if len(set(hosts)) > 1 else ""
-        world = f" of a run of {len(hosts)}{several}"
-        for row in rows:
-            name = row["curve"]
-            told.append({**row, "curve": f"{name}{world}" if counts[name] > 1 else name, "runs": runs})
-    return told
+    _print(judgements, document, blocks, as_json=as_json)
 
 
 @click.command()
@@ -181,8 +135,7 @@ def compare(
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = comparison.gate(fail_on)
     if as_json:
-        document = compare_tables.document(comparison, gate)
-        echo(json.dumps(_strict(document), indent=2, ensure_ascii=False, allow_nan=False))
+        print_json(compare_tables.document(comparison, gate))
     else:
         for notice in comparison.notices:
             echo(f"caution: {notice}", err=True)
@@ -190,7 +143,7 @@ def compare(
             echo(f"caution: {line}", err=True)
         for line in compare_tables.left_out_lines(comparison):
             echo(line, err=True)
-        echo(compare_tables.text(comparison))
+        echo(render([compare_tables.compare_table(comparison)]))
     for line in compare_tables.gate_lines(comparison, gate):
         echo(f"busbw: --fail-on {' '.join(fail_on)}: {line}", err=True)
     if gate.code:
@@ -221,28 +174,24 @@ def _share(text: str) -> float:
     return share
 
 
-def _print(judgements: Sequence[Judgement], document: dict[str, JSON], text: str, *, as_json: bool) -> None:
+def _print(
+    judgements: Sequence[Judgement], document: dict[str, JSON], blocks: Iterable[Block | Section], *, as_json: bool
+) -> None:
     """Data to stdout, remarks to stderr; as JSON both are data."""
     every = dict.fromkeys(remark for judgement in judgements for remark in judgement.remarks)
     remarks = sorted(every, key=lambda remark: get_args(Severity).index(remark.severity))
     if as_json:
-        said = [one.as_json() for one in remarks]
-        runs = [stored.run.id for judgement in judgements for stored in judgement.dataset.runs]
-        complete = {"runs": runs, "remarks": said, **document}
-        echo(json.dumps(_strict(complete), indent=2, ensure_ascii=False, allow_nan=False))
+        runs = [name for judgement in judgements for name in run_names(judgement)]
+        print_json({"runs": runs, "remarks": [one.as_json() for one in remarks], **document})
         return
     for remark in remarks:
         echo(f"{remark.severity}: {remark.text}", err=True)
-    echo(text)
+    echo(render(blocks))
 
 
-def _strict(value: JSON) -> JSON:
-    """``value`` with null where a number is not finite: NaN is no JSON."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {key: _strict(entry) for key, entry in value.items()}
-    return [_strict(entry) for entry in value] if isinstance(value, list) else value
+def run_names(judgement: Judgement) -> list[str]:
+    """The runs that were judged."""
+    return [stored.run.id for stored in judgement.dataset.runs]
 
 
 @click.command()

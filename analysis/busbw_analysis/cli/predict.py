@@ -1,20 +1,19 @@
 """``busbw predict``: from what was measured to what was not."""
 
-import json
 from pathlib import Path
 
 import click
 
 from busbw.escape import echo
 from busbw.runs import store
-from busbw.runs.records import JSON
 from busbw.units import parse_sizes
-from busbw_analysis.cli.main import as_json_option, results_dir_option
+from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option
 from busbw_analysis.data.load import read
 from busbw_analysis.predict.prediction import predict as prediction_for
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import evidence_of, read_groups
 from busbw_analysis.report.tables import predict as tables
+from busbw_analysis.report.to_terminal import render
 
 
 @click.command("predict")
@@ -79,7 +78,6 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)
     if as_json:
-        document: dict[str, JSON] = {"runs": [one.run.id for one in stored], **tables.document(prediction)}
-        echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json({"runs": [one.run.id for one in stored], **tables.document(prediction)})
     else:
-        echo(tables.text(prediction))
+        echo(render([tables.predict_table(prediction)]))

@@ -1,6 +1,5 @@
 """``busbw simulate``: algorithms on a network that is described, or that a run has measured."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -11,14 +10,14 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.ops.algorithms.switched import SWITCHED
-from busbw.runs.records import JSON
 from busbw.units import parse_rate, parse_sizes, parse_time
+from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import textbook
-from busbw_analysis.report.tables import simulate as tables
-from busbw_analysis.report.tables.layout import Row
+from busbw_analysis.report.tables.simulate import Simulated, simulate_tables, simulated
+from busbw_analysis.report.to_terminal import render
 
 MOST_RANKS = 2048
 """A ring of so many is 8 million messages, a gigabyte and a half of them."""
@@ -65,15 +64,8 @@ _UNSIZED: Final = "barrier"
 )
 @click.option("--sums", help="Rate at which a rank adds up, such as 20GB/s.  [default: it takes no time]")
 @click.option("--free-running", is_flag=True, help="Ranks do not wait for the whole round, but for their own messages.")
-@click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    show_default=True,
-    envvar="BUSBW_RESULTS_DIR",
-    help="Where the runs of --from are kept.",
-)
-@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+@results_dir_option
+@as_json_option
 def simulate(  # noqa: PLR0913 - click hands every option over by name
     *,
     op: str,
@@ -114,9 +106,9 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
     else:
         network = read_network(specification, _placement(specification, ranks, ranks_per_host, order))
     changed = change_links(network, changes)
-    rows: list[Row] = []
+    rows: list[Simulated] = []
     refused: dict[str, str] = {}
-    simulated = 0
+    messages = 0
     for name in names:
         place = network.placement
         why = _refusal(op, name, place)
@@ -124,29 +116,27 @@ def simulate(  # noqa: PLR0913 - click hands every option over by name
             refused[name] = why
             continue
         traffic = flows.Traffic.of(ALGORITHMS[op][name].on(place.ranks, place.hosts))
-        simulated += len(wanted) * traffic.messages(free_running=free_running)
-        if simulated > MOST_MESSAGES:
-            message = f"{simulated} messages of all sizes and algorithms until {name}: want at most {MOST_MESSAGES}"
+        messages += len(wanted) * traffic.messages(free_running=free_running)
+        if messages > MOST_MESSAGES:
+            message = f"{messages} messages of all sizes and algorithms until {name}: want at most {MOST_MESSAGES}"
             raise UsageError(message)
         formula = textbook(op, name)
         for size in wanted:
             done = flows.simulate(traffic, size, changed, costs, free_running=free_running)
             said = None if formula is None else flows.formula_seconds(formula, traffic, size, network, costs)
-            rows.append(tables.row_of(op, name, size, place.ranks, done, said))
+            rows.append(simulated(op, name, size, place.ranks, done, said))
     if not rows or (refused and algorithm != ALL_ALGORITHMS):
         raise UsageError("; ".join(f"{op} by {name}: {why}" for name, why in refused.items()))
-    _print(rows, tables.text(rows), f"{op}, {in_words(changed)}", refused, as_json=as_json)
+    _print(rows, f"{op}, {in_words(changed)}", refused, as_json=as_json)
 
 
-def _print(rows: list[Row], text: str, simulated: str, refused: dict[str, str], *, as_json: bool) -> None:
+def _print(rows: list[Simulated], what: str, refused: dict[str, str], *, as_json: bool) -> None:
     if as_json:
-        left_out: dict[str, JSON] = {**refused}
-        document = {"simulated": simulated, "cases": rows, "left_out": left_out}
-        echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False))
+        print_json({"simulated": what, "cases": rows, "left_out": refused})
         return
     for name, why in refused.items():
         echo(f"left out: {name}: {why}", err=True)
-    echo(f"# {simulated}\n{text}")
+    echo(render(simulate_tables(what, rows)))
 
 
 def _algorithms(op: str, algorithm: str) -> list[str]:

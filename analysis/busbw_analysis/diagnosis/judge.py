@@ -10,7 +10,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import Race, races_of
+from busbw_analysis.diagnosis.algorithms import Race, lacks_formulas, races_of
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.hardware import odd_hardware
 from busbw_analysis.diagnosis.hierarchy import Rung, hierarchy
@@ -25,11 +25,13 @@ from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Verdict, Word, verdicts_on
 from busbw_analysis.diagnosis.warnings import Remark, Severity, remarks_on
 from busbw_analysis.fitting.curve import fit_series
+from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.bounds import explain
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
+from busbw_analysis.predict.joint_fits import joint_fits_of
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
@@ -55,7 +57,7 @@ class Judgement:
     """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
     ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy,
     ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are algorithms of one op beside
-    each other.
+    each other. ``regimes`` are joint fits, which ``with_joint_fits`` makes.
     """
 
     dataset: Dataset
@@ -74,6 +76,7 @@ class Judgement:
     rungs: tuple[Rung, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     races: tuple[Race, ...] = ()
+    regimes: tuple[OneRegime, ...] = ()
 
     @property
     def best(self) -> Best | None:
@@ -141,6 +144,18 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         races=races_of(curves, library_of_run(dataset)),
         rungs=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
+
+
+def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
+    """``judgements`` with the joint fits over all of their curves, and S* from these where messages tell none."""
+    regimes = joint_fits_of([one.dataset for one in judgements], [one.cases for one in judgements])
+    return tuple(replace(one, regimes=regimes, races=_races(one, regimes)) for one in judgements)
+
+
+def _races(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[Race, ...]:
+    if not lacks_formulas(judgement.races):
+        return judgement.races
+    return races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
 
 
 def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, object]) -> CaseSummary:

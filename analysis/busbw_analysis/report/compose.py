@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -11,13 +11,9 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.algorithms import lacks_formulas, races_of
 from busbw_analysis.diagnosis.hierarchy import Rung
-from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word
+from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word, with_joint_fits
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK
-from busbw_analysis.fitting.joint import OneRegime
-from busbw_analysis.models.choices import library_of_run
-from busbw_analysis.predict.joint_fits import joint_fits_of
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import (
     MISSING,
@@ -28,14 +24,13 @@ from busbw_analysis.report.document import (
     Page,
     Paragraph,
     Section,
-    Table,
     Tone,
     clock_time,
     letter,
     percent,
     sentence,
+    table,
     three_digits,
-    words,
 )
 from busbw_analysis.report.sections.curves import ends_in_words, operations
 from busbw_analysis.report.sections.fits import fits
@@ -61,13 +56,6 @@ _WORD_TONES: Final[dict[Word, Tone]] = {
     "undecided": "caution",
     "not judged": "quiet",
 }
-_REASON_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Curve", "Sizes", "Verdict", "Why"))
-_PEAK_COLUMNS: Final = (
-    Column("Peak", numeric=False),
-    Column("100 % (busbw)"),
-    Column("For", numeric=False),
-    Column("What it is", numeric=False),
-)
 _PEAK_NOTE: Final = (
     "One number each, without an interval: that of a measured peak stands with memory_copy, a nominal one has none."
 )
@@ -97,12 +85,9 @@ class Report:
 
 def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
-    regimes = joint_fits_of([judgement.dataset], [judgement.cases])
-    if lacks_formulas(judgement.races):
-        races = races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
-        judgement = replace(judgement, races=races)
-    page = page_of(judgement, regimes)
-    machines = to_json.render(judgement, regimes, page)
+    (judgement,) = with_joint_fits([judgement])
+    page = page_of(judgement)
+    machines = to_json.render(judgement, page.answer, page.tone)
     return Report(page.answer, to_html.render(page), to_markdown.render(page), machines)
 
 
@@ -141,8 +126,8 @@ def _of_pairs(judgement: Judgement) -> Section | None:
     return pairs(judgement.matrices, judgement.splits, judgement.dataset.seats, judgement.pair_shares)
 
 
-def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
-    """The page, in the order in which one should read it; ``regimes`` are the joint fits of its curves."""
+def page_of(judgement: Judgement) -> Page:
+    """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
     of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
@@ -164,7 +149,7 @@ def page_of(judgement: Judgement, regimes: Sequence[OneRegime] = ()) -> Page:
             rank_views(dataset, judgement.cases, judgement.lateness),
             *((beside,) if beside else ()),
             *_if_any(theory(judgement)),
-            fits(judgement, regimes),
+            fits(judgement),
             *((peaks,) if peaks else ()),
             missing_cases(dataset),
             trust(judgement),
@@ -327,36 +312,45 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         if (peak := _peak(verdict)) is not None:
             peaks.setdefault(peak, []).append(verdict.op)
     letters = {peak: letter(number) for number, peak in enumerate(peaks)}
-    rows = tuple(_verdict_row(verdict, letters) for verdict in verdicts)
-    columns = (
-        Column("Curve", numeric=False),
-        Column("Sizes", numeric=False),
-        Column("Judged at"),
-        Column("Time of a call"),
-        Column("low"),
-        Column("high"),
-        Column("Model's time"),
-        Column("Time / model"),
-        Column("busbw"),
-        Column("Share of the peak"),
-        Column("Verdict", numeric=False),
+    columns: tuple[Column[Verdict], ...] = (
+        Column("Curve", lambda one: one.label),
+        Column("Sizes", lambda one: one.band),
+        Column("Judged at", lambda one: one.size_bytes or None, format_size),
+        Column("Time of a call", lambda one: one.time_ns, format_time),
+        Column("low", lambda one: one.interval.low_ns, format_time),
+        Column("high", lambda one: one.interval.high_ns, format_time),
+        Column("Model's time", lambda one: one.time_ns / one.model_ratio if one.model_ratio else None, format_time),
+        Column("Time / model", lambda one: one.model_ratio or None, three_digits),
+        Column("busbw", lambda one: one.busbw, format_rate),
+        Column("Share of the peak", lambda one: _share(one, letters), str),
+        Column("Verdict", lambda one: Cell(one.word, tone=_WORD_TONES.get(one.word, "plain"))),
     )
-    note = (
-        f"{ends_in_words(verdict.interval for verdict in verdicts)} Time / model is the measured time over the "
-        "predicted one: above 1 is slower than the model. Ratio, busbw and share are as unsure as the time that they "
-        "are made of."
+    why: tuple[Column[Verdict], ...] = (
+        *columns[:2],
+        Column("Verdict", lambda one: one.word),
+        Column("Why", lambda one: sentence(one.why)),
     )
-    blocks: list[Block] = [Table("Measured against peak and model", columns, rows, note=note)]
-    if peaks:
-        rows = tuple(
-            words((letters[peak], peak[0], ", ".join(dict.fromkeys(ops)), peak[1])) for peak, ops in peaks.items()
+    of_peaks: tuple[Column[tuple[str, str]], ...] = (
+        Column("Peak", lambda peak: letters[peak]),
+        Column("100 % (busbw)", lambda peak: peak[0], str),
+        Column("For", lambda peak: ", ".join(dict.fromkeys(peaks[peak]))),
+        Column("What it is", lambda peak: peak[1]),
+    )
+    blocks: list[Block] = [
+        table(
+            "Measured against peak and model",
+            columns,
+            verdicts,
+            ends_in_words(verdict.interval for verdict in verdicts),
+            "Time / model is the measured time over the predicted one: above 1 is slower than the model",
+            "Ratio, busbw and share are as unsure as the time that they are made of",
         )
-        blocks.append(Table("What 100 % is", _PEAK_COLUMNS, rows, note=_PEAK_NOTE))
-    reasons = tuple(
-        words((verdict.label, verdict.band, verdict.word, sentence(verdict.why))) for verdict in verdicts if verdict.why
-    )
-    if reasons:
-        blocks.append(Table("Why, verdict by verdict", _REASON_COLUMNS, reasons, row_headers=2, folded=True))
+    ]
+    if peaks:
+        blocks.append(table("What 100 % is", of_peaks, peaks, _PEAK_NOTE))
+    if any(verdict.why for verdict in verdicts):
+        unsure = [verdict for verdict in verdicts if verdict.why]
+        blocks.append(table("Why, verdict by verdict", why, unsure, row_headers=2, folded=True))
     blocks.insert(0, Paragraph(_HOW))
     if any(verdict.indicative for verdict in verdicts):
         few = "Indicative only: with fewer than 4 launches, another start of the same program may say something else."
@@ -372,22 +366,6 @@ def _peak(verdict: Verdict) -> tuple[str, str] | None:
     return format_rate(verdict.busbw / verdict.peak_share), sentence(what)
 
 
-def _verdict_row(verdict: Verdict, letters: dict[tuple[str, str], str]) -> tuple[Cell, ...]:
-    share, peak = MISSING, _peak(verdict)
-    if peak is not None:
-        share = f"{percent(verdict.peak_share or 0.0)} % of {letters[peak]}"
-    return (
-        Cell(verdict.label),
-        Cell(verdict.band),
-        Cell(format_size(verdict.size_bytes) if verdict.size_bytes else MISSING),
-        Cell(format_time(verdict.time_ns)),
-        *(
-            Cell(MISSING if end is None else format_time(end))
-            for end in (verdict.interval.low_ns, verdict.interval.high_ns)
-        ),
-        Cell(format_time(verdict.time_ns / verdict.model_ratio) if verdict.model_ratio else MISSING),
-        Cell(three_digits(verdict.model_ratio) if verdict.model_ratio else MISSING),
-        Cell(format_rate(verdict.busbw), tone="plain" if verdict.busbw is not None else "quiet"),
-        Cell(share, tone="plain" if peak is not None else "quiet"),
-        Cell(verdict.word, tone=_WORD_TONES.get(verdict.word, "plain")),
-    )
+def _share(verdict: Verdict, letters: dict[tuple[str, str], str]) -> str | None:
+    peak = _peak(verdict)
+    return None if peak is None else f"{percent(verdict.peak_share or 0.0)} % of {letters[peak]}"

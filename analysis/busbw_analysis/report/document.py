@@ -1,14 +1,13 @@
-"""What a report is made of, before it is HTML or Markdown: sections of plain text, tables and figures.
+"""Tables, figures and sections, before they are text for a terminal, Markdown or HTML.
 
-Both renderers read the same page, so that the twins cannot say different things. All text here is plain and
-unescaped; escaping is the business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``,
-which ``plots`` has drawn.
+All renderers read the same tables, so that they cannot disagree. All text here is plain and unescaped; escaping is the
+business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEntry.swatch``, which ``plots`` has drawn.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet"]
 Severity = Literal["bad", "caution", "note"]
@@ -29,16 +28,30 @@ class Cell:
     bar: float | None = None
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
-class Column:
-    """A column's name and, where every cell has the same, its unit. Words are set left, numbers right. Columns of one
-    ``group`` stand side by side below its name.
+class Column(Generic[T]):
+    """What a table shows of each of its rows, of type T, under one heading.
+
+    name: the heading.
+    value: what a row has here: text, a number, a finished ``Cell``, or None where there is nothing.
+    text: how a value is written. A column with one is of numbers and set right; without one it is of words.
+    unit: the unit of every cell, where all have the same.
+    group: the heading above those of neighbouring columns that have the same group.
     """
 
     name: str
+    value: Callable[[T], object]
+    text: Callable[[Any], str] | None = None
     unit: str = ""
-    numeric: bool = True
     group: str = ""
+
+    @property
+    def numeric(self) -> bool:
+        """Whether its cells are numbers, which are set right."""
+        return self.text is not None
 
     @property
     def heading(self) -> str:
@@ -46,17 +59,26 @@ class Column:
         name = f"{self.group}: {self.name}" if self.group else self.name
         return f"{name} ({self.unit})" if self.unit else name
 
+    def cell(self, row: T) -> Cell:
+        """The cell of ``row`` in this column."""
+        value = self.value(row)
+        if isinstance(value, Cell):
+            return value
+        if value is None:
+            return Cell(MISSING, tone="quiet")
+        return Cell(str(value) if self.text is None else self.text(value))
+
 
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows under columns; the first ``row_headers`` cells of a row name it. ``folded`` tables wait to be asked for."""
 
     caption: str
-    columns: tuple[Column, ...]
+    columns: tuple[Column[Any], ...]
     rows: tuple[tuple[Cell, ...], ...]
     row_headers: int = 1
     folded: bool = False
-    note: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def groups(self) -> tuple[tuple[str, int], ...]:
@@ -65,11 +87,33 @@ class Table:
             return ()
         return tuple((name, len(list(members))) for name, members in groupby(column.group for column in self.columns))
 
-    def __post_init__(self) -> None:
-        widths = {len(row) for row in self.rows} - {len(self.columns)}
-        if widths:
-            message = f"table {self.caption!r} has {len(self.columns)} columns and rows of {sorted(widths)} cells"
-            raise ValueError(message)
+    @property
+    def note(self) -> str:
+        """Its notes as one paragraph."""
+        return " ".join(map(sentence, self.notes))
+
+
+def table(
+    caption: str,
+    columns: Sequence[Column[T]],
+    rows: Iterable[T],
+    *notes: str,
+    row_headers: int = 1,
+    folded: bool = False,
+    without_empty: bool = False,
+    distinct: bool = False,
+) -> Table:
+    """A table of ``rows``. ``without_empty`` leaves out the columns in which nothing stands, ``distinct`` the rows that
+    read like an earlier one.
+    """
+    shown = list(columns)
+    cells = [tuple(column.cell(row) for column in shown) for row in rows]
+    cells = list(dict.fromkeys(cells)) if distinct else cells
+    if without_empty:
+        kept = [place for place in range(len(shown)) if any(row[place].text != MISSING for row in cells)]
+        shown = [shown[place] for place in kept]
+        cells = [tuple(row[place] for place in kept) for row in cells]
+    return Table(caption, tuple(shown), tuple(cells), row_headers, folded, tuple(note for note in notes if note))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,9 +186,14 @@ class Page:
     sections: tuple[Section, ...]
 
 
-def words(texts: Iterable[str]) -> tuple[Cell, ...]:
-    """A row of plain cells."""
-    return tuple(Cell(text) for text in texts)
+def micro(nanoseconds: float) -> str:
+    """A time as a number of µs, with three digits."""
+    return three_digits(nanoseconds / 1e3)
+
+
+def giga(rate: float) -> str:
+    """A rate as a number of GB/s, with three digits."""
+    return three_digits(rate / 1e9)
 
 
 def three_digits(value: float) -> str:
@@ -179,11 +228,3 @@ def letter(number: int) -> str:
     """``A`` … ``Z``, then ``AA``, ``AB`` … as spreadsheets name columns."""
     first, last = divmod(number, 26)
     return (letter(first - 1) if first else "") + chr(ord("A") + last)
-
-
-def without_empty(
-    columns: Sequence[Column], rows: Sequence[tuple[Cell, ...]]
-) -> tuple[tuple[Column, ...], tuple[tuple[Cell, ...], ...]]:
-    """``columns`` and ``rows`` without the columns in which nothing stands."""
-    kept = [place for place in range(len(columns)) if any(row[place].text != MISSING for row in rows)]
-    return tuple(columns[place] for place in kept), tuple(tuple(row[place] for place in kept) for row in rows)

@@ -41,9 +41,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
   ``pair_matrices`` has the times of all
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 import msgspec
@@ -51,22 +50,21 @@ import numpy as np
 
 from busbw.ops import PAIRED
 from busbw.runs.records import JSON
+from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.algorithms import Pair, Race
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
+from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.fitting.joint import OneRegime
-from busbw_analysis.report.document import Page
-from busbw_analysis.report.sections.models import in_words
-from busbw_analysis.report.tables.crossovers import crossing_rows
-from busbw_analysis.report.tables.joint_fits import joint_rows
 
-LAYOUT: Final = 4
+LAYOUT: Final = 5
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
 time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
 Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
-peak was called ``roof``.
+peak was called ``roof``. Up to 4 ``joint`` had other names than the records, and ``crossings`` had words.
 """
 
 _MOST_PAIRS: Final = 240
@@ -75,21 +73,21 @@ _MOST_PAIRS: Final = 240
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
-def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> dict[str, JSON]:
-    """The judgement as plain dictionaries, lists, strings and finite numbers."""
+def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
+    """The judgement as plain dictionaries, lists, strings and finite numbers, with the answer in words and its tone."""
     states = [row.state for row in judgement.dataset.cases]
     return {
         "report": LAYOUT,
-        "answer": page.answer,
-        "tone": page.tone,
+        "answer": answer,
+        "tone": tone,
         "warnings": [plain(remark.as_json()) for remark in judgement.remarks],
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
         "verdicts": plain(judgement.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
-        "joint": plain(joint_rows(regimes)),
-        "crossings": plain(crossing_rows(judgement.races)),
+        "joint": joint_rows(judgement.regimes),
+        "crossings": crossing_rows(judgement.races),
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),
@@ -103,31 +101,10 @@ def document(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> 
     }
 
 
-def render(judgement: Judgement, regimes: Sequence[OneRegime], page: Page) -> str:
+def render(judgement: Judgement, answer: str, tone: str) -> str:
     """``document`` as text, strictly JSON."""
     # Not the json of Python, whose indenting takes seconds and GB where a matrix has a million pairs.
-    return msgspec.json.format(msgspec.json.encode(document(judgement, regimes, page)), indent=1).decode() + "\n"
-
-
-def plain(value: object) -> JSON:
-    """Dataclasses, records, arrays and tuples as JSON has them; numbers that are not finite as null; what is not
-    available as its reason and its code.
-    """
-    if isinstance(value, Unavailable):
-        return {"none": value.reason, "code": value.code}
-    if isinstance(value, msgspec.Struct):
-        value = msgspec.structs.asdict(value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        value = {field.name: getattr(value, field.name) for field in fields(value)}
-    elif isinstance(value, np.ndarray) and value.dtype.kind == "f":
-        return np.where(np.isfinite(value), value.astype(np.object_), np.asarray(None)).tolist()
-    elif isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, dict):
-        return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, tuple | list):
-        return [plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return msgspec.json.format(msgspec.json.encode(document(judgement, answer, tone)), indent=1).decode() + "\n"
 
 
 def _case(summary: CaseSummary) -> JSON:
@@ -169,6 +146,75 @@ def _explanation(curve: Curve, judgement: Judgement) -> JSON:
     ]
     words = in_words(curve, judgement.dataset, {case.index: case for case in judgement.cases})
     return {**plain(found), "spent": spent, "in_words": words}
+
+
+def fit_row(curve: Curve) -> dict[str, JSON]:
+    """The fit of a curve (seconds, bytes, B/s) and how the curve stands to its model."""
+    key = curve.series.key
+    return {
+        "curve": key.label,
+        "op": key.op,
+        "ranks": list(key.ranks),
+        "launches": curve.series.launches,
+        "model": against_model(curve),
+        "fit": plain(curve.fit),
+    }
+
+
+def joint_rows(regimes: Sequence[OneRegime]) -> list[JSON]:
+    """The joint fit of every regime (seconds, seconds per byte), or in ``refused`` why there is none."""
+    return [_joint(one) for one in regimes]
+
+
+def _joint(one: OneRegime) -> dict[str, JSON]:
+    found = {**plain(one.regime), "refused": one.refused, "left_out": plain(one.left_out)}
+    joint = one.joint
+    if joint is None:
+        return found
+    beside = {"ties": joint.ties, "rivals": joint.rivals}
+    names = ("backend", "parameters", "validations", "interval_note", "notes")
+    return {
+        **found,
+        **{name: plain(getattr(joint, name)) for name in names},
+        "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
+        "ranks": sorted({seen.ranks for seen in joint.observations}),
+        "observations": len(joint.observations),
+        "not_separated": plain(joint.together),
+        "algorithms": [
+            {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
+            for op, name in joint.algorithms.items()
+        ],
+        "by_hand": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
+    }
+
+
+def crossing_rows(races: Sequence[Race]) -> list[JSON]:
+    """One row for every two algorithms of a curve: bytes, and ratios of times; ``faster`` at each size."""
+    return [
+        {
+            "curve": race.key.label,
+            "op": race.key.op,
+            "ranks": list(race.key.ranks),
+            "algorithms": list(pair.names),
+            "sizes_bytes": list(pair.sizes_bytes),
+            "faster": list(pair.faster),
+            "crossings": [
+                {**plain(one), "expected_bytes": pair.expected_bytes(one), "ratio": pair.ratio(one)}
+                for one in pair.measured
+            ],
+            "smallest": plain(pair.smallest),
+            "largest": plain(pair.largest),
+            "expected": _expected(pair),
+        }
+        for race in races
+        for pair in race.pairs
+    ]
+
+
+def _expected(pair: Pair) -> JSON:
+    if isinstance(pair.expected, Unavailable):
+        return plain(pair.expected)
+    return {**plain(pair.expected), "faster": [pair.expected.faster.get(size) for size in pair.sizes_bytes]}
 
 
 def _memory(curve: MemoryCurve) -> dict[str, JSON]:

@@ -14,33 +14,19 @@ from busbw_analysis.data.series import Point
 from busbw_analysis.diagnosis.algorithms import Race
 from busbw_analysis.report.document import (
     Block,
-    Cell,
     Column,
     Figure,
     LegendEntry,
     Table,
+    micro,
     sentence,
+    table,
     three_digits,
-    words,
 )
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.models import Mark, Relative
-from busbw_analysis.report.tables.crossovers import (
-    agreement_words,
-    formula_words,
-    gain_words,
-    intervals_words,
-    measured_words,
-    origin_words,
-    origins,
-    shown,
-)
+from busbw_analysis.report.tables.crossovers import crossing_table
 
-_HOW: Final = (
-    "One is faster where their intervals do not overlap; in brackets is the range in which they cross (intervals: "
-    "{kinds}). S* is where their formulas cross. Not seen: S* is among these sizes, and on one side of it the other "
-    "one is faster. The other one: not the one that is faster by the formulas. Not told: no size says so."
-)
 _LEAST_SIZES: Final = 3
 _STEPS: Final = 12
 """Of a line from one size to the next."""
@@ -50,40 +36,7 @@ def beside_each_other(race: Race, anchor: str, *, draw: bool = True) -> tuple[Bl
     """A picture and the numbers of how far every algorithm is from the fastest, and every two of them in a table."""
     sizes = race.by_size
     figure = (_figure(race, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
-    return (*figure, _table(race))
-
-
-def _table(race: Race) -> Table:
-    pairs = shown(race)
-    ends = [format_size(size) for size in (min(p.sizes_bytes[0] for p in pairs), max(p.sizes_bytes[-1] for p in pairs))]
-    columns = (
-        Column("Algorithms", numeric=False),
-        Column("Faster, as measured", numeric=False),
-        Column("S*", numeric=False),
-        Column("Measured / S*", numeric=False),
-        Column(f"At {ends[0]}", numeric=False),
-        Column(f"At {ends[1]}", numeric=False),
-    )
-    rows = tuple(
-        words(
-            (
-                " and ".join(pair.names),
-                measured_words(pair),
-                formula_words(pair),
-                agreement_words(pair),
-                gain_words(pair.smallest),
-                gain_words(pair.largest),
-            )
-        )
-        for pair in pairs
-    )
-    left = len(race.pairs) - len(pairs)
-    notes = [
-        _HOW.format(kinds=intervals_words(race)),
-        *(sentence(text) for text in origins((" and ".join(pair.names), origin_words(pair)) for pair in pairs)),
-        *([f"{left} more pairs are in report.json."] if left else []),
-    ]
-    return Table(f"{race.key.label}: every two algorithms", columns, rows, note=" ".join(notes))
+    return (*figure, crossing_table(race))
 
 
 def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
@@ -170,20 +123,19 @@ def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry
 def _numbers(
     race: Race, names: Sequence[str], sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]
 ) -> Table:
-    columns = (
-        Column("Size S"),
-        Column("Fastest", "µs"),
-        *(Column(name, group="Times as long as the fastest") for name in names),
-    )
-    rows = tuple(
-        (
-            Cell(format_size(size)),
-            Cell(three_digits(least[size] / 1e3)),
-            *(Cell(three_digits(points[name].time_ns / least[size])) for name in names),
-        )
-        for size, points in sizes.items()
+    columns: tuple[Column[int], ...] = (
+        Column("Size S", lambda size: size, format_size),
+        Column("Fastest", lambda size: least[size], micro, "µs"),
+        *(_times(name, sizes, least) for name in names),
     )
     left = [name for name in race.curves if name not in names]
     note = "As unsure as the times, whose ends stand with each curve."
     note += f" Not drawn, for they are slower: {', '.join(left)}." if left else ""
-    return Table(f"{race.key.label}: times as long as the fastest", columns, rows, folded=True, note=note)
+    return table(f"{race.key.label}: times as long as the fastest", columns, sizes, note, folded=True)
+
+
+def _times(name: str, sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]) -> Column[int]:
+    def ratio(size: int) -> float:
+        return sizes[size][name].time_ns / least[size]
+
+    return Column(name, ratio, three_digits, group="Times as long as the fastest")

@@ -1,9 +1,9 @@
 """The part of a report about operations: time and rate over size with fit, model and peak, and their numbers."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from itertools import groupby
-from typing import Final
+from typing import Final, TypeAlias
 
 from busbw.ops import ARITHMETIC, MEMORY_TRAFFIC, STORING
 from busbw.runs.records import SETTINGS, settings_in_words
@@ -17,7 +17,6 @@ from busbw_analysis.fitting.curve import Fit, Segment
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
-    MISSING,
     Block,
     Cell,
     Column,
@@ -26,9 +25,10 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    micro,
     percent,
+    table,
     three_digits,
-    words,
 )
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.curves import Line, Panel
@@ -289,53 +289,55 @@ def _predictions(curve: Curve) -> tuple[Prediction, ...]:
     return () if isinstance(curve.model, Unavailable) else curve.model
 
 
-_COLUMNS: Final = (
-    Column("Size S"),
-    Column("Time", "µs"),
-    Column("low", "µs"),
-    Column("high", "µs"),
-    Column("Fastest rank", "µs"),
-    Column("algbw", "{rate}"),
-    Column("busbw", "{rate}"),
-    Column("Model", "µs"),
-    Column("Measured / model"),
-    Column("Launches"),
-    Column("Samples"),
-    Column("Data", numeric=False),
-    Column("Flags", numeric=False),
-)
+_Row: TypeAlias = tuple[Curve, str, Point]
+"""A point of a curve with the curve's label."""
+
+
+def _columns(rates: Sequence[float], cases: Mapping[int, CaseSummary], common: Sequence[str]) -> list[Column[_Row]]:
+    unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
+
+    def rate(value: float) -> str:
+        return three_digits(value / factor)
+
+    def model(row: _Row) -> float | None:
+        return next((one.time_ns for one in _predictions(row[0]) if one.size_bytes == row[2].size_bytes), None)
+
+    return [
+        Column("Curve", lambda row: row[1]),
+        Column("Size S", lambda row: row[2].size_bytes, format_size),
+        Column("Time", lambda row: row[2].time_ns, micro, "µs"),
+        Column("low", lambda row: row[2].interval.low_ns, micro, "µs"),
+        Column("high", lambda row: row[2].interval.high_ns, micro, "µs"),
+        Column("Fastest rank", lambda row: row[2].fastest_ns, micro, "µs"),
+        Column("algbw", lambda row: row[2].algbw, rate, unit),
+        Column("busbw", lambda row: row[2].busbw, rate, unit),
+        Column("Model", model, micro, "µs"),
+        Column("Measured / model", lambda row: row[2].time_ns / found if (found := model(row)) else None, three_digits),
+        Column("Launches", lambda row: len(row[2].launch_medians_ns), str),
+        Column("Samples", lambda row: row[2].samples, str),
+        Column("Data", lambda row: checked(cases[row[2].case].check)),
+        Column("Flags", lambda row: flagged(cases[row[2].case].flags, common)),
+    ]
+
+
+def checked(check: str) -> Cell:
+    """Whether data were verified."""
+    return Cell(check, tone="plain" if check == "verified" else "quiet")
+
+
+def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
+    """The flags but for those that all rows have in ``common``."""
+    return ", ".join(flag for flag in flags if flag not in common) or None
 
 
 def _numbers(
-    op: str, curves: Sequence[Curve], labels: Sequence[str], cases: dict[int, CaseSummary], *, folded: bool
+    op: str, curves: Sequence[Curve], labels: Sequence[str], cases: Mapping[int, CaseSummary], *, folded: bool
 ) -> Table:
-    rates = [point.algbw for curve in curves for point in curve.series.points if point.algbw]
-    unit, factor = ("GB/s", 1e9) if max(rates, default=0.0) >= 1e9 else ("MB/s", 1e6)
-    flagged = [cases[point.case].flags for curve in curves for point in curve.series.points]
-    common = [flag for flag in flagged[0] if len(flagged) > 1 and all(flag in flags for flags in flagged)]
-    rows: list[tuple[Cell, ...]] = []
-    for curve, label in zip(curves, labels, strict=True):
-        model = {prediction.size_bytes: prediction.time_ns for prediction in _predictions(curve)}
-        for point in curve.series.points:
-            case = cases[point.case]
-            predicted = model.get(point.size_bytes)
-            cells = (
-                Cell(format_size(point.size_bytes)),
-                *map(_micro, (point.time_ns, point.interval.low_ns, point.interval.high_ns, point.fastest_ns)),
-                _scaled(point.algbw, factor),
-                _scaled(point.busbw, factor),
-                _micro(predicted),
-                Cell(three_digits(point.time_ns / predicted) if predicted else MISSING),
-                Cell(str(len(point.launch_medians_ns))),
-                Cell(str(point.samples)),
-                Cell(case.check, tone="plain" if case.check == "verified" else "quiet"),
-                Cell(", ".join(flag for flag in case.flags if flag not in common) or MISSING),
-            )
-            rows.append((Cell(label), *cells) if len(curves) > 1 else cells)
-    columns = tuple(Column(column.name, column.unit.format(rate=unit), numeric=column.numeric) for column in _COLUMNS)
-    if len(curves) > 1:
-        columns = (Column("Curve", numeric=False), *columns)
-    notes = [ends_in_words(point.interval for curve in curves for point in curve.series.points)]
+    rows = [(curve, label, point) for curve, label in zip(curves, labels, strict=True) for point in curve.series.points]
+    several = len(curves) > 1
+    every = [cases[point.case].flags for _, _, point in rows]
+    common = [flag for flag in every[0] if len(every) > 1 and all(flag in flags for flags in every)]
+    notes = [ends_in_words(point.interval for _, _, point in rows)]
     if common:
         notes.append(f"Flags of every row: {', '.join(common)}.")
     if any(curve.series.bus_factor is None for curve in curves):
@@ -347,10 +349,10 @@ def _numbers(
         f"This backend is known to move {moved:g} times the bytes that the best algorithm needs."
         for moved in sorted({curve.series.moved_factor for curve in curves} - {1.0})
     ]
-    title = f"{op} · {len(curves)} curves" if len(curves) > 1 else curves[0].series.key.label
-    return Table(
-        title, columns, tuple(rows), row_headers=2 if len(curves) > 1 else 1, folded=folded, note=" ".join(notes)
-    )
+    title = f"{op} · {len(curves)} curves" if several else curves[0].series.key.label
+    columns = _columns([point.algbw for _, _, point in rows if point.algbw], cases, common)
+    shown = columns if several else columns[1:]
+    return table(title, shown, rows, *notes, row_headers=2 if several else 1, folded=folded)
 
 
 def ends_in_words(intervals: Iterable[Interval]) -> str:
@@ -360,26 +362,20 @@ def ends_in_words(intervals: Iterable[Interval]) -> str:
     return "Low and high: " + ", ".join(none if kind == "none" else kind for kind in kinds) + "."
 
 
-def _micro(nanoseconds: float | None) -> Cell:
-    return Cell(MISSING if nanoseconds is None else three_digits(nanoseconds / 1e3))
-
-
-def _scaled(rate: float | None, factor: float) -> Cell:
-    return Cell(MISSING, tone="quiet") if rate is None else Cell(three_digits(rate / factor))
-
-
 def _models(curves: Sequence[Curve], varying: frozenset[str]) -> list[Block]:
     """What each model assumes, or why there is none."""
     used: dict[tuple[str, str, str, str], list[int]] = {}
     for curve in curves:
         for one in _predictions(curve):
             used.setdefault((one.algorithm, one.formula, one.parameters, one.source), []).append(one.size_bytes)
-    rows = tuple(
-        words((algorithm, f"{format_size(min(sizes))} … {format_size(max(sizes))}", formula, parameters, source))
-        for (algorithm, formula, parameters, source), sizes in used.items()
+    columns: tuple[Column[tuple[tuple[str, str, str, str], list[int]]], ...] = (
+        Column("Algorithm", lambda one: one[0][0]),
+        Column("Sizes", lambda one: f"{format_size(min(one[1]))} … {format_size(max(one[1]))}"),
+        Column("Time", lambda one: one[0][1]),
+        Column("Parameters", lambda one: one[0][2]),
+        Column("Source", lambda one: one[0][3]),
     )
-    columns = tuple(Column(name, numeric=False) for name in ("Algorithm", "Sizes", "Time", "Parameters", "Source"))
-    blocks: list[Block] = [Table("What the model assumes", columns, rows, folded=True)] if rows else []
+    blocks: list[Block] = [table("What the model assumes", columns, used.items(), folded=True)] if used else []
     several = len(curves) > 1
     blocks += [
         _alternatives(curve, curve_label(curve.series.key, varying) if several else "")
@@ -401,22 +397,17 @@ def _alternatives(curve: Curve, label: str) -> Table:
     """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
     point = curve.series.points[-1]
     own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
-    by_hand = curve.series.key.algorithm is not None
-    rows = tuple(
-        words((one.algorithm + mark, format_time(one.time_ns), format_rate(one.busbw), one.formula, one.source))
-        for mark, members in ((" (by hand)" if by_hand else " (this backend)", own), ("", curve.alternatives))
-        for one in members
-    )
-    columns = (
-        Column("Algorithm", numeric=False),
-        Column("Predicted time"),
-        Column("busbw"),
-        Column("Formula", numeric=False),
-        Column("Source", numeric=False),
+    mark = " (by hand)" if curve.series.key.algorithm is not None else " (this backend)"
+    columns: tuple[Column[Prediction], ...] = (
+        Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
+        Column("Predicted time", lambda one: one.time_ns, format_time),
+        Column("busbw", lambda one: one.busbw, format_rate),
+        Column("Formula", lambda one: one.formula),
+        Column("Source", lambda one: one.source),
     )
     name = f"{label}: other" if label else "Other"
     caption = (
         f"{name} algorithms from the textbooks at {format_size(point.size_bytes)} with the same α, β and R; "
         f"{format_time(point.time_ns)} was measured"
     )
-    return Table(caption, columns, rows, folded=True, note=_LIMITED)
+    return table(caption, columns, [*own, *curve.alternatives], _LIMITED, folded=True)

@@ -7,8 +7,6 @@ from busbw.units import format_rate
 from busbw_analysis.diagnosis.hierarchy import Rung
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import (
-    MISSING,
-    Cell,
     Column,
     Figure,
     LegendEntry,
@@ -18,7 +16,7 @@ from busbw_analysis.report.document import (
     letter,
     percent,
     sentence,
-    words,
+    table,
 )
 from busbw_analysis.report.plots import hierarchy as hierarchy_plot
 
@@ -29,18 +27,6 @@ _NOTE: Final = (
     "the datasheet or what the system states, in practice what others reach there or, between ranks of one host, what "
     "its memory copy leaves. Kernels in memory have traffic, ranks busbw, copies and files the bytes that they carry."
 )
-_COLUMNS: Final = (
-    Column("Level", numeric=False),
-    Column("Measured"),
-    Column("low"),
-    Column("high"),
-    Column("Nominal"),
-    Column("In practice"),
-    Column("Of nominal", "%"),
-    Column("By", numeric=False),
-    Column("Measured by", numeric=False),
-)
-_SOURCES: Final = (Column("By", numeric=False), Column("What nominal and practice are", numeric=False))
 
 
 def hierarchy(judgement: Judgement) -> Section | None:
@@ -63,10 +49,14 @@ def hierarchy(judgement: Judgement) -> Section | None:
         )
         if there
     )
+    sources: tuple[Column[str], ...] = (
+        Column("By", lambda text: letters[text]),
+        Column("What nominal and practice are", lambda text: text),
+    )
     blocks = (
         Paragraph("From the core outwards, on a logarithmic axis: every level of this machine that the run touched."),
         Figure(caption, pictures, legend, _table(rungs, letters)),
-        Table("Where nominal rates are from", _SOURCES, tuple(words((letters[text], text)) for text in letters)),
+        table("Where nominal rates are from", sources, letters),
     )
     return Section("hierarchy", "Hierarchy", blocks)
 
@@ -91,17 +81,15 @@ def _caption(rungs: Sequence[Rung]) -> str:
 
 
 def _table(rungs: Sequence[Rung], letters: Mapping[str, str]) -> Table:
-    rows = tuple(
-        (
-            Cell(_label(rung) if rung.name.startswith(_label(rung)) else f"{rung.kind}: {rung.name}"),
-            *(
-                Cell(format_rate(rate), tone="plain" if rate is not None else "quiet")
-                for rate in (rung.measured, rung.low, rung.high, rung.nominal, rung.practical)
-            ),
-            Cell(MISSING if rung.share is None else percent(rung.share)),
-            Cell(letters[_source(rung)]),
-            Cell(rung.how),
-        )
-        for rung in rungs
+    columns: tuple[Column[Rung], ...] = (
+        Column("Level", lambda one: _label(one) if one.name.startswith(_label(one)) else f"{one.kind}: {one.name}"),
+        Column("Measured", lambda one: one.measured, format_rate),
+        Column("low", lambda one: one.low, format_rate),
+        Column("high", lambda one: one.high, format_rate),
+        Column("Nominal", lambda one: one.nominal, format_rate),
+        Column("In practice", lambda one: one.practical, format_rate),
+        Column("Of nominal", lambda one: one.share, percent, "%"),
+        Column("By", lambda one: letters[_source(one)]),
+        Column("Measured by", lambda one: one.how),
     )
-    return Table("Levels", _COLUMNS, rows, note=_NOTE)
+    return table("Levels", columns, rungs, _NOTE)

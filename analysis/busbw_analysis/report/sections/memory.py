@@ -1,17 +1,26 @@
 """The part of a report about memory: traffic over the working set with its plateaus, threads, peaks and first touch."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import about_size, format_rate, format_size, format_time
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.summary import CaseSummary, Interval
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.memory import FIRST_TOUCH, MemoryCurve, MemoryPoint, beside, most_of_memory, scaling, who
-from busbw_analysis.diagnosis.plateaus import Plateaus
+from busbw_analysis.diagnosis.memory import (
+    FIRST_TOUCH,
+    MemoryCurve,
+    MemoryPoint,
+    Scaled,
+    beside,
+    most_of_memory,
+    scaling,
+    who,
+)
+from busbw_analysis.diagnosis.plateaus import Plateau, Plateaus
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
-    MISSING,
     Block,
     Cell,
     Column,
@@ -20,15 +29,16 @@ from busbw_analysis.report.document import (
     Paragraph,
     Section,
     Table,
+    giga,
+    micro,
     percent,
     sentence,
+    table,
     three_digits,
-    without_empty,
-    words,
 )
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.curves import Line, Panel
-from busbw_analysis.report.sections.curves import curve_label, ends_in_words, varying_fields
+from busbw_analysis.report.sections.curves import checked, curve_label, ends_in_words, flagged, varying_fields
 
 _COUNTED: Final = (
     "Traffic is what a kernel reads and writes, each byte once, as STREAM counts it: with S the bytes of one array, "
@@ -97,20 +107,6 @@ def _denominator(curve: MemoryCurve) -> str:
     return f"{whole}; {inside}"
 
 
-_SCALING_COLUMNS: Final = (
-    Column("Kernel", numeric=False),
-    Column("Threads"),
-    Column("Size S"),
-    Column("Traffic", "GB/s"),
-    Column("low", "GB/s"),
-    Column("high", "GB/s"),
-    Column("Times one thread"),
-    Column("Of the best", "%"),
-    Column("Of nominal", "%"),
-    Column("Of practical", "%"),
-)
-
-
 def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
     found = [one for one in scaling(curves) if one.curve.key.op != FIRST_TOUCH]
     varying = varying_fields(one.curve.key for one in found) - {"threads", "numa_node", "ranks"}
@@ -126,22 +122,26 @@ def _scaling(curves: Sequence[MemoryCurve]) -> Iterator[Table]:
                 f"sets from {about_size(best.first_bytes)} on, and no other kernel's median is higher. Far above 100 % "
                 "is a smaller working set, of which caches hold a part."
             )
-    rows = tuple(
-        (
-            Cell(_named(one.curve.key, varying)),
-            Cell(f"{one.curve.threads}{one.curve.where}"),
-            Cell(format_size(one.point.size_bytes)),
-            *map(_giga, (one.point.rate, one.point.low, one.point.high)),
-            Cell(MISSING if one.times_one is None else three_digits(one.times_one)),
-            _percent(one.point.rate / most[one.curve.key.device] if one.curve.key.device in most else None),
-            _percent(one.point.share),
-            _percent(one.point.practical_share),
-        )
-        for one in found
+    columns: tuple[Column[Scaled], ...] = (
+        Column("Kernel", lambda one: _named(one.curve.key, varying)),
+        Column("Threads", lambda one: f"{one.curve.threads}{one.curve.where}", str),
+        Column("Size S", lambda one: one.point.size_bytes, format_size),
+        Column("Traffic", lambda one: one.point.rate, giga, "GB/s"),
+        Column("low", lambda one: one.point.low, giga, "GB/s"),
+        Column("high", lambda one: one.point.high, giga, "GB/s"),
+        Column("Times one thread", lambda one: one.times_one, three_digits),
+        Column(
+            "Of the best",
+            lambda one: one.point.rate / rate if (rate := most.get(one.curve.key.device)) else None,
+            percent,
+            "%",
+        ),
+        Column("Of nominal", lambda one: one.point.share, percent, "%"),
+        Column("Of practical", lambda one: one.point.practical_share, percent, "%"),
     )
-    if rows:
+    if found:
         note = f"{_ends(one.point for one in found)} At the largest size that all thread counts of a kernel have.{told}"
-        yield Table("More threads", *without_empty(_SCALING_COLUMNS, rows), row_headers=2, note=note)
+        yield table("More threads", columns, found, note, row_headers=2, without_empty=True)
 
 
 def _named(key: SeriesKey, varying: frozenset[str]) -> str:
@@ -181,29 +181,21 @@ def _touch(judgement: Judgement) -> Iterator[Block]:
     found = beside(judgement.memory, FIRST_TOUCH, "memory_write")
     if not found:
         return
-    columns = (
-        Column("Threads"),
-        Column("Size S"),
-        Column("First touch"),
-        Column("Warm write"),
-        Column("Times as long"),
-        Column("More for 4 KiB", "ns"),
-    )
-    rows = tuple(
-        words(
-            (
-                MISSING if curve.threads is None else f"{curve.threads}{curve.where}",
-                format_size(touched.size_bytes),
-                format_time(touched.time_ns),
-                format_time(written.time_ns),
-                three_digits(touched.time_ns / written.time_ns),
-                three_digits(max(0.0, touched.time_ns - written.time_ns) * _PAGE_BYTES / touched.size_bytes),
-            )
-        )
-        for curve, touched, written in found
+    columns: tuple[Column[tuple[MemoryCurve, MemoryPoint, MemoryPoint]], ...] = (
+        Column("Threads", lambda one: None if one[0].threads is None else f"{one[0].threads}{one[0].where}", str),
+        Column("Size S", lambda one: one[1].size_bytes, format_size),
+        Column("First touch", lambda one: one[1].time_ns, format_time),
+        Column("Warm write", lambda one: one[2].time_ns, format_time),
+        Column("Times as long", lambda one: one[1].time_ns / one[2].time_ns, three_digits),
+        Column(
+            "More for 4 KiB",
+            lambda one: max(0.0, one[1].time_ns - one[2].time_ns) * _PAGE_BYTES / one[1].size_bytes,
+            three_digits,
+            "ns",
+        ),
     )
     yield Paragraph(_TOUCHED)
-    yield Table("First touch beside a warm write", columns, rows, row_headers=2, note=_pages(judgement))
+    yield table("First touch beside a warm write", columns, found, _pages(judgement), row_headers=2)
 
 
 def _pages(judgement: Judgement) -> str:
@@ -288,23 +280,6 @@ def _legend(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[Le
         yield LegendEntry(plots.swatch(None, "peak"), "nominal rate of the memory")
 
 
-_COLUMNS: Final = (
-    Column("Curve", numeric=False),
-    Column("Size S"),
-    Column("Working set"),
-    Column("Time", "µs"),
-    Column("Traffic", "GB/s"),
-    Column("low", "GB/s"),
-    Column("high", "GB/s"),
-    Column("Of nominal", "%"),
-    Column("Of practical", "%"),
-    Column("Launches"),
-    Column("Samples"),
-    Column("Data", numeric=False),
-    Column("Flags", numeric=False),
-)
-
-
 def _numbers(
     name: str,
     curves: Sequence[MemoryCurve],
@@ -312,26 +287,26 @@ def _numbers(
     cases: dict[int, CaseSummary],
     pictures: Sequence[str],
 ) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for curve, label in zip(curves, labels, strict=True):
-        for point in curve.points:
-            case = cases[point.case]
-            rows.append(
-                (
-                    Cell(label),
-                    Cell(format_size(point.size_bytes)),
-                    Cell(about_size(point.working_set_bytes)),
-                    Cell(three_digits(point.time_ns / 1e3)),
-                    *map(_giga, (point.rate, point.low, point.high)),
-                    _percent(point.share),
-                    _percent(point.practical_share),
-                    Cell(str(len(point.launch_rates))),
-                    Cell(str(sum(group.samples for group in case.groups if group.ranks == curve.key.ranks))),
-                    Cell(case.check, tone="plain" if case.check == "verified" else "quiet"),
-                    Cell(", ".join(case.flags) or MISSING),
-                )
-            )
-    columns, cells = without_empty(_COLUMNS, rows)
+    rows = [(curve, label, point) for curve, label in zip(curves, labels, strict=True) for point in curve.points]
+    columns: tuple[Column[tuple[MemoryCurve, str, MemoryPoint]], ...] = (
+        Column("Curve", lambda row: row[1]),
+        Column("Size S", lambda row: row[2].size_bytes, format_size),
+        Column("Working set", lambda row: row[2].working_set_bytes, about_size),
+        Column("Time", lambda row: row[2].time_ns, micro, "µs"),
+        Column("Traffic", lambda row: row[2].rate, giga, "GB/s"),
+        Column("low", lambda row: row[2].low, giga, "GB/s"),
+        Column("high", lambda row: row[2].high, giga, "GB/s"),
+        Column("Of nominal", lambda row: row[2].share, percent, "%"),
+        Column("Of practical", lambda row: row[2].practical_share, percent, "%"),
+        Column("Launches", lambda row: len(row[2].launch_rates), str),
+        Column(
+            "Samples",
+            lambda row: sum(one.samples for one in cases[row[2].case].groups if one.ranks == row[0].key.ranks),
+            str,
+        ),
+        Column("Data", lambda row: checked(cases[row[2].case].check)),
+        Column("Flags", lambda row: flagged(cases[row[2].case].flags)),
+    )
     notes = [_ends(point for curve in curves for point in curve.points)]
     together = sorted({curve.together for curve in curves})
     if together[-1] > 1:
@@ -339,56 +314,55 @@ def _numbers(
             f"Of {' or '.join(map(str, together))} ranks of a host together, all that worked at once, over the time "
             "from the first entry to the last exit where the clocks tell."
         )
-    return Table(name, columns, cells, row_headers=2, folded=bool(pictures), note=" ".join(notes))
+    return table(name, columns, rows, *notes, row_headers=2, folded=bool(pictures), without_empty=True)
 
 
 def _ends(points: Iterable[MemoryPoint]) -> str:
     return ends_in_words(Interval(point.low, point.high, point.kind) for point in points)
 
 
-_PLATEAU_COLUMNS: Final = (
-    Column("Curve", numeric=False),
-    Column("Plateau", numeric=False),
-    Column("Working sets", numeric=False),
-    Column("Sizes"),
-    Column("Traffic", "GB/s"),
-    Column("low", "GB/s"),
-    Column("high", "GB/s"),
-    Column("Of nominal", "%"),
-    Column("What it may be", numeric=False),
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """A plateau of a curve with its label and what it may be."""
+
+    label: str
+    curve: MemoryCurve
+    name: str
+    plateau: Plateau
+    what: str
+
+
+_PLATEAU_COLUMNS: Final[tuple[Column[_Level], ...]] = (
+    Column("Curve", lambda one: one.label),
+    Column("Plateau", lambda one: one.name.partition(" (")[0]),
+    Column("Working sets", lambda one: f"{about_size(one.plateau.first_bytes)} … {about_size(one.plateau.last_bytes)}"),
+    Column("Sizes", lambda one: one.plateau.sizes, str),
+    Column("Traffic", lambda one: one.plateau.rate, giga, "GB/s"),
+    Column("low", lambda one: one.plateau.low, giga, "GB/s"),
+    Column("high", lambda one: one.plateau.high, giga, "GB/s"),
+    Column("Of nominal", lambda one: one.plateau.rate / one.curve.nominal if one.curve.nominal else None, percent, "%"),
+    Column("What it may be", lambda one: Cell(one.what, tone="quiet")),
 )
 
 
 def _plateaus(curves: Sequence[MemoryCurve], labels: Sequence[str]) -> Iterator[Block]:
-    rows: list[tuple[Cell, ...]] = []
+    rows: list[_Level] = []
     refused: dict[str, list[str]] = {}
-    intervals: list[Interval] = []
     for curve, label in zip(curves, labels, strict=True):
-        if not isinstance(curve.plateaus, Plateaus):
-            refused.setdefault(curve.plateaus.reason, []).append(label)
-            continue
         found = curve.plateaus
-        for number, (plateau, name) in enumerate(zip(found.plateaus, found.names, strict=True), start=1):
-            last = number == len(found.plateaus)
-            intervals.append(Interval(plateau.low, plateau.high, plateau.kind))
-            rows.append(
-                (
-                    Cell(label),
-                    Cell(name.partition(" (")[0]),
-                    Cell(f"{about_size(plateau.first_bytes)} … {about_size(plateau.last_bytes)}"),
-                    Cell(str(plateau.sizes)),
-                    *map(_giga, (plateau.rate, plateau.low, plateau.high)),
-                    _percent(None if curve.nominal is None else plateau.rate / curve.nominal),
-                    Cell(found.outermost if last else "a cache, or caches", tone="quiet"),
-                )
-            )
+        if not isinstance(found, Plateaus):
+            refused.setdefault(found.reason, []).append(label)
+            continue
+        kinds = [*["a cache, or caches"] * (len(found.plateaus) - 1), found.outermost]
+        levels = zip(found.names, found.plateaus, kinds, strict=True)
+        rows += [_Level(label, curve, name, plateau, what) for name, plateau, what in levels]
     if rows:
-        columns, cells = without_empty(_PLATEAU_COLUMNS, rows)
         launches = {len(point.launch_rates) for curve in curves for point in curve.points}
         begun = any(isinstance(curve.plateaus, Plateaus) and curve.plateaus.call_bytes > 0 for curve in curves)
         without = ", without the time that a call takes to start by the same curve" if begun else ""
+        intervals = [Interval(one.plateau.low, one.plateau.high, one.plateau.kind) for one in rows]
         note = f"The rate is the median over the sizes on it{without}. {_kinds(intervals, launches)}"
-        yield Table("Plateaus", columns, cells, row_headers=2, note=note)
+        yield table("Plateaus", _PLATEAU_COLUMNS, rows, note, row_headers=2, without_empty=True)
     for reason, names in refused.items():
         which = f" for {', '.join(names)}" if len(curves) > 1 else ""
         yield Paragraph(f"No plateaus{which}: {reason}.", tone="quiet")
@@ -398,11 +372,3 @@ def _kinds(intervals: Sequence[Interval], launches: Iterable[int]) -> str:
     if all(interval.kind == "none" for interval in intervals):
         return "No interval: " + ("one launch." if max(launches) == 1 else "launches did not measure the same sizes.")
     return ends_in_words(intervals)
-
-
-def _giga(rate: float | None) -> Cell:
-    return Cell(MISSING, tone="quiet") if rate is None else Cell(three_digits(rate / 1e9))
-
-
-def _percent(share: float | None) -> Cell:
-    return Cell(MISSING, tone="quiet") if share is None else Cell(percent(share))

@@ -1,18 +1,16 @@
 """The figure of a curve that has a model: measured beside predicted, as three pictures, a legend and some numbers."""
 
 import math
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, TypeAlias
 
 from busbw.units import format_size
 from busbw_analysis.data.series import Point
-from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.judge import Curve
+from busbw_analysis.diagnosis.normality import Modelled
 from busbw_analysis.fitting.curve import Fit
-from busbw_analysis.models.bounds import Explanation, Spent
+from busbw_analysis.models.bounds import Spent
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, percent, three_digits
+from busbw_analysis.report.document import MISSING, Cell, Column, Figure, LegendEntry, Table, micro, percent, table
 from busbw_analysis.report.plots import curves, models
 from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.plots.models import Part, Ratios
@@ -20,32 +18,6 @@ from busbw_analysis.report.sections.curves import ends_in_words
 
 _MOST_OTHERS: Final = 6
 _SIZES_IN_TABLE: Final = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Modelled:
-    """A curve with its model and what follows from it."""
-
-    curve: Curve
-    model: tuple[Prediction, ...]
-    explanation: Explanation
-
-    @property
-    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
-        """Measured, predicted and where the time goes, size by size."""
-        yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
-
-    @property
-    def ratios(self) -> list[float]:
-        """Measured over predicted."""
-        return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
-
-
-def modelled_curve(curve: Curve) -> Modelled | None:
-    """The curve with its model; None where it has none, or none that explains its time."""
-    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
-        return None
-    return Modelled(curve, curve.model, curve.explanation)
 
 
 def model_figure(identity: str, one: Modelled, words: str, *, draw: bool) -> Figure:
@@ -163,54 +135,52 @@ def _legend(
     yield from (LegendEntry(models.swatch(part), name) for part, name in _NAMES.items() if part in shown)
 
 
+def _share(share: float) -> str:
+    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
+    return "< 0.1" if 0 < share < 0.001 else percent(share)
+
+
+_Row: TypeAlias = tuple[Point, Prediction, Spent]
+
+
+def _of_the_time(name: str, ns: Callable[[Spent], float | None]) -> Column[_Row]:
+    def share(row: _Row) -> float | None:
+        return None if (part := ns(row[2])) is None else part / row[2].measured_ns
+
+    return Column(name, share, _share, "%", "Of the time")
+
+
+_NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
+    Column("Size S", lambda row: row[0].size_bytes, size_in_words),
+    Column("Time", lambda row: row[0].time_ns, micro, "µs"),
+    Column("low", lambda row: row[0].interval.low_ns, micro, "µs"),
+    Column("high", lambda row: row[0].interval.high_ns, micro, "µs"),
+    Column("Model", lambda row: row[1].time_ns, micro, "µs"),
+    _of_the_time("messages (α)", lambda spent: spent.messages_ns),
+    _of_the_time("bytes (β, R)", lambda spent: spent.bytes_ns),
+    _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
+    Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
+    Column("Lower bound", lambda row: row[2].bound_ns, micro, "µs"),
+    Column("Bound / time", lambda row: row[2].bound_share, percent, "%"),
+)
+
+
 def _numbers(one: Modelled) -> Table:
     """Where the time goes at a few sizes, from the smallest to the largest."""
     rows = list(one.rows)
     last = len(rows) - 1
     kept = sorted({round(last * step / (_SIZES_IN_TABLE - 1)) for step in range(_SIZES_IN_TABLE)})
     chosen = [rows[place] for place in kept]
-    sums = any(spent.sums_ns is not None for _, _, spent in chosen)
-    bounded = bool(one.explanation.bound)
-    columns = [
-        Column("Size S"),
-        Column("Time", "µs"),
-        Column("low", "µs"),
-        Column("high", "µs"),
-        Column("Model", "µs"),
-        Column("messages (α)", "%", group="Of the time"),
-        Column("bytes (β, R)", "%", group="Of the time"),
-        *((Column("sums (γ)", "%", group="Of the time"),) if sums else ()),
-        Column("unexplained", "%", group="Of the time"),
-        *((Column("Lower bound", "µs"), Column("Bound / time", "%")) if bounded else ()),
-    ]
-    cells = tuple(_row(point, prediction, spent, sums=sums, bounded=bounded) for point, prediction, spent in chosen)
+    columns = list(_NUMBER_COLUMNS)
+    if not any(spent.sums_ns is not None for _, _, spent in chosen):
+        columns = [column for column in columns if column.name != _NAMES["sums"]]
+    if not one.explanation.bound:
+        columns = columns[:-2]
     fewer = f" {len(chosen)} of {len(rows)} sizes." if len(chosen) < len(rows) else ""
     note = f"{ends_in_words(point.interval for point, _, _ in chosen)} Shares are as unsure as the time.{fewer}"
-    return Table("Where the time goes", tuple(columns), cells, note=note)
+    return table("Where the time goes", columns, chosen, note)
 
 
-def _share(share: float) -> str:
-    """Per cent, of which a thousandth of the whole is the least that is worth a digit."""
-    return "< 0.1" if 0 < share < 0.001 else percent(share)
-
-
-def _row(point: Point, prediction: Prediction, spent: Spent, *, sums: bool, bounded: bool) -> tuple[Cell, ...]:
-    low, high = point.interval.low_ns, point.interval.high_ns
+def _unexplained(spent: Spent) -> Cell:
     left = spent.unexplained_ns / spent.measured_ns
-    cells = [
-        Cell(size_in_words(point.size_bytes)),
-        *(
-            Cell(MISSING if ns is None else three_digits(ns / 1e3))
-            for ns in (point.time_ns, low, high, prediction.time_ns)
-        ),
-        Cell(_share(spent.messages_ns / spent.measured_ns)),
-        Cell(_share(spent.bytes_ns / spent.measured_ns)),
-    ]
-    if sums:
-        cells.append(Cell(MISSING if spent.sums_ns is None else _share(spent.sums_ns / spent.measured_ns)))
-    cells.append(Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet"))
-    if bounded:
-        share = spent.bound_share
-        cells.append(Cell(MISSING if spent.bound_ns is None else three_digits(spent.bound_ns / 1e3)))
-        cells.append(Cell(MISSING if share is None else percent(share)))
-    return tuple(cells)
+    return Cell(_share(left)) if left >= 0 else Cell(f"none: model too slow by {_share(-left)}", tone="quiet")

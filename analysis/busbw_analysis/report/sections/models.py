@@ -1,20 +1,17 @@
 """The part of a report about theory: each modelled curve beside its model, its lower bound and other algorithms."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.units import about_size, format_size
-from busbw_analysis.data.load import Dataset
-from busbw_analysis.data.series import Point
-from busbw_analysis.data.summary import CaseSummary, Flag
 from busbw_analysis.diagnosis.algorithms import Race
-from busbw_analysis.diagnosis.judge import Curve, Judgement
-from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE
-from busbw_analysis.models.bounds import Fastest
-from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table, percent
+from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve, times_in_words
+from busbw_analysis.models.bounds import Fastest, Spent
+from busbw_analysis.report.document import Block, Column, Paragraph, Section, Table, percent, table
 from busbw_analysis.report.sections.crossovers import beside_each_other
 from busbw_analysis.report.sections.curves import curve_label, varying_fields
-from busbw_analysis.report.sections.model_figures import Modelled, model_figure, modelled_curve, size_in_words
+from busbw_analysis.report.sections.model_figures import model_figure, size_in_words
 
 _OPEN: Final = 6
 """So many curves are shown unfolded; where there are more, a table says what each comes to, and each can be opened."""
@@ -34,15 +31,6 @@ _LEAST: Final = (
     "the measured time is the efficiency. ⌈lg n⌉ α in it is for messages one at a time: algorithms that send to "
     "several ranks at once (direct, spread, linear, a server) may need less."
 )
-_KNOWN: Final[dict[Flag, str]] = {
-    "bimodal": "its samples have two modes",
-    "slow mode": "a slow mode takes more than a tenth of the time",
-    "skew>10%": "its ranks come more than a tenth of the time apart",
-    "drift": "its times drift",
-    "outliers": "it has outliers",
-    "disturbed": "something else disturbed the machine meanwhile",
-}
-"""Flags that say something of the time of a call, as a clause."""
 
 
 def theory(judgement: Judgement) -> Section | None:
@@ -82,75 +70,6 @@ def theory(judgement: Judgement) -> Section | None:
     return Section("theory", "Measured against theory", tuple(blocks), tuple(parts))
 
 
-def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
-    """Whether the times of ``curve`` are normal by its model, in one sentence, with what the run itself knows of it;
-    "" without a model. No cause is given: what is known is named, and where nothing is, that is said.
-    """
-    modelled = modelled_curve(curve)
-    if modelled is None:
-        return ""
-    points, ratios = curve.series.points, modelled.ratios
-    outside = [index for index, ratio in enumerate(ratios) if not _inside(ratio)]
-    if not outside:
-        some = (
-            f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
-        )
-        low, high = _times(min(ratios)), _times(max(ratios))
-        span = low if low == high else f"{low} to {high}"
-        return f"{some} call takes {span} times what the model says, which is normal."
-    sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
-    place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
-    point, ratio, ends = points[place], ratios[place], _ends(modelled, place)
-    text = f"{f'At {format_size(point.size_bytes)} a' if point.size_bytes else 'A'} call takes {_times(ratio)} times"
-    text += f" ({_times(ends[0])} to {_times(ends[1])}) what the model says" if ends else " what the model says"
-    if not sure:
-        text += f", which is undecided: its ends lie on both sides of a factor of {MODEL_TOLERANCE:g}"
-    elif ratio < 1:
-        text += ": the model is too slow here"
-    else:
-        known = _known(curve, point, dataset, cases)
-        text += f": {', '.join(known)}" if known else ", and nothing that the run recorded says why"
-    if points[1:]:
-        inside = len(points) - len(outside)
-        text += f"; {inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'} within a factor of "
-        text += f"{MODEL_TOLERANCE:g}"
-    return f"{text}."
-
-
-def _inside(ratio: float) -> bool:
-    return 1 / MODEL_TOLERANCE <= ratio <= MODEL_TOLERANCE
-
-
-def _on_one_side(ends: Sequence[float]) -> bool:
-    """Whether both ends say the same: slower than the model's tolerance, or faster. Nothing speaks against no ends."""
-    return not ends or ends[0] > MODEL_TOLERANCE or ends[1] < 1 / MODEL_TOLERANCE
-
-
-def _ends(one: Modelled, place: int) -> tuple[float, ...]:
-    """Both ends of what was measured over what was predicted; none where there is no interval."""
-    interval, predicted = one.curve.series.points[place].interval, one.model[place].time_ns
-    if interval.low_ns is None or interval.high_ns is None:
-        return ()
-    return interval.low_ns / predicted, interval.high_ns / predicted
-
-
-def _times(ratio: float) -> str:
-    """A ratio with two digits: ``0.35``, ``1.0``, ``2.6``, ``140``."""
-    return f"{ratio:#.2g}" if ratio < 9.95 else f"{float(f'{ratio:.2g}'):,.0f}".replace(",", "\u202f")
-
-
-def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
-    """What the run knows that bears on the time of this point, each as a clause."""
-    hosts = dataset.hosts_of(curve.series.key.ranks)
-    known = [
-        f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"
-        for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
-        if host in hosts
-    ]
-    case = cases.get(point.case)
-    return known + [words for flag, words in _KNOWN.items() if case is not None and flag in case.flags]
-
-
 def _operation(
     anchor: str,
     op: str,
@@ -184,35 +103,30 @@ def _operation(
 
 def _overview(op: str, members: Sequence[Modelled], labels: Sequence[str]) -> Table:
     """What each of several curves comes to, so that one can see which to open."""
-    rows: list[tuple[Cell, ...]] = []
-    for one, label in zip(members, labels, strict=True):
-        sizes = [point.size_bytes for point in one.curve.series.points]
-        ratios, shares = one.ratios, [spent.bound_share for spent in one.explanation.spent]
-        worst = max(range(len(ratios)), key=lambda index: max(ratios[index], 1 / ratios[index]))
-        best = max(range(len(shares)), key=lambda index: shares[index] or 0.0)
-        share = shares[best]
-        rows.append(
-            (
-                Cell(label),
-                Cell(_times(ratios[worst])),
-                Cell(size_in_words(sizes[worst])),
-                Cell(_times(ratios[-1])),
-                Cell(size_in_words(sizes[-1])),
-                Cell(MISSING if share is None else percent(share)),
-                Cell(MISSING if share is None else size_in_words(sizes[best])),
-            )
-        )
-    columns = (
-        Column("Curve", numeric=False),
-        Column("farthest", group="Time / model"),
-        Column("at", group="Time / model"),
-        Column("largest size", group="Time / model"),
-        Column("at ", group="Time / model"),
-        Column("best", "%", group="Bound / time"),
-        Column("at", group="Bound / time"),
+
+    def sizes(one: Modelled) -> list[int]:
+        return [point.size_bytes for point in one.curve.series.points]
+
+    def farthest(one: Modelled) -> int:
+        return max(range(len(one.ratios)), key=lambda place: max(one.ratios[place], 1 / one.ratios[place]))
+
+    def best(one: Modelled) -> Spent:
+        return max(one.explanation.spent, key=lambda spent: spent.bound_share or 0.0)
+
+    def best_at(row: tuple[Modelled, str]) -> int | None:
+        return None if best(row[0]).bound_share is None else best(row[0]).size_bytes
+
+    columns: tuple[Column[tuple[Modelled, str]], ...] = (
+        Column("Curve", lambda row: row[1]),
+        Column("farthest", lambda row: row[0].ratios[farthest(row[0])], times_in_words, group="Time / model"),
+        Column("at", lambda row: sizes(row[0])[farthest(row[0])], size_in_words, group="Time / model"),
+        Column("largest size", lambda row: row[0].ratios[-1], times_in_words, group="Time / model"),
+        Column("at ", lambda row: sizes(row[0])[-1], size_in_words, group="Time / model"),
+        Column("best", lambda row: best(row[0]).bound_share, percent, "%", "Bound / time"),
+        Column("at", best_at, size_in_words, group="Bound / time"),
     )
     note = "As unsure as the times, whose ends stand with each curve."
-    return Table(f"{op}: what each curve comes to", columns, tuple(rows), note=note)
+    return table(f"{op}: what each curve comes to", columns, list(zip(members, labels, strict=True)), note)
 
 
 def _efficiency(one: Modelled) -> str:

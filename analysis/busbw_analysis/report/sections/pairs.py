@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from busbw_analysis.report.document import (
     Section,
     Table,
     sentence,
+    table,
     three_digits,
 )
 from busbw_analysis.report.sections.curves import ends_in_words
@@ -95,18 +96,18 @@ def pairs(
 # --- within a host and between hosts -------------------------------------------------------------------------------
 
 
-_SPLIT_COLUMNS: Final = (
-    Column("Size"),
-    Column("Pairs", numeric=False),
-    Column("Number"),
-    Column("Time of a call"),
-    Column("low"),
-    Column("high"),
-    Column("Rate"),
-    Column("Slowest pair"),
-    Column("Times as long as within a host"),
-    Column("low"),
-    Column("high"),
+_SPLIT_COLUMNS: Final[tuple[Column[tuple[PairSplit, PairClass]], ...]] = (
+    Column("Size", lambda row: row[0].size_bytes, format_size),
+    Column("Pairs", lambda row: f"of these: {row[1].name}" if row[1].part else row[1].name),
+    Column("Number", lambda row: row[1].pairs, str),
+    Column("Time of a call", lambda row: row[1].time_ns, format_time),
+    Column("low", lambda row: row[1].interval.low_ns, format_time),
+    Column("high", lambda row: row[1].interval.high_ns, format_time),
+    Column("Rate", lambda row: row[1].rate, format_rate),
+    Column("Slowest pair", lambda row: f"{row[1].slowest[0]} → {row[1].slowest[1]}", str),
+    Column("Times as long as within a host", lambda row: row[1].times_within, three_digits),
+    Column("low", lambda row: row[1].times_low, three_digits),
+    Column("high", lambda row: row[1].times_high, three_digits),
 )
 _TIMES_COLUMNS: Final = 3
 
@@ -122,7 +123,7 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
         # Without a pair within a host there is nothing to be times as long as.
         both = any(kind.times_within is not None for split in ordered for kind in split.classes)
         columns = _SPLIT_COLUMNS if both else _SPLIT_COLUMNS[:-_TIMES_COLUMNS]
-        rows = tuple(_split_row(split, kind)[: len(columns)] for split in ordered for kind in split.classes)
+        rows = [(split, kind) for split in ordered for kind in split.classes]
         ends = ends_in_words(kind.interval for split in members for kind in split.classes)
         note = (
             f"Time of a call: median over the pairs, then over launches. {ends} Groups of ranks that run at the same "
@@ -130,27 +131,8 @@ def _split_by_distance(splits: Sequence[PairSplit]) -> list[Block]:
         )
         blocks += [Paragraph(text) for text in _finding(label, ordered)]
         caption, folded = f"{label}: pairs by how far apart they are", len(rows) > _MOST_ROWS
-        blocks.append(Table(caption, columns, rows, row_headers=2, folded=folded, note=note))
+        blocks.append(table(caption, columns, rows, note, row_headers=2, folded=folded))
     return blocks
-
-
-def _split_row(split: PairSplit, kind: PairClass) -> tuple[Cell, ...]:
-    def number(value: float | None, words: Callable[[float], str]) -> Cell:
-        return Cell(MISSING, tone="quiet") if value is None else Cell(words(value))
-
-    return (
-        Cell(format_size(split.size_bytes)),
-        Cell(f"of these: {kind.name}" if kind.part else kind.name),
-        Cell(str(kind.pairs)),
-        Cell(format_time(kind.time_ns)),
-        number(kind.interval.low_ns, format_time),
-        number(kind.interval.high_ns, format_time),
-        number(kind.rate, format_rate),
-        Cell(f"{kind.slowest[0]} → {kind.slowest[1]}"),
-        number(kind.times_within, three_digits),
-        number(kind.times_low, three_digits),
-        number(kind.times_high, three_digits),
-    )
 
 
 def _finding(label: str, splits: Sequence[PairSplit]) -> Iterator[str]:
@@ -245,9 +227,12 @@ def _shown(
             cells = values[np.ix_(number == one, number == to)]
             of_hosts[one, to] = np.nanmedian(cells) if np.isfinite(cells).any() else np.nan
         shade = _shades_by_ratio(of_hosts[np.isfinite(of_hosts)].tolist())
-        rows = tuple((Cell(host), *_cells(row, shade)) for host, row in zip(hosts, of_hosts.tolist(), strict=True))
-        columns = (Column("from \\ to", unit, numeric=False), *map(Column, hosts))
-        blocks.append(Table("Median over the pairs of two hosts", columns, rows, folded=folded))
+        columns: tuple[Column[tuple[str, list[Cell]]], ...] = (
+            Column("from \\ to", lambda row: row[0], None, unit),
+            *(_cell_column(place, host) for place, host in enumerate(hosts)),
+        )
+        rows = [(host, list(_cells(row, shade))) for host, row in zip(hosts, of_hosts.tolist(), strict=True)]
+        blocks.append(table("Median over the pairs of two hosts", columns, rows, folded=folded))
     return blocks
 
 
@@ -257,24 +242,23 @@ def _slowest(caption: str, matrix: PairMatrix, *, folded: bool) -> Table:
     middle = float(np.nanmedian(matrix.time_ns))
     worst = np.argsort(-flat, kind="stable")[:_SLOWEST].tolist()
     more = int(np.isfinite(flat).sum()) - len(worst)
-    rows = []
-    for cell in worst:
-        source, target = divmod(cell, len(matrix.ranks))
-        texts = (
-            f"{matrix.ranks[source]} → {matrix.ranks[target]}",
-            f"{matrix.hosts[source]} → {matrix.hosts[target]}",
-            *(format_time(float(times.flat[cell])) for times in (matrix.time_ns, matrix.low_ns, matrix.high_ns)),
-            format_rate(float(matrix.rate.flat[cell])),
-            three_digits(float(matrix.time_ns.flat[cell]) / middle),
-        )
-        rows.append(tuple(Cell(text) for text in texts))
-    columns = (
-        Column("Pair", numeric=False),
-        Column("Hosts", numeric=False),
-        *(Column(name) for name in ("Time of a call", "low", "high", "Rate", "Times the median pair")),
+    ranks = len(matrix.ranks)
+    columns: tuple[Column[int], ...] = (
+        Column("Pair", lambda cell: f"{matrix.ranks[cell // ranks]} → {matrix.ranks[cell % ranks]}"),
+        Column("Hosts", lambda cell: f"{matrix.hosts[cell // ranks]} → {matrix.hosts[cell % ranks]}"),
+        Column("Time of a call", lambda cell: matrix.time_ns.flat[cell], format_time),
+        Column("low", lambda cell: matrix.low_ns.flat[cell], format_time),
+        Column("high", lambda cell: matrix.high_ns.flat[cell], format_time),
+        Column("Rate", lambda cell: matrix.rate.flat[cell], format_rate),
+        Column("Times the median pair", lambda cell: matrix.time_ns.flat[cell] / middle, three_digits),
     )
     note = f"The {len(worst)} slowest pairs; {more} more are in report.json."
-    return Table(caption, columns, tuple(rows), folded=folded, note=note)
+    return table(caption, columns, worst, note, folded=folded)
+
+
+def _cell_column(place: int, name: str, group: str = "") -> Column[Any]:
+    """The column of the cells at ``place`` of a heatmap's rows."""
+    return Column(name, lambda row: row[1][place], str, group=group)
 
 
 def _cells(values: Sequence[float], shade: Callable[[float], int]) -> Iterator[Cell]:
@@ -316,24 +300,22 @@ def _heatmap(
     places = _places(matrix, seats)
     several = len(set(places.values())) > 1
     ranks = sorted(matrix.ranks, key=lambda rank: (*_order(matrix, seats, rank), rank))
-    rows = []
-    last = None
-    for source in ranks:
-        name = places[source]
-        first = [Cell("" if name == last else name)] if several else []
-        last = name
-        place = matrix.ranks.index(source)
-        cells = _cells([float(values[place, matrix.ranks.index(target)]) for target in ranks], shade)
-        rows.append((*first, Cell(f"{source}"), *cells))
     # Where every host has one rank, the rows name it, and columns need no more than its leaf switch.
     single = len(set(places.values())) == len(places)
     above = {rank: place.rpartition(_LEAF_AND_HOST)[0] if single else place for rank, place in places.items()}
-    columns = (
-        *([Column("host", numeric=False)] if several else []),
-        Column("from \\ to", unit, numeric=False),
-        *(Column(str(rank), group=(above[rank] or places[rank]) if several else "") for rank in ranks),
+    first = {places[rank]: rank for rank in reversed(ranks)}
+
+    def heading(rank: int) -> str:
+        return (above[rank] or places[rank]) if several else ""
+
+    columns: tuple[Column[tuple[int, list[Cell]]], ...] = (
+        *([Column("host", lambda row: places[row[0]] if first[places[row[0]]] == row[0] else "")] if several else []),
+        Column("from \\ to", lambda row: row[0], None, unit),
+        *(_cell_column(place, str(rank), heading(rank)) for place, rank in enumerate(ranks)),
     )
-    return Table(caption, columns, tuple(rows), row_headers=2 if several else 1, folded=folded)
+    at = {rank: matrix.ranks.index(rank) for rank in ranks}
+    rows = [(source, list(_cells([float(values[at[source], at[to]]) for to in ranks], shade))) for source in ranks]
+    return table(caption, columns, rows, row_headers=2 if several else 1, folded=folded)
 
 
 def _places(matrix: PairMatrix, seats: Sequence[RankPlacement]) -> dict[int, str]:

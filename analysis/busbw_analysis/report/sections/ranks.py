@@ -1,7 +1,7 @@
 """The part of a report about single ranks: who keeps the others waiting."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from statistics import fmean, median
 from typing import Final
 
@@ -11,7 +11,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, GroupSummary
 from busbw_analysis.diagnosis.arrivals import RELEASE_NS, TIMES_USUAL
 from busbw_analysis.diagnosis.stragglers import LEAST_COST, LEAST_EXCESS, GroupLateness, RankLateness
-from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table
+from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, table
 from busbw_analysis.report.sections.pairs import shades
 
 _MOST_RANK_COLUMNS = 32
@@ -48,51 +48,51 @@ def rank_views(dataset: Dataset, summaries: Sequence[CaseSummary], lateness: Seq
     hosts = dataset.runs[0].run.hosts
     together = next((group for group in lateness if group.ranks == tuple(everyone)), None)
     members = {} if together is None else {member.rank: member for member in together.members}
-    rows = tuple(
-        (
-            Cell(str(rank)),
-            Cell(hosts[rank] if rank < len(hosts) else MISSING),
-            Cell(f"{100 * median(own[rank]):.1f}") if own[rank] else Cell(MISSING),
-            Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if late[rank] else Cell(MISSING),
-            *_late_cells(members.get(rank)),
-        )
-        for rank in everyone
-    )
+
+    def late_share(rank: int) -> Cell | None:
+        return Cell(f"{100 * (share := fmean(late[rank])):.1f}", bar=share) if late[rank] else None
+
+    def member(rank: int, value: Callable[[RankLateness], object]) -> object:
+        return None if (found := members.get(rank)) is None else value(found)
+
     waiting = [group for summary, group in whole if summary.case.op in SYNCHRONISING]
     known = all(group.entry_known for group in waiting)
     name = "Came last" if known else SHORTEST
-    columns = (
-        Column("Rank"),
-        Column("Host", numeric=False),
-        Column("Own time", "% of the slowest rank's"),
-        Column(name, "% of samples"),
-        Column("Late", "% of samples"),
-        Column("By", "median"),
-        Column("Others wait", "% of the time"),
-        Column("Verdict", numeric=False),
+    columns: tuple[Column[int], ...] = (
+        Column("Rank", lambda rank: rank, str),
+        Column("Host", lambda rank: hosts[rank] if rank < len(hosts) else None),
+        Column("Own time", lambda rank: median(own[rank]) if own[rank] else None, _percent, "% of the slowest rank's"),
+        Column(name, late_share, str, "% of samples"),
+        Column("Late", lambda rank: member(rank, _late), str, "% of samples"),
+        Column("By", lambda rank: member(rank, _by), format_time, "median"),
+        Column("Others wait", lambda rank: member(rank, lambda one: one.cost), _percent, "% of the time"),
+        Column("Verdict", lambda rank: member(rank, _called)),
     )
     note = (
         f"Own time: median over {len(whole)} cases. {name}: mean over the {len(waiting)} "
         f"cases of operations that synchronise; chance alone gives each of n ranks 1/n. "
         f"{_ENTRY if known else _NO_ENTRY}{_late_note(together)} {_NO_INTERVAL}"
     )
-    table = Table("Each rank over all cases that all ranks ran together", columns, rows, note=note)
-    blocks: tuple[Block, ...] = (table, *_late_by_op(whole, everyone, known=known))
+    each = table("Each rank over all cases that all ranks ran together", columns, everyone, note)
+    blocks: tuple[Block, ...] = (each, *_late_by_op(whole, everyone, known=known))
     return Section("ranks", "Single ranks", blocks)
 
 
-def _late_cells(member: RankLateness | None) -> tuple[Cell, ...]:
-    if member is None:
-        return (Cell(MISSING),) * 4
-    by_launch = (
-        "" if member.low is None or member.high is None else f" ({100 * member.low:.1f}–{100 * member.high:.1f})"
-    )
-    return (
-        Cell(f"{100 * member.share:.1f}{by_launch}"),
-        Cell(format_time(member.median_ns) if math.isfinite(member.median_ns) else MISSING),
-        Cell(f"{100 * member.cost:.1f}"),
-        Cell("late", tone="caution") if member.accused else Cell("not late", tone="quiet"),
-    )
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}"
+
+
+def _late(one: RankLateness) -> str:
+    ends = "" if one.low is None or one.high is None else f" ({_percent(one.low)}–{_percent(one.high)})"
+    return f"{_percent(one.share)}{ends}"
+
+
+def _by(one: RankLateness) -> float | None:
+    return one.median_ns if math.isfinite(one.median_ns) else None
+
+
+def _called(one: RankLateness) -> Cell:
+    return Cell("late", tone="caution") if one.accused else Cell("not late", tone="quiet")
 
 
 def _late_note(group: GroupLateness | None) -> str:
@@ -125,26 +125,17 @@ def _late_by_op(
         return []
     means = {op: {rank: fmean(values) for rank, values in by_rank.items() if values} for op, by_rank in shares.items()}
     shade = shades([share for by_rank in means.values() for share in by_rank.values()])
-    rows = tuple(
-        (
-            Cell(op),
-            *(
-                Cell(f"{100 * share:.1f}", heat=shade(share))
-                if (share := by_rank.get(rank)) is not None
-                else Cell(MISSING)
-                for rank in shown
-            ),
-        )
-        for op, by_rank in means.items()
+
+    def of_rank(rank: int) -> Column[str]:
+        def share(op: str) -> Cell | None:
+            return Cell(_percent(mean), heat=shade(mean)) if (mean := means[op].get(rank)) is not None else None
+
+        return Column(f"rank {rank}", share, str)
+
+    columns: tuple[Column[str], ...] = (
+        Column("Operation", lambda op: op),
+        *map(of_rank, shown),
     )
-    columns = (Column("Operation", numeric=False), *(Column(f"rank {rank}") for rank in shown))
     cut = "" if len(shown) == len(everyone) else f"; the first {len(shown)} of {len(everyone)} ranks"
-    return [
-        Table(
-            f"How often each rank {what}, in % of samples, by operation{cut}",
-            columns,
-            rows,
-            folded=True,
-            note=_NO_INTERVAL,
-        )
-    ]
+    caption = f"How often each rank {what}, in % of samples, by operation{cut}"
+    return [table(caption, columns, means, _NO_INTERVAL, folded=True)]

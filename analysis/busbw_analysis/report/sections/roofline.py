@@ -8,9 +8,8 @@ from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import ComputeRoof, Kernel, Roofline
+from busbw_analysis.diagnosis.roofline import Balance, ComputeRoof, Kernel, Roofline
 from busbw_analysis.report.document import (
-    MISSING,
     Block,
     Cell,
     Column,
@@ -20,8 +19,8 @@ from busbw_analysis.report.document import (
     Section,
     Table,
     percent,
+    table,
     three_digits,
-    words,
 )
 from busbw_analysis.report.plots.curves import swatch
 from busbw_analysis.report.plots.roofline import Ceiling, Dot, Picture, Slope, draw
@@ -179,24 +178,30 @@ def _description(roofline: Roofline, dtype: str) -> str:
 
 def _kernels(roofline: Roofline) -> Table:
     unit = format_flop(max(kernel.flop_per_second for kernel in roofline.kernels)).rpartition(" ")[2]
-    columns: tuple[Column, ...] = (
-        Column("Kernel", numeric=False),
-        Column("Type", numeric=False),
-        Column("Size"),
-        Column("FLOP/byte"),
-        Column("Reached", unit),
-        Column("low", unit),
-        Column("high", unit),
-        Column("Attainable", unit),
-        Column("Share", "%"),
-        Column("Lower roof", numeric=False),
-        Column("Of nominal", "%"),
-    )
     order, modes = list(_SLOTS), {kernel.mode for kernel in roofline.kernels}
     kernels = sorted(roofline.kernels, key=lambda kernel: (order.index(kernel.op), kernel.dtype, kernel.size_bytes))
-    rows = tuple(_row(kernel, _FACTORS[unit], name_mode=len(modes) > 1) for kernel in kernels)
+
+    def setting(one: Kernel) -> str:
+        return " · ".join([one.op, *settings_in_words(one), *([one.mode] if len(modes) > 1 else [])])
+
+    def rate(flop_per_second: float) -> str:
+        return three_digits(flop_per_second / _FACTORS[unit])
+
+    columns: list[Column[Kernel]] = [
+        Column("Kernel", setting),
+        Column("Type", lambda one: one.dtype),
+        Column("Size", lambda one: one.size_bytes, format_size),
+        Column("FLOP/byte", lambda one: one.intensity, three_digits),
+        Column("Reached", lambda one: one.flop_per_second, rate, unit),
+        Column("low", lambda one: one.low, rate, unit),
+        Column("high", lambda one: one.high, rate, unit),
+        Column("Attainable", lambda one: one.attainable, rate, unit),
+        Column("Share", lambda one: one.share and Cell(percent(one.share), bar=min(one.share, 1.0)), percent, "%"),
+        Column("Lower roof", lambda one: one.bound or None),
+        Column("Of nominal", lambda one: one.nominal_share, percent, "%"),
+    ]
     if all(kernel.nominal_share is None for kernel in kernels):
-        columns, rows = columns[:-1], tuple(row[:-1] for row in rows)
+        columns.pop()
     timed = f" All were timed in mode {modes.pop()}." if len(modes) == 1 else ""
     note = (
         "Reached: all ranks of a host together, or one GPU. Low and high: the ends of the interval or range of the "
@@ -204,20 +209,15 @@ def _kernels(roofline: Roofline) -> Table:
         "caches; share is of that. Nominal: under the roofs of the datasheets, where both are known. Kernels that "
         "stream are shown at their largest size."
     )
-    return Table("Kernels below the roofline", columns, rows, row_headers=2, note=note + timed)
+    return table("Kernels below the roofline", columns, kernels, note + timed, row_headers=2)
 
 
-def _row(kernel: Kernel, factor: float, *, name_mode: bool) -> tuple[Cell, ...]:
-    setting = " · ".join([kernel.op, *settings_in_words(kernel), *([kernel.mode] if name_mode else [])])
-    share = kernel.share
-    rates = (kernel.flop_per_second, kernel.low, kernel.high, kernel.attainable)
-    return (
-        *words((setting, kernel.dtype, format_size(kernel.size_bytes), three_digits(kernel.intensity))),
-        *(Cell(MISSING if rate is None else three_digits(rate / factor)) for rate in rates),
-        Cell(MISSING) if share is None else Cell(percent(share), bar=min(share, 1.0)),
-        Cell(kernel.bound or MISSING),
-        Cell(MISSING if kernel.nominal_share is None else percent(kernel.nominal_share)),
-    )
+_ROOF_COLUMNS: Final[tuple[Column[tuple[str, str, bool, str]], ...]] = (
+    Column("Roof", lambda one: one[0]),
+    Column("Rate", lambda one: one[1], str),
+    Column("How it is known", lambda one: "measured in this run" if one[2] else "nominal"),
+    Column("By what", lambda one: one[3]),
+)
 
 
 def _roofs(roofline: Roofline) -> Table:
@@ -226,48 +226,25 @@ def _roofs(roofline: Roofline) -> Table:
         (f"{roof.dtype} arithmetic", format_flop(roof.flop_per_second), roof.measured, roof.what)
         for roof in roofline.compute
     ]
-    columns = (
-        Column("Roof", numeric=False),
-        Column("Rate"),
-        Column("How it is known", numeric=False),
-        Column("By what", numeric=False),
-    )
-    return Table(
-        "Roofs",
-        columns,
-        tuple(
-            words((name, rate, "measured in this run" if measured else "nominal", what))
-            for name, rate, measured, what in rows
-        ),
-    )
+    return table("Roofs", _ROOF_COLUMNS, rows)
+
+
+_BALANCE_COLUMNS: Final[tuple[Column[Balance], ...]] = (
+    Column("Memory", lambda one: one.memory),
+    Column("Arithmetic", lambda one: one.dtype),
+    Column("How it is known", lambda one: "measured" if one.measured else "nominal"),
+    Column("Balance", lambda one: one.flop_per_byte, three_digits, "FLOP/byte"),
+    Column("matmul above it from n =", lambda one: _side(one.flop_per_byte, one.dtype), "{:.0f}".format),
+)
 
 
 def _balances(roofline: Roofline) -> Table:
-    columns = (
-        Column("Memory", numeric=False),
-        Column("Arithmetic", numeric=False),
-        Column("How it is known", numeric=False),
-        Column("Balance", "FLOP/byte"),
-        Column("matmul above it from n ="),
-    )
-    rows = tuple(
-        words(
-            (
-                one.memory,
-                one.dtype,
-                "measured" if one.measured else "nominal",
-                three_digits(one.flop_per_byte),
-                f"{_side(one.flop_per_byte, one.dtype):.0f}",
-            )
-        )
-        for one in roofline.balances
-    )
     note = (
         "Balance is π / β, the ridge of the roofline. The last column is the side of square matrices whose product is "
         "bound by arithmetic, were each read or written once: FLOP/byte of a matmul is n / (1.5 × bytes of one "
         "element)."
     )
-    return Table("Balance of the machine", columns, rows, row_headers=2, note=note)
+    return table("Balance of the machine", _BALANCE_COLUMNS, roofline.balances, note, row_headers=2)
 
 
 def _side(balance: float, dtype: str) -> float:
@@ -275,36 +252,24 @@ def _side(balance: float, dtype: str) -> float:
     return balance * LEAST_TRAFFIC["matmul"] / 2 * DTYPE_BYTES[dtype]
 
 
+_NETWORK_COLUMNS: Final[tuple[Column[NetworkRoofline], ...]] = (
+    Column("Of", lambda one: one.holder),
+    Column("Type", lambda one: one.dtype),
+    Column("π of a rank", lambda one: one.flop_per_second, format_flop),
+    Column("W of a rank", lambda one: one.bytes_per_second, format_rate),
+    Column("At least", lambda one: one.flop_per_byte, three_digits, "FLOP/B"),
+    Column("W / π", lambda one: 1 / one.flop_per_byte, "{:.3g}".format, "B/FLOP"),
+    Column("Tokens of a rank", lambda one: one.tokens, three_digits),
+    Column("π and W are of", lambda one: f"{one.compute}; {one.network}"),
+)
+
+
 def _network(networks: Sequence[NetworkRoofline]) -> Iterable[Block]:
-    columns = (
-        Column("Of", numeric=False),
-        Column("Type", numeric=False),
-        Column("π of a rank"),
-        Column("W of a rank"),
-        Column("At least", "FLOP/B"),
-        Column("W / π", "B/FLOP"),
-        Column("Tokens of a rank"),
-        Column("π and W are of", numeric=False),
-    )
-    rows = tuple(
-        words(
-            (
-                one.holder,
-                one.dtype,
-                format_flop(one.flop_per_second),
-                format_rate(one.bytes_per_second),
-                three_digits(one.flop_per_byte),
-                f"{1 / one.flop_per_byte:.3g}",
-                three_digits(one.tokens),
-                f"{one.compute}; {one.network}",
-            )
-        )
-        for one in networks
-    )
     note = (
         "At least: π / W (Austin et al. 2025, How to Scale Your Model, rooflines). Tokens: so many a rank must have in "
         "a step of data-parallel training for the all_reduce of a dense layer's gradients, 2(n−1)/n × bytes of an "
         "element for each parameter, to take no longer than its backward pass, 4 FLOP for each parameter and token "
         "(Kaplan et al. 2020)."
     )
-    return (Paragraph(_NETWORK), Table("FLOP for each byte on the wire", columns, rows, row_headers=2, note=note))
+    of_wire = table("FLOP for each byte on the wire", _NETWORK_COLUMNS, networks, note, row_headers=2)
+    return Paragraph(_NETWORK), of_wire

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from busbw.runs.records import JSON, SETTINGS, Case, settings_in_words
+from busbw.runs.records import JSON, SETTINGS, Case, LaunchStarted, settings_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
@@ -18,7 +18,7 @@ from busbw_analysis.report.document import (
     Terms,
     Tone,
     clock_time,
-    words,
+    table,
 )
 from busbw_analysis.report.sections.placement import SHOWN_HERE, places
 
@@ -190,6 +190,14 @@ def size_list(sizes: Iterable[int]) -> str:
     return ", ".join(format_size(size) for size in ordered)
 
 
+_MISSING_COLUMNS: Final[tuple[Column[tuple[tuple[CaseState, str, str], list[CaseRow]]], ...]] = (
+    Column("Case", lambda one: one[0][1]),
+    Column("Sizes", lambda one: size_list(row.case.size_bytes for row in one[1])),
+    Column("State", lambda one: Cell(one[0][0], tone=_STATE_TONES[one[0][0]])),
+    Column("Reason", lambda one: _shorten(one[0][2])),
+)
+
+
 def missing_cases(dataset: Dataset) -> Section:
     """The cases that were asked for and gave no number that may be believed, with the reason; like ones together."""
     grouped: dict[tuple[CaseState, str, str], list[CaseRow]] = {}
@@ -205,26 +213,19 @@ def missing_cases(dataset: Dataset) -> Section:
         )
         return Section("missing", "Cases without a result", (Paragraph(text),))
     order: tuple[CaseState, ...] = ("failed", "not reached", "skipped")
-    rows = tuple(
-        (
-            Cell(label),
-            Cell(size_list(row.case.size_bytes for row in members)),
-            Cell(state, tone=_STATE_TONES[state]),
-            Cell(_shorten(reason)),
-        )
-        for (state, label, reason), members in sorted(grouped.items(), key=lambda item: order.index(item[0][0]))
-    )
-    columns = (
-        Column("Case", numeric=False),
-        Column("Sizes", numeric=False),
-        Column("State", numeric=False),
-        Column("Reason", numeric=False),
-    )
+    alike = sorted(grouped.items(), key=lambda item: order.index(item[0][0]))
     counts = Counter(row.state for row in dataset.cases)
     caption = f"Of {len(dataset.cases)} cases: " + ", ".join(
         f"{counts[state]} {state}" for state in order if counts[state]
     )
-    return Section("missing", "Cases without a result", (Table(caption, columns, rows),))
+    return Section("missing", "Cases without a result", (table(caption, _MISSING_COLUMNS, alike),))
+
+
+_FACT_COLUMNS: Final[tuple[Column[tuple[str, str]], ...]] = (
+    Column("What", lambda fact: fact[0]),
+    Column("Value", lambda fact: fact[1]),
+)
+_LINE_COLUMNS: Final[tuple[Column[str], ...]] = (Column("What", lambda line: line),)
 
 
 def timing(dataset: Dataset) -> Section:
@@ -252,56 +253,43 @@ def timing(dataset: Dataset) -> Section:
         facts += [
             (f"Blocks with data {state}", f"{number} of {blocks_measured}") for state, number in checks.most_common()
         ]
-    columns = (Column("What", numeric=False), Column("Value", numeric=False))
     blocks: list[Paragraph | Table] = [Paragraph(protocol), _launches(dataset)]
     if facts:
-        blocks.append(Table("How the measuring ended", columns, tuple(words(fact) for fact in facts)))
+        blocks.append(table("How the measuring ended", _FACT_COLUMNS, facts))
     for stored in dataset.runs:
-        settings = tuple(words((name, value)) for name, value in flatten(stored.run.plan, 4))
         name = f" of run {stored.run.id}" if len(dataset.runs) > 1 else ""
-        blocks.append(Table(f"Plan{name}, as executed", columns, settings, folded=True))
+        blocks.append(table(f"Plan{name}, as executed", _FACT_COLUMNS, flatten(stored.run.plan, 4), folded=True))
         if stored.run.adjusted:
-            rounded = tuple(words((line,)) for line in stored.run.adjusted)
-            blocks.append(
-                Table(f"Sizes{name} that were rounded", (Column("What", numeric=False),), rounded, folded=True)
-            )
+            blocks.append(table(f"Sizes{name} that were rounded", _LINE_COLUMNS, stored.run.adjusted, folded=True))
     return Section("timing", "How it was timed", tuple(blocks))
+
+
+_LAUNCH_COLUMNS: Final[tuple[Column[tuple[StoredRun, LaunchStarted, int]], ...]] = (
+    Column("Run", lambda one: one[0].run.id),
+    Column("Launch", lambda one: one[1].launch + 1, str),
+    Column("Started (UTC)", lambda one: clock_time(one[1].started)),
+    Column("Ranks", lambda one: len(one[1].hosts), str),
+    Column("Seed of the order", lambda one: one[1].order_seed, str),
+    Column("Blocks", lambda one: one[2], str),
+    Column("One clock reading", lambda one: max(one[1].timer_ns, default=None), format_time),
+    Column("Ranks share a clock", lambda one: "yes" if one[1].shared_clock else "no"),
+    Column("Load average before", lambda one: one[1].load_average, "{:.2f}".format),
+)
 
 
 def _launches(dataset: Dataset) -> Table:
     several = len(dataset.runs) > 1
-    rows: list[tuple[Cell, ...]] = []
-    for number, stored in enumerate(dataset.runs):
-        measured: Counter[int] = Counter()
-        for run, block, groups in dataset.measured():
-            measured[block.launch] += groups if run == number else 0
-        for launch in stored.launches:
-            cost = format_time(max(launch.timer_ns)) if launch.timer_ns else MISSING
-            texts = (
-                str(launch.launch + 1),
-                clock_time(launch.started),
-                str(len(launch.hosts)),
-                str(launch.order_seed),
-                str(measured[launch.launch]),
-                cost,
-                "yes" if launch.shared_clock else "no",
-                f"{launch.load_average:.2f}",
-            )
-            rows.append(words((stored.run.id, *texts) if several else texts))
-    columns: tuple[Column, ...] = (
-        Column("Launch"),
-        Column("Started (UTC)", numeric=False),
-        Column("Ranks"),
-        Column("Seed of the order"),
-        Column("Blocks"),
-        Column("One clock reading"),
-        Column("Ranks share a clock", numeric=False),
-        Column("Load average before"),
-    )
-    if several:
-        columns = (Column("Run", numeric=False), *columns)
+    measured: Counter[tuple[int, int]] = Counter()
+    for run, block, groups in dataset.measured():
+        measured[run, block.launch] += groups
+    rows = [
+        (stored, launch, measured[number, launch.launch])
+        for number, stored in enumerate(dataset.runs)
+        for launch in stored.launches
+    ]
+    columns = _LAUNCH_COLUMNS if several else _LAUNCH_COLUMNS[1:]
     note = "The cost of a clock reading is that of the slowest rank." if rows else "No launch came to life."
-    return Table("Launches", columns, tuple(rows), row_headers=2 if several else 1, note=note)
+    return table("Launches", columns, rows, note, row_headers=2 if several else 1)
 
 
 def environment(dataset: Dataset) -> Section:
@@ -315,20 +303,14 @@ def environment(dataset: Dataset) -> Section:
                 hosts = values.setdefault(fact, {}).setdefault(value, [])
                 if host not in hosts:
                     hosts.append(host)
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        words((fact, value, "all" if len(hosts) == len(names) else ", ".join(hosts)))
-        for fact, by_value in values.items()
-        for value, hosts in by_value.items()
-    )
-    columns: tuple[Column, ...] = (
-        Column("Fact", numeric=False),
-        Column("Value", numeric=False),
-        Column("Hosts", numeric=False),
-    )
-    if len(names) == 1:
-        rows, columns = tuple(row[:2] for row in rows), columns[:2]
+    rows = [(fact, value, hosts) for fact, by_value in values.items() for value, hosts in by_value.items()]
+    columns: list[Column[tuple[str, str, list[str]]]] = [
+        Column("Fact", lambda row: row[0]),
+        Column("Value", lambda row: row[1]),
+        Column("Hosts", lambda row: "all" if len(row[2]) == len(names) else ", ".join(row[2])),
+    ]
     caption = f"Recorded on {names[0]}" if len(names) == 1 else f"Recorded on {len(names)} hosts"
-    blocks.append(Table(caption, columns, rows, folded=True))
+    blocks.append(table(caption, columns[:2] if len(names) == 1 else columns, rows, folded=True))
     return Section("environment", "Machine and software", tuple(blocks))
 
 

@@ -1,19 +1,26 @@
 """The parts of a report about the instrument itself: what the self-test found, and what overlaps with computation."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import STORING
-from busbw.runs.records import LaunchStarted
+from busbw.runs.records import Case, LaunchStarted
 from busbw.units import format_size, format_time
-from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL
+from busbw_analysis.data.overlap import Overlap
+from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement
-from busbw_analysis.diagnosis.selftest import SelfTest, State, taken_in_words
-from busbw_analysis.report.document import MISSING, Block, Cell, Column, Paragraph, Section, Table, Tone, words
+from busbw_analysis.diagnosis.selftest import Check, SelfTest, State, taken_in_words
+from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Tone, table
 from busbw_analysis.report.sections.run import case_label
 
 _TONES: Final[dict[State, Tone]] = {"ok": "good", "caution": "caution", "fail": "bad"}
-_CHECK_COLUMNS: Final = tuple(Column(name, numeric=False) for name in ("Check", "State", "Found", "Wanted"))
+_CHECK_COLUMNS: Final[tuple[Column[Check], ...]] = (
+    Column("Check", lambda one: one.name),
+    Column("State", lambda one: Cell(one.state, tone=_TONES[one.state])),
+    Column("Found", lambda one: one.found),
+    Column("Wanted", lambda one: one.limit),
+)
 _NONE: Final = (
     "No self-test of this machine with this backend and so many ranks was found beside the run, so it is not known how "
     "small a difference can be told here. busbw selftest finds out for the ranks of one host, in about a minute."
@@ -28,12 +35,8 @@ def trust(judgement: Judgement) -> Section:
         blocks.append(Paragraph(_NONE))
     else:
         blocks.append(Paragraph(_said(judgement, tested), tone="bad" if tested.failures else "plain"))
-        rows = tuple(
-            (Cell(one.name), Cell(one.state, tone=_TONES[one.state]), Cell(one.found), Cell(one.limit))
-            for one in tested.checks
-        )
         caption = f"Self-test {tested.id}: {tested.ranks} ranks over {tested.backend}, {tested.usable_cores} cores"
-        blocks.append(Table(caption, _CHECK_COLUMNS, rows, folded=not tested.failures))
+        blocks.append(table(caption, _CHECK_COLUMNS, tested.checks, folded=not tested.failures))
     own = _own_cost(judgement)
     if own:
         blocks.append(Paragraph(own))
@@ -76,31 +79,49 @@ def _compiled_cost(judgement: Judgement, launches: Sequence[LaunchStarted]) -> s
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Overlapped:
+    """A case of one group of ranks and what overlapped; ``several``: other groups ran it at the same time."""
+
+    case: Case
+    group: GroupSummary
+    found: Overlap
+    several: bool
+
+    @property
+    def label(self) -> str:
+        """The case in words."""
+        name = case_label(self.case, without=frozenset({"mode", "ranks"}))
+        return f"{name} (ranks {self.group.label})" if self.several else name
+
+
+_OVERLAP_COLUMNS: Final[tuple[Column[_Overlapped], ...]] = (
+    Column("Case", lambda one: one.label),
+    Column("Size", lambda one: one.case.size_bytes or None, format_size),
+    Column("Overlap", lambda one: Cell(f"{one.found.share:.0%}", bar=one.found.share), str),
+    Column("Over launches", lambda one: _span(one.found.low, one.found.high, "{:.0%}"), str),
+    Column("Alone", lambda one: one.found.pure_ns, format_time),
+    Column("Post", lambda one: one.found.post_ns, format_time),
+    Column("Wait", lambda one: one.found.wait_ns, format_time),
+    Column("Post + wait", lambda one: one.found.exposed_ns, format_time),
+    Column("Computation alone", lambda one: _computed(one.found), str),
+    Column("Slowed down", lambda one: one.found.slowdown, "{:.2f} ×".format),
+    Column("Over launches", lambda one: _span(one.found.slowdown_low, one.found.slowdown_high, "{:.2f}"), str),
+)
+
+
 def overlaps(judgement: Judgement) -> Section | None:
     """How much of each call a computation beside it hides; None when nothing of the kind was measured."""
-    rows: list[tuple[Cell, ...]] = []
-    cases = [case for case in judgement.cases if case.case.mode == "overlap"]
-    for case in cases:
-        for group in case.groups:
-            found = group.overlap
-            if found is None:
-                continue
-            several = f" (ranks {group.label})" if len(case.groups) > 1 else ""
-            rows.append(
-                (
-                    Cell(case_label(case.case, without=frozenset({"mode", "ranks"})) + several),
-                    Cell(format_size(case.case.size_bytes) if case.case.size_bytes else MISSING),
-                    Cell(f"{found.share:.0%}", bar=found.share),
-                    Cell(_span(found.low, found.high, "{:.0%}")),
-                    *words(map(format_time, (found.pure_ns, found.post_ns, found.wait_ns, found.exposed_ns))),
-                    Cell(format_time(found.compute_alone_ns), tone="caution" if found.unbalanced else "plain"),
-                    Cell(f"{found.slowdown:.2f} ×"),
-                    Cell(_span(found.slowdown_low, found.slowdown_high, "{:.2f}")),
-                )
-            )
+    rows = [
+        _Overlapped(case.case, group, group.overlap, len(case.groups) > 1)
+        for case in judgement.cases
+        if case.case.mode == "overlap"
+        for group in case.groups
+        if group.overlap is not None
+    ]
     if not rows:
         return None
-    ops = {case.case.op for case in cases if any(group.overlap is not None for group in case.groups)}
+    ops = {one.case.op for one in rows}
     stored = ops <= STORING
     what = "storage" if stored else "communication and storage" if ops & STORING else "communication"
     how = (
@@ -110,28 +131,20 @@ def overlaps(judgement: Judgement) -> Section | None:
         "how much. Where computation and call, both alone, are not about as long as each other, the case is flagged "
         "unbalanced: a longer computation hides more, a shorter one less."
     )
-    columns = (
-        Column("Case", numeric=False),
-        Column("Size"),
-        Column("Overlap"),
-        Column("Over launches"),
-        Column("Alone"),
-        Column("Post"),
-        Column("Wait"),
-        Column("Post + wait"),
-        Column("Computation alone"),
-        Column("Slowed down"),
-        Column("Over launches"),
-    )
     note = (
         "Each column is the median over launches of what each of them has, for the slowest rank. Over launches: 95 % "
         f"interval of the column before from {LAUNCHES_FOR_AN_INTERVAL} launches on, the range below, nothing for a "
         "single one. The times have none: they show where it comes from. Slowed down: the computation beside the call "
         "over the same one alone, block by block, since each block has an amount of its own."
     )
-    table = Table(f"{what.capitalize()} beside computation", columns, tuple(rows), row_headers=2, note=note)
-    return Section("overlap", "Overlap", (Paragraph(how), table))
+    caption = f"{what.capitalize()} beside computation"
+    beside = table(caption, _OVERLAP_COLUMNS, rows, note, row_headers=2)
+    return Section("overlap", "Overlap", (Paragraph(how), beside))
 
 
-def _span(low: float | None, high: float | None, shape: str) -> str:
-    return MISSING if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"
+def _span(low: float | None, high: float | None, shape: str) -> str | None:
+    return None if low is None or high is None else f"{shape.format(low)} to {shape.format(high)}"
+
+
+def _computed(found: Overlap) -> Cell:
+    return Cell(format_time(found.compute_alone_ns), tone="caution" if found.unbalanced else "plain")

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
+from busbw.runs.records import JSON
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import fact
 from busbw_analysis.data.summary import Interval
@@ -10,21 +11,26 @@ from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.storage import WAYS, Stored
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import (
-    MISSING,
     Block,
-    Cell,
     Column,
     Paragraph,
     Section,
     Table,
+    giga,
     percent,
     sentence,
+    table,
     three_digits,
-    without_empty,
-    words,
 )
-from busbw_analysis.report.sections.curves import ends_in_words
+from busbw_analysis.report.sections.curves import checked, ends_in_words, flagged
 
+_PLACE_COLUMNS: Final[tuple[Column[tuple[str, Mapping[str, JSON]]], ...]] = (
+    Column("Host", lambda place: place[0]),
+    Column("Folder", lambda place: fact(place[1], "storage.path") or None),
+    Column("File system", lambda place: fact(place[1], "storage.type") or None),
+    Column("On", lambda place: fact(place[1], "storage.device") or None),
+    Column("Other tools there", lambda place: _tools(fact(place[1], "storage.tools"))),
+)
 _CHECKPOINT: Final = "checkpoint_save"
 _HOW: Final = (
     "S is the file, or the shard, of one rank; rates are of all ranks together, over the time from the first entry to "
@@ -54,21 +60,19 @@ def storage(judgement: Judgement) -> Section | None:
 
 def _places(judgement: Judgement) -> Iterator[Table]:
     """What the files were on, host by host, as far as it was told."""
-    rows: dict[tuple[str, ...], None] = {}
-    for stored in judgement.dataset.runs:
-        for host, facts in stored.run.environments.items():
-            if isinstance(fact(facts, "storage"), Mapping):
-                told = [fact(facts, f"storage.{name}") for name in ("path", "type", "device")]
-                rows[host, *(str(one) if one else MISSING for one in told), _tools(fact(facts, "storage.tools"))] = None
-    if rows:
-        names = ("Host", "Folder", "File system", "On", "Other tools there")
-        columns = tuple(Column(name, numeric=False) for name in names)
-        yield Table("Where the files were", columns, tuple(words(row) for row in rows))
+    places = [
+        (host, facts)
+        for stored in judgement.dataset.runs
+        for host, facts in stored.run.environments.items()
+        if isinstance(fact(facts, "storage"), Mapping)
+    ]
+    if places:
+        yield table("Where the files were", _PLACE_COLUMNS, places, distinct=True)
 
 
-def _tools(told: object) -> str:
+def _tools(told: object) -> str | None:
     found = [f"{name} {version}" for name, version in told.items() if version] if isinstance(told, Mapping) else []
-    return ", ".join(found) or MISSING
+    return ", ".join(found) or None
 
 
 def _peaks(files: Sequence[Stored]) -> Iterator[Block]:
@@ -82,51 +86,31 @@ def _denominator(one: Stored) -> str:
     return f"no percentages: {one.peak.reason}"
 
 
-_COLUMNS: Final = (
-    Column("Operation", numeric=False),
-    Column("Ranks"),
-    Column("Size S"),
-    Column("Block"),
-    Column("Depth"),
-    Column("Page cache", numeric=False),
-    Column("Time of a file"),
-    Column("All ranks", "GB/s"),
-    Column("low", "GB/s"),
-    Column("high", "GB/s"),
-    Column("Of nominal", "%"),
-    Column("Of practical", "%"),
-    Column("Other tool", "GB/s"),
-    Column("Over it"),
-    Column("Data", numeric=False),
-    Column("Flags", numeric=False),
+_COLUMNS: Final[tuple[Column[Stored], ...]] = (
+    Column("Operation", lambda one: one.op),
+    Column("Ranks", lambda one: one.ranks, str),
+    Column("Size S", lambda one: one.size_bytes, format_size),
+    Column("Block", lambda one: one.access and one.access.block_bytes, format_size),
+    Column("Depth", lambda one: one.access and one.access.depth, str),
+    Column("Page cache", lambda one: one.access and one.access.way),
+    Column("Time of a file", lambda one: one.time_ns, format_time),
+    Column("All ranks", lambda one: one.rate, giga, "GB/s"),
+    Column("low", lambda one: one.low, giga, "GB/s"),
+    Column("high", lambda one: one.high, giga, "GB/s"),
+    Column("Of nominal", lambda one: one.rate / one.nominal if one.nominal else None, percent, "%"),
+    Column("Of practical", lambda one: one.rate / one.practical if one.practical else None, percent, "%"),
+    Column("Other tool", lambda one: one.beside and one.beside.rate, giga, "GB/s"),
+    Column("Over it", lambda one: one.rate / told if (told := _told(one)) else None, three_digits),
+    Column("Data", lambda one: checked(one.check)),
+    Column("Flags", lambda one: flagged(one.flags)),
 )
 
 
 def _files(files: Sequence[Stored]) -> Table:
-    rows = tuple(
-        (
-            Cell(one.op),
-            Cell(str(one.ranks)),
-            Cell(format_size(one.size_bytes)),
-            Cell(format_size(one.access.block_bytes) if one.access else MISSING),
-            Cell(str(one.access.depth) if one.access else MISSING),
-            Cell(one.access.way if one.access else MISSING),
-            Cell(format_time(one.time_ns)),
-            *map(_giga, (one.rate, one.low, one.high)),
-            _percent(one.rate, one.nominal),
-            _percent(one.rate, one.practical),
-            _giga(_told(one)),
-            Cell(three_digits(one.rate / told) if (told := _told(one)) else MISSING),
-            Cell(one.check, tone="plain" if one.check == "verified" else "quiet"),
-            Cell(", ".join(one.flags) or MISSING),
-        )
-        for one in files
-    )
     ways = dict.fromkeys(one.access.way for one in files if one.access is not None)
     notes = [_ends(files), *(f"{way}: {WAYS[way]}." for way in ways)]
-    notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files)]
-    columns, cells = without_empty(_COLUMNS, rows)
-    return Table("Files", columns, cells, row_headers=1, note=" ".join([*notes, *_no_practical(files)]))
+    notes += ["Depth: blocks under way at any time.", *_slowest(files), *_other_tools(files), *_no_practical(files)]
+    return table("Files", _COLUMNS, files, *notes, without_empty=True)
 
 
 def _told(one: Stored) -> float | None:
@@ -146,39 +130,19 @@ def _other_tools(files: Sequence[Stored]) -> Iterator[str]:
         yield sentence(f"it had no rate: {reason}")
 
 
-_SAVE_COLUMNS: Final = (
-    Column("Operation", numeric=False),
-    Column("Ranks"),
-    Column("Size S"),
-    Column("Blocked"),
-    Column("Durable after"),
-    Column("All ranks", "GB/s"),
-    Column("low", "GB/s"),
-    Column("high", "GB/s"),
-    Column("Of nominal", "%"),
-    Column("Data", numeric=False),
-    Column("Flags", numeric=False),
+_SAVE_COLUMNS: Final[tuple[Column[Stored], ...]] = (
+    Column("Operation", lambda one: one.op if one.blocked_ns is None else f"{one.op}, beside computation"),
+    *_COLUMNS[1:3],
+    Column("Blocked", lambda one: one.time_ns if one.blocked_ns is None else one.blocked_ns, format_time),
+    Column("Durable after", lambda one: one.time_ns, format_time),
+    *_COLUMNS[7:11],
+    *_COLUMNS[-2:],
 )
 
 
 def _saves(saves: Sequence[Stored]) -> Table:
-    rows = tuple(
-        (
-            Cell(one.op if one.blocked_ns is None else f"{one.op}, beside computation"),
-            Cell(str(one.ranks)),
-            Cell(format_size(one.size_bytes)),
-            Cell(format_time(one.time_ns if one.blocked_ns is None else one.blocked_ns)),
-            Cell(format_time(one.time_ns)),
-            *map(_giga, (one.rate, one.low, one.high)),
-            _percent(one.rate, one.nominal),
-            Cell(one.check, tone="plain" if one.check == "verified" else "quiet"),
-            Cell(", ".join(one.flags) or MISSING),
-        )
-        for one in saves
-    )
-    columns, cells = without_empty(_SAVE_COLUMNS, rows)
     notes = [_ends(saves), *_slowest(saves), *_no_practical(saves)]
-    return Table("Checkpoints", columns, cells, note=" ".join(notes))
+    return table("Checkpoints", _SAVE_COLUMNS, saves, *notes, without_empty=True)
 
 
 def _ends(files: Sequence[Stored]) -> str:
@@ -196,11 +160,3 @@ def _no_practical(files: Sequence[Stored]) -> Iterator[str]:
     for reason in dict.fromkeys(one.peak.practical_left_out for one in files if isinstance(one.peak, Peak)):
         if reason is not None:
             yield f"No share of practical for what is written: {reason}."
-
-
-def _giga(rate: float | None) -> Cell:
-    return Cell(MISSING, tone="quiet") if rate is None else Cell(three_digits(rate / 1e9))
-
-
-def _percent(rate: float, nominal: float | None) -> Cell:
-    return Cell(MISSING, tone="quiet") if not nominal else Cell(percent(rate / nominal))

@@ -1,6 +1,7 @@
 """What ``busbw compare`` prints: bands and beneath them their cases, as aligned columns and as JSON."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import msgspec
@@ -18,24 +19,11 @@ from busbw_analysis.diagnosis.compare import (
     too_few,
 )
 from busbw_analysis.diagnosis.hypothesis_tests import CONFIDENCE, POWER, Estimate, Verdict
-from busbw_analysis.report.tables.layout import MISSING, aligned
+from busbw_analysis.report.document import Column, Table, table
 
 LAYOUT: Final = 1
 """Version of the JSON layout: raised when a key changes its meaning or goes."""
 
-_COLUMNS: Final = (
-    ("case", ""),
-    ("launches", "A/B"),
-    ("statistic", ""),
-    ("A", "(µs)"),
-    ("B", "(µs)"),
-    ("B/A", ""),
-    ("low", ""),
-    ("high", ""),
-    ("p", ""),
-    ("p adj", ""),
-    ("verdict", ""),
-)
 _TIME_WIDTH: Final = 12
 _NAMED: Final = 3
 """So many cases of a kind are named; JSON has all of them."""
@@ -130,20 +118,40 @@ def _statistic(band: ComparedBand) -> str:
     return band.cases[0].statistic if len(band.cases) == 1 else _OVER_SIZES
 
 
-def text(comparison: Comparison) -> str:
-    """The same for people: a line a band, its cases indented below it, and what the columns mean."""
-    body = [line for band in comparison.bands for line in _lines(band, comparison.within)]
-    return aligned(_COLUMNS, body, list(_notes(comparison)))
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A band, or one of its cases below it: ``one`` is the only case of a band of one size, or that case."""
+
+    name: str
+    statistic: str
+    one: ComparedCase | None
+    estimate: Estimate
+    verdict: Verdict
 
 
-def _lines(band: ComparedBand, within: float) -> Iterator[list[str]]:
+def compare_table(comparison: Comparison) -> Table:
+    """A line a band, its cases indented below it, and what the columns mean."""
+    columns: tuple[Column[_Line], ...] = (
+        Column("case", lambda line: line.name),
+        Column("launches", lambda line: "/".join(map(str, line.estimate.launches)), str, "A/B"),
+        Column("statistic", lambda line: line.statistic, str),
+        Column("A", lambda line: line.one and line.one.first_ns, _time, "µs"),
+        Column("B", lambda line: line.one and line.one.second_ns, _time, "µs"),
+        Column("B/A", lambda line: line.estimate.ratio, "{:.3f}".format),
+        Column("low", lambda line: line.estimate.low, "{:.3f}".format),
+        Column("high", lambda line: line.estimate.high, "{:.3f}".format),
+        Column("p", lambda line: line.estimate.p_value, _p),
+        Column("p adj", lambda line: line.verdict.adjusted_p, _p),
+        Column("verdict", lambda line: words(line.verdict, line.estimate, comparison.within)),
+    )
+    return table("", columns, [line for band in comparison.bands for line in _lines(band)], *_notes(comparison))
+
+
+def _lines(band: ComparedBand) -> Iterator[_Line]:
     alone = band.cases[0] if len(band.cases) == 1 else None
-    times = (MISSING, MISSING) if alone is None else _times(alone)
-    yield [_band_name(band), *_cells(band.estimate, band.verdict, (_statistic(band), *times), within)]
-    if alone is None:
-        for one in band.cases:
-            cells = _cells(one.estimate, one.verdict, (one.statistic, *_times(one)), within)
-            yield [f"  {format_size(one.case.size_bytes)}", *cells]
+    yield _Line(_band_name(band), _statistic(band), alone, band.estimate, band.verdict)
+    for one in () if alone else band.cases:
+        yield _Line(f"  {format_size(one.case.size_bytes)}", one.statistic, one, one.estimate, one.verdict)
 
 
 def _band_name(band: ComparedBand) -> str:
@@ -168,19 +176,8 @@ def label(case: Case) -> str:
     return " ".join(part for part in parts if part)
 
 
-def _times(one: ComparedCase) -> tuple[str, str]:
-    return significant(one.first_ns / 1e3, 1, _TIME_WIDTH), significant(one.second_ns / 1e3, 1, _TIME_WIDTH)
-
-
-def _cells(estimate: Estimate, verdict: Verdict, times: tuple[str, str, str], within: float) -> list[str]:
-    return [
-        "/".join(map(str, estimate.launches)),
-        *times,  # the statistic, then A and B
-        f"{estimate.ratio:.3f}",
-        *(MISSING if end is None else f"{end:.3f}" for end in (estimate.low, estimate.high)),
-        *(MISSING if p is None else _p(p) for p in (estimate.p_value, verdict.adjusted_p)),
-        words(verdict, estimate, within),
-    ]
+def _time(ns: float) -> str:
+    return significant(ns / 1e3, 1, _TIME_WIDTH)
 
 
 def _p(value: float) -> str:
@@ -190,7 +187,7 @@ def _p(value: float) -> str:
 def words(verdict: Verdict, estimate: Estimate, within: float) -> str:
     """The verdict for a narrow column."""
     if verdict.word == "equal":
-        return f"equal within {within:.3g}".replace(f"{within:.3g}", f"{within * 100:.3g} %")
+        return f"equal within {within * 100:.3g} %"
     if verdict.word != "cannot tell":
         return verdict.word
     unit = "pairs" if estimate.paired else "launches a side"

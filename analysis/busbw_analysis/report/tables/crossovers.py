@@ -2,17 +2,14 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict
-from itertools import groupby
+from collections.abc import Iterable, Sequence
 from typing import Final
 
-from busbw.runs.records import JSON
 from busbw.units import about_size, format_size
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import Pair, Race
 from busbw_analysis.diagnosis.crossovers import Crossing, Expected, Gain
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned
+from busbw_analysis.report.document import MISSING, Column, Table, table
 
 NOT_TOLD: Final = "not told apart"
 _PAIRS: Final = 6
@@ -149,76 +146,23 @@ def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
 
 
-def crossing_rows(races: Sequence[Race]) -> list[Row]:
-    """One row for every two algorithms of a curve: bytes, and ratios of times."""
-    return [_row(race, pair) for race in races for pair in race.pairs]
-
-
-def _row(race: Race, pair: Pair) -> Row:
-    found: list[JSON] = [
-        {**asdict(one), "expected_bytes": pair.expected_bytes(one), "ratio": pair.ratio(one)} for one in pair.measured
+def crossing_table(race: Race, name: str | None = None) -> Table:
+    """Every two algorithms of a race, or those that there is room for; ``name`` is that of the curve."""
+    pairs = shown(race)
+    ends = (min(pair.sizes_bytes[0] for pair in pairs), max(pair.sizes_bytes[-1] for pair in pairs))
+    columns: list[Column[Pair]] = [
+        Column("Algorithms", lambda pair: " and ".join(pair.names)),
+        Column("Faster, as measured", measured_words),
+        Column("S*", formula_words),
+        Column("Measured / S*", agreement_words),
+        Column(f"At {format_size(ends[0])}", lambda pair: gain_words(pair.smallest)),
+        Column(f"At {format_size(ends[1])}", lambda pair: gain_words(pair.largest)),
     ]
-    return {
-        "curve": race.key.label,
-        "op": race.key.op,
-        "ranks": list(race.key.ranks),
-        "algorithms": list(pair.names),
-        "sizes_bytes": list(pair.sizes_bytes),
-        "faster": list(pair.faster),
-        "crossings": found,
-        "smallest": asdict(pair.smallest),
-        "largest": asdict(pair.largest),
-        "expected": _expected(pair),
-        "intervals": intervals_words(race),
-        "shown": pair in shown(race),
-        "measured_words": measured_words(pair),
-        "formula_words": formula_words(pair),
-        "agreement": agreement_words(pair),
-        "gain_words": [gain_words(pair.smallest), gain_words(pair.largest)],
-        "origin": origin_words(pair),
-    }
-
-
-def _expected(pair: Pair) -> dict[str, JSON]:
-    """``faster`` as that of the pair: one for each of its sizes, null where both cost the same or no cost is known."""
-    expected = pair.expected
-    if isinstance(expected, Unavailable):
-        return {"none": expected.reason, "code": expected.code}
-    return {**asdict(expected), "faster": [expected.faster.get(size) for size in pair.sizes_bytes]}
-
-
-def crossing_text(rows: Sequence[Row]) -> str:
-    """``rows`` of ``crossing_rows`` as a block of aligned columns for every curve; "" where there are none."""
-    blocks = (list(members) for _, members in groupby(rows, key=lambda row: row["curve"]))
-    return "\n\n".join("\n".join(_block(members)) for members in blocks)
-
-
-def _block(rows: Sequence[Row]) -> Iterator[str]:
-    kept = [row for row in rows if row["shown"]]
-    ends = [format_size(pick(size for row in kept for size in row["sizes_bytes"])) for pick in (min, max)]
-    columns = (
-        ("algorithms", ""),
-        ("faster", ""),
-        ("S*", ""),
-        ("measured/S*", ""),
-        *((f"at {end}", "") for end in dict.fromkeys(ends)),
-    )
-    body = [
-        [
-            ", ".join(row["algorithms"]),
-            row["measured_words"],
-            row["formula_words"],
-            row["agreement"],
-            *row["gain_words"][: len(columns) - 4],
-        ]
-        for row in kept
-    ]
-    more = len(rows) - len(kept)
+    more = len(race.pairs) - len(pairs)
     notes = [
-        f"intervals: {kept[0]['intervals']}",
-        *origins((", ".join(row["algorithms"]), row["origin"]) for row in kept),
+        f"intervals: {intervals_words(race)}",
+        *origins((" and ".join(pair.names), origin_words(pair)) for pair in pairs),
         *_NOTES,
+        *([f"{more} more pairs are in the JSON"] if more else []),
     ]
-    notes += [f"{more} more pairs: --json"] if more else []
-    yield f"algorithms against each other · {rows[0]['curve']}"
-    yield aligned(columns, body, notes)
+    return table(f"{name or race.key.label}: every two algorithms", columns[: 4 + len(set(ends))], pairs, *notes)

@@ -1,17 +1,15 @@
-"""What is said of joint fits, by ``busbw fit`` and by the report: one block a regime, in base units and in words."""
+"""Joint fits in tables and sentences, for ``busbw fit`` and for the report: a section for each regime."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from busbw.runs.records import JSON
 from busbw.units import format_rate, format_time
-from busbw_analysis.fitting.identify import A_CALL, SYMBOLS
-from busbw_analysis.fitting.joint import Estimate, Joint, OneRegime, Parameter, Together
+from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
+from busbw_analysis.fitting.joint import Estimate, Joint, OneRegime, Parameter, Rival, Together, Validation
 from busbw_analysis.predict.selection import LIBRARY
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned, validation_row
-
-PARAMETER_COLUMNS: Final = (("parameter", ""), ("value", ""), ("low", ""), ("high", ""), ("note", ""))
-ALGORITHM_COLUMNS: Final = (("op", ""), ("algorithm", ""), ("held-out", ""), ("seen", ""), ("note", ""))
+from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, percent, sentence, table
+from busbw_analysis.report.tables.fits import TONES
 
 _BETWEEN: Final = frozenset({"alpha", "beta"})
 _INNER: Final = frozenset({"inner_alpha", "inner_beta"})
@@ -25,171 +23,185 @@ _MEANING: Final[dict[Parameter, str]] = {
     "inner_beta": "a byte inside a host, through the link of one rank",
     "card": "a byte of all that the ranks of a host send to others",
 }
+_NAMED: Final = 4
 
 
-def joint_rows(found: Sequence[OneRegime]) -> list[Row]:
-    """One row a regime: the joint fit (seconds, seconds per byte), or in ``refused`` why there is none."""
-    return [_row(one) for one in found]
+def joint_sections(regimes: Iterable[OneRegime]) -> tuple[Section, ...]:
+    """A section for each of ``regimes``, of which no common parameters can be expected."""
+    return tuple(
+        Section(f"joint-{number}", f"All curves in one fit: {place(one)}", tuple(_blocks(one)))
+        for number, one in enumerate(regimes, start=1)
+    )
 
 
-def _row(one: OneRegime) -> Row:
-    common: Row = {
-        "placement": one.regime.placement,
-        "oversubscribed": one.regime.oversubscribed,
-        "refused": one.refused,
-        "left_out": list(one.left_out),
-    }
-    if one.joint is None:
-        return common
-    joint = one.joint
-    return {
-        **common,
-        "backend": joint.backend,
-        "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
-        "ranks": sorted({seen.ranks for seen in joint.observations}),
-        "observations": len(joint.observations),
-        "parameters": {name: _estimate(estimate) for name, estimate in joint.parameters.items()},
-        "not_separated": [_together(mixed) for mixed in joint.together],
-        "algorithms": [_algorithm(joint, op) for op in joint.algorithms],
-        "by_hand": sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm}),
-        "validations": [validation_row(check) for check in joint.validations],
-        "interval_note": joint.interval_note,
-        "notes": list(joint.notes),
-    }
-
-
-def _estimate(estimate: Estimate | None) -> dict[str, JSON] | None:
-    if estimate is None:
-        return None
-    interval: list[JSON] | None = None if estimate.low is None else [estimate.low, estimate.high]
-    return {"value": estimate.value, "interval": interval, "at_bound": estimate.at_bound}
-
-
-def _together(mixed: Together) -> dict[str, JSON]:
-    return {
-        "parameters": list(mixed.parameters),
-        "weights": list(mixed.weights),
-        "sum": mixed.sum,
-        "estimate": _estimate(mixed.estimate),
-        "reason": mixed.reason,
-        "needs": mixed.needs,
-    }
-
-
-def _algorithm(joint: Joint, op: str) -> dict[str, JSON]:
-    rivals: list[JSON] = [
-        {"algorithm": rival.algorithm, "held_out_error": rival.held_out, "seen_error": rival.seen}
-        for rival in joint.rivals.get(op, ())
-    ]
-    return {"op": op, "algorithm": joint.algorithms[op], "ties": list(joint.ties.get(op, ())), "rivals": rivals}
-
-
-def joint_text(rows: Sequence[Row]) -> str:
-    """``rows`` of ``joint_rows`` as blocks of aligned columns and sentences."""
-    return "\n\n".join("\n".join(_block(row)) for row in rows)
-
-
-def _block(row: Row) -> Iterator[str]:
-    if row["refused"] is not None:
-        yield f"joint fit · {place(row)}"
-        yield f"  no joint fit: {row['refused']}"
-        yield from (f"# left out: {reason}" for reason in row["left_out"])
-        return
-    ranks = ", ".join(map(str, row["ranks"]))
-    yield f"joint fit · {row['backend']} · {place(row)} · {ranks} ranks · {', '.join(row['ops'])}"
-    yield aligned(PARAMETER_COLUMNS, list(parameter_lines(row)), [])
-    if row["algorithms"]:
-        yield aligned(ALGORITHM_COLUMNS, [algorithm_line(one) for one in row["algorithms"]], [])
-        yield from (f"# {said}" for said in names_explained(row))
-    yield from (f"  not separated: {mixed['reason']}; {mixed['needs']}" for mixed in row["not_separated"])
-    yield from (f"  held out, {check['held_out']}: {verdict_on(check)}" for check in row["validations"])
-    yield f"# {formula(row)}, one set for all; {row['interval_note']}"
-    yield from (f"# {note}" for note in notes_on(row))
-    yield from (f"# left out: {reason}" for reason in row["left_out"])
-
-
-def place(row: Row) -> str:
+def place(one: OneRegime) -> str:
     """Where the ranks of a regime sit."""
-    return f"{row['placement']}{', more ranks than cores' if row['oversubscribed'] else ''}"
+    return f"{one.regime.placement}{', more ranks than cores' if one.regime.oversubscribed else ''}"
 
 
-def formula(row: Row) -> str:
+def _blocks(one: OneRegime) -> Iterator[Block]:
+    if one.joint is None:
+        yield Paragraph(sentence(f"no joint fit: {one.refused}"))
+    else:
+        yield from _of(one.joint)
+    if one.left_out:
+        yield table("Left out of the joint fit", _LEFT_OUT_COLUMNS, one.left_out)
+
+
+def _of(joint: Joint) -> Iterator[Block]:
+    yield Paragraph(_found(joint))
+    yield Paragraph(_kept_from_it(joint))
+    notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
+    caption = "Parameters of all curves together"
+    yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
+    if joint.together:
+        yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.together)
+    if joint.algorithms:
+        algorithms = [(joint, op) for op in joint.algorithms]
+        notes = _names_explained(joint)
+        yield table("Algorithms", _ALGORITHM_COLUMNS, algorithms, notes, row_headers=2, without_empty=True)
+    yield from _rivals(joint)
+    yield table("What was kept from the fit, and predicted by it", _HELD_OUT_COLUMNS, joint.validations)
+    by_hand = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
+    known = [f"by hand, so that their algorithm is known: {', '.join(by_hand)}"] if by_hand else []
+    yield from (Paragraph(sentence(note)) for note in (*known, *joint.notes))
+
+
+def _found(joint: Joint) -> str:
+    """What all curves together tell, in one or two sentences."""
+    ops = list(dict.fromkeys(seen.op for seen in joint.observations))
+    ranks = sorted({seen.ranks for seen in joint.observations})
+    told = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
+    sums = [mixed.sum for mixed in joint.together if mixed.estimate is not None]
+    found = [", ".join(told)] if told else []
+    found += [f"{_listed(sums)} only together"] if sums else []
+    what = f"One set of parameters for {_listed(ops)} on {_listed(map(str, ranks))} ranks"
+    return f"{what} over {joint.backend}: {'; '.join(found)}."
+
+
+def _listed(names: Iterable[str]) -> str:
+    *others, last = names
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def _kept_from_it(joint: Joint) -> str:
+    """The verdict of what was held out, in one sentence."""
+    by_verdict: dict[str, list[str]] = {}
+    for check in sorted(joint.validations, key=lambda check: not check.passed):
+        by_verdict.setdefault("validated" if check.passed else "not validated", []).append(check.held_out)
+    return f"Held out: {'; '.join(f'{word} on {_listed(names)}' for word, names in by_verdict.items())}."
+
+
+def formula(joint: Joint) -> str:
     """What was fitted, by the parameters that were looked for."""
-    fitted = _fitted(row)
+    fitted = _fitted(joint)
     carrier = "moved / R" if "shared" in fitted else "sent by a host / C" if "card" in fitted else "sent · β"
     inside = " + inside a host rounds · α_i + sent · β_i" if _INNER & fitted else ""
     return f"T = c0 + rounds · α + {carrier}{inside} + added · γ"
 
 
-def names_explained(row: Row) -> tuple[str, ...]:
-    """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
-    own = f"({row['backend']})"
-    if not any(own in f"{one['algorithm']}" and one["ties"] for one in row["algorithms"]):
-        return ()
-    return (f"{own}: as {row['backend']} runs it, where a step may take several delays; others take one a round",)
+def _fitted(joint: Joint) -> set[str]:
+    return {*joint.parameters, *(name for mixed in joint.together for name in mixed.parameters)}
 
 
-def notes_on(row: Row) -> tuple[str, ...]:
-    """What was by hand, and what the fit says of itself."""
-    known = f"by hand, so that their algorithm is known: {', '.join(row['by_hand'])}"
-    return (*((known,) if row["by_hand"] else ()), *row["notes"])
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A parameter, or a sum that is known where its parameters are not: how it is written, and what it is of."""
+
+    symbol: str
+    name: Parameter
+    estimate: Estimate
+    what: str
+
+    @property
+    def note(self) -> str:
+        """What it is a price of, and as a rate."""
+        value = self.estimate.value
+        rate = "" if self.name in A_CALL or not value else f": {format_rate(1 / value)}"
+        return f"{self.what}{rate}{'; at 0, the fit would have liked less' if self.estimate.at_bound else ''}"
+
+    def in_units(self, value: float | None) -> str | None:
+        """``value`` of it with its unit."""
+        if value is None:
+            return None
+        return format_time(value * 1e9) if self.name in A_CALL else f"{value * 1e9:.3g} ns/B"
 
 
-def _fitted(row: Row) -> set[str]:
-    return {*row["parameters"], *(name for mixed in row["not_separated"] for name in mixed["parameters"])}
+def _parameters(joint: Joint) -> Iterator[_Known]:
+    for name, estimate in joint.parameters.items():
+        where = " between hosts" if name in _BETWEEN and _INNER & _fitted(joint) else ""
+        yield _Known(SYMBOLS[name], name, estimate, _MEANING[name] + where)
+    for mixed in joint.together:
+        if mixed.estimate is not None:
+            yield _Known(mixed.sum, mixed.parameters[0], mixed.estimate, "only together")
 
 
-def parameter_lines(row: Row) -> Iterator[list[str]]:
-    """The cells of PARAMETER_COLUMNS: every parameter that was told, and every sum that was told alone."""
-    for name, estimate in row["parameters"].items():
-        where = " between hosts" if name in _BETWEEN and _INNER & _fitted(row) else ""
-        yield _line(SYMBOLS[name], name, estimate, _MEANING[name] + where)
-    for mixed in row["not_separated"]:
-        if mixed["estimate"] is not None:
-            yield _line(mixed["sum"], mixed["parameters"][0], mixed["estimate"], "only together")
+_PARAMETER_COLUMNS: Final[tuple[Column[_Known], ...]] = (
+    Column("Parameter", lambda one: one.symbol),
+    Column("Value", lambda one: one.in_units(one.estimate.value), str),
+    Column("Low", lambda one: one.in_units(one.estimate.low), str),
+    Column("High", lambda one: one.in_units(one.estimate.high), str),
+    Column("Note", lambda one: one.note),
+)
+_TOGETHER_COLUMNS: Final[tuple[Column[Together], ...]] = (
+    Column("What cannot be told", lambda one: one.reason),
+    Column("What would tell it", lambda one: one.needs),
+)
+_HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
+    Column("Held out", lambda check: check.held_out),
+    Column("Median error", lambda check: check.median_error, percent, "%"),
+    Column("Worst error", lambda check: check.worst_error, percent, "%"),
+    Column("Of", lambda check: None if check.median_error is None else check.count, str),
+    Column("Verdict", lambda check: Cell(check.note, tone=TONES[check.passed])),
+)
+_LEFT_OUT_COLUMNS: Final[tuple[Column[str], ...]] = (Column("Curve and reason", lambda reason: reason),)
 
 
-def _line(symbol: str, name: Parameter, estimate: dict[str, JSON], note: str) -> list[str]:
-    value = estimate["value"]
-    ends = estimate["interval"] or [None, None]
-    rate = "" if name in A_CALL or not value else f": {format_rate(1 / value)}"
-    bound = "; at 0, the fit would have liked less" if estimate["at_bound"] else ""
-    return [symbol, _in_units(name, value), *(_in_units(name, end) for end in ends), f"{note}{rate}{bound}"]
+def _own(joint: Joint, op: str) -> Rival | None:
+    """How the algorithm did that explains ``op`` best."""
+    return next((one for one in joint.rivals.get(op, ()) if one.algorithm == joint.algorithms[op]), None)
 
 
-def _in_units(name: Parameter, value: float | None) -> str:
-    if value is None:
-        return MISSING
-    return format_time(value * 1e9) if name in A_CALL else f"{value * 1e9:.3g} ns/B"
-
-
-def algorithm_line(one: dict[str, JSON]) -> list[str]:
-    """The cells of ALGORITHM_COLUMNS for one op."""
-    rival = next((rival for rival in one["rivals"] if rival["algorithm"] == one["algorithm"]), None)
+def _ties(joint: Joint, op: str) -> str | None:
+    """What else explains ``op`` as well."""
     # The same name without the backend's behind it is the formula of the textbook, which counts other delays.
-    own = f"{one['algorithm']}".partition(" (")[0]
-    ties = [f"{name} (textbook)" if name == own else name for name in one["ties"]]
+    own, rival = joint.algorithms[op].partition(" (")[0], _own(joint, op)
+    ties = [f"{name} (textbook)" if name == own else name for name in joint.ties.get(op, ())]
     if not ties:
-        note = "" if rival is None else "the others do worse"
-    elif rival is None:
-        note = f"not told from {_some(ties)}"
-    else:
-        note = f"a tie with {_some(ties)}"
-    errors = [MISSING] * 2 if rival is None else [f"{rival[name]:.1%}" for name in ("held_out_error", "seen_error")]
-    return [one["op"], one["algorithm"] or LIBRARY, *errors, note]
+        return None if rival is None else "the others do worse"
+    rest = len(ties) - _NAMED
+    some = ", ".join(ties) if rest <= 1 else f"{', '.join(ties[:_NAMED])} and {rest} more"
+    return f"not told from {some}" if rival is None else f"a tie with {some}"
 
 
-_NAMED: Final = 4
+_ALGORITHM_COLUMNS: Final[tuple[Column[tuple[Joint, str]], ...]] = (
+    Column("Op", lambda one: one[1]),
+    Column("Algorithm", lambda one: one[0].algorithms[one[1]] or LIBRARY),
+    Column("Held-out", lambda one: (own := _own(*one)) and own.held_out, percent, "%"),
+    Column("Seen", lambda one: (own := _own(*one)) and own.seen, percent, "%"),
+    Column("Note", lambda one: _ties(*one)),
+)
 
 
-def _some(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names) if rest <= 1 else f"{', '.join(names[:_NAMED])} and {rest} more"
+def _names_explained(joint: Joint) -> str:
+    """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
+    own = f"({joint.backend})"
+    if not any(own in name and joint.ties.get(op) for op, name in joint.algorithms.items()):
+        return ""
+    return f"{own}: as {joint.backend} runs it, where a step may take several delays; others take one a round"
 
 
-def verdict_on(check: dict[str, JSON]) -> str:
-    """What a fit came to on data that were kept from it."""
-    if check["median_error"] is None:
-        return str(check["note"])
-    errors = f"{check['median_error']:.1%} (median), {check['worst_error']:.1%} (worst) of {check['count']}"
-    return f"{check['note']}; off by {errors}"
+_RIVAL_COLUMNS: Final[tuple[Column[tuple[str, Rival]], ...]] = (
+    Column("Op", lambda one: one[0]),
+    Column("Algorithm", lambda one: one[1].algorithm),
+    Column("Held-out", lambda one: one[1].held_out, percent, "%"),
+    Column("Seen", lambda one: one[1].seen, percent, "%"),
+)
+
+
+def _rivals(joint: Joint) -> Iterator[Table]:
+    """All that competed for an op of the library, the best first."""
+    rivals = [(op, rival) for op in joint.algorithms for rival in joint.rivals.get(op, ())]
+    if rivals:
+        note = "Mean errors on the largest number of ranks, which was kept from the fit, and on the fewer ones."
+        yield table("All algorithms that competed", _RIVAL_COLUMNS, rivals, note, row_headers=2, folded=True)

@@ -4,87 +4,100 @@ expects of them, and what was measured.
 NCCL's model has to order its choices and not to tell times: it is shown beside the measurement and judges nothing.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
 
 from busbw.system.catalog import Catalogue
 from busbw.units import format_rate, format_size, format_time
-from busbw_analysis.data.series import Series
+from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.models.nccl import SOURCE, Chosen
 from busbw_analysis.models.nccl_runs import choices_of
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned
+from busbw_analysis.report.document import Column, Table, table
 
-_COLUMNS: Final = (
-    ("curve", ""),
-    ("algorithm", ""),
-    ("protocol", ""),
-    ("from", ""),
-    ("to", ""),
-    ("expected", "at to"),
-    ("measured", "at to"),
-    ("note", ""),
+_NOTES: Final = (
+    f"{SOURCE}: it orders NCCL's choices, and its times are no promise; a plugin may choose otherwise",
+    "rates: links up × what NCCL takes one to carry; rings and trees are assumed to have 16 channels",
 )
 
 
-def nccl_rows(judgement: Judgement, rows: Catalogue) -> list[Row]:
-    """One row for every choice of every curve over NCCL: bytes and seconds; ``refused`` says why there is none."""
-    curves = [curve.series for curve in judgement.curves if curve.series.key.backend == "nccl"]
-    return [row for series in curves for row in _rows_of(judgement, series, rows)]
+@dataclass(frozen=True, slots=True)
+class NcclChoice:
+    """What NCCL takes for a curve from one size to another, and what it expects of the last one; or why it is unknown.
+
+    bus_rate: what NCCL takes the links of a GPU to carry, in B/s.
+    """
+
+    curve: str
+    refused: str | None
+    algorithm: str | None = None
+    protocol: str | None = None
+    first_bytes: int | None = None
+    last_bytes: int | None = None
+    expected_seconds: float | None = None
+    measured_seconds: float | None = None
+    bus_rate: float | None = None
+    source: str = SOURCE
 
 
-def _rows_of(judgement: Judgement, series: Series, rows: Catalogue) -> Iterator[Row]:
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+def _note(one: NcclChoice) -> str:
+    return f"no model of NCCL: {one.refused}" if one.bus_rate is None else f"{format_rate(one.bus_rate)} a GPU"
+
+
+_COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
+    Column("curve", lambda one: one.curve),
+    Column("algorithm", lambda one: one.algorithm),
+    Column("protocol", lambda one: one.protocol),
+    Column("from", lambda one: one.first_bytes, format_size),
+    Column("to", lambda one: one.last_bytes, format_size),
+    Column("expected", lambda one: one.expected_seconds, _seconds, "at to"),
+    Column("measured", lambda one: one.measured_seconds, _seconds, "at to"),
+    Column("note", _note),
+)
+
+
+def nccl_choices(judgement: Judgement, names: Mapping[SeriesKey, str], rows: Catalogue) -> Iterator[NcclChoice]:
+    """Every choice of every curve over NCCL."""
+    for curve in judgement.curves:
+        if curve.series.key.backend == "nccl":
+            yield from _choices(judgement, curve.series, names[curve.series.key], rows)
+
+
+def nccl_table(choices: Sequence[NcclChoice]) -> Table:
+    """``choices`` in a table."""
+    return table("", _COLUMNS, choices, *_NOTES)
+
+
+def _choices(judgement: Judgement, series: Series, name: str, rows: Catalogue) -> Iterator[NcclChoice]:
     points = [point for point in series.points if point.size_bytes or series.key.op == "barrier"]
-    common: Row = {"curve": series.key.label, "refused": None}
     found = choices_of(judgement.dataset, series.key, [point.size_bytes for point in points], rows)
     if isinstance(found, Unavailable):
-        yield {**common, "refused": found.reason}
+        yield NcclChoice(name, found.reason)
         return
     machine, chosen = found
     pairs = list(zip(chosen, points, strict=True))
     for (algorithm, protocol), members in groupby(pairs, key=lambda pair: _name(pair[0])):
         inside = list(members)
-        last, point = inside[-1]
-        yield {
-            **common,
-            "algorithm": algorithm,
-            "protocol": protocol,
-            "first_bytes": inside[0][0].size_bytes,
-            "last_bytes": last.size_bytes,
-            "expected_seconds": last.seconds,
-            "measured_seconds": point.time_ns / 1e9,
-            "bus_rate": machine.bus_rate,
-            "source": SOURCE,
-        }
+        (first, _), (last, point) = inside[0], inside[-1]
+        yield NcclChoice(
+            name,
+            None,
+            algorithm,
+            protocol,
+            first.size_bytes,
+            last.size_bytes,
+            last.seconds,
+            point.time_ns / 1e9,
+            machine.bus_rate,
+        )
 
 
 def _name(chosen: Chosen) -> tuple[str, str]:
     return chosen.expectation.algorithm, chosen.expectation.protocol
-
-
-def nccl_text(rows: Sequence[Row]) -> str:
-    """``rows`` as aligned columns; "" where there are none."""
-    if not rows:
-        return ""
-    notes = (
-        f"{SOURCE}: it orders NCCL's choices, and its times are no promise; a plugin may choose otherwise",
-        "rates: links up × what NCCL takes one to carry; rings and trees are assumed to have 16 channels",
-    )
-    return aligned(_COLUMNS, [_cells(row) for row in rows], notes)
-
-
-def _cells(row: Row) -> list[str]:
-    if row["refused"] is not None:
-        return [row["curve"], *[MISSING] * (len(_COLUMNS) - 2), f"no model of NCCL: {row['refused']}"]
-    return [
-        row["curve"],
-        row["algorithm"],
-        row["protocol"],
-        format_size(row["first_bytes"]),
-        format_size(row["last_bytes"]),
-        format_time(row["expected_seconds"] * 1e9),
-        format_time(row["measured_seconds"] * 1e9),
-        f"{format_rate(row['bus_rate'])} a GPU",
-    ]

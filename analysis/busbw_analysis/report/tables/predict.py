@@ -3,30 +3,17 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from busbw.runs.records import settings_in_words
+from busbw.runs.records import JSON, settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.predict.forecast import Forecast
 from busbw_analysis.predict.laws import BY_MESSAGES
 from busbw_analysis.predict.prediction import Prediction
 from busbw_analysis.predict.query import sized
 from busbw_analysis.predict.selection import Evidence
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned
-
-_COLUMNS: Final = (
-    ("size", ""),
-    ("predicted", ""),
-    ("low", ""),
-    ("high", ""),
-    ("algbw", ""),
-    ("busbw", ""),
-    ("measured", ""),
-    ("error", ""),
-    ("held-out", "median/worst"),
-    ("note", ""),
-)
+from busbw_analysis.report.document import Column, Table, table
 
 
-def document(prediction: Prediction) -> Row:
+def document(prediction: Prediction) -> dict[str, JSON]:
     """The whole prediction in seconds, bytes and B/s."""
     asked, evidence = prediction.question, prediction.evidence
     return {
@@ -42,7 +29,7 @@ def document(prediction: Prediction) -> Row:
     }
 
 
-def _row(one: Forecast) -> Row:
+def _row(one: Forecast) -> dict[str, JSON]:
     return {
         "size_bytes": one.size_bytes,
         "seconds": one.seconds.value,
@@ -66,15 +53,15 @@ def _row(one: Forecast) -> Row:
     }
 
 
-def text(prediction: Prediction) -> str:
-    """A line for each size, and below what they rest on, what is extrapolated and how wrong the same has been."""
+def predict_table(prediction: Prediction) -> Table:
+    """A row for each size, and below what they rest on, what is extrapolated and how wrong the same has been."""
     asked, evidence = prediction.question, prediction.evidence
     forecasts = prediction.forecasts
     hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
     measured = f"measured on {counts} ranks" if counts else f"not measured; {_elsewhere(evidence)}"
     by = "" if evidence.algorithm == "library" else f" by {evidence.algorithm}"
-    head = f"# {asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
+    caption = f"{asked.op}{by} over {evidence.backend}, {asked.ranks} ranks on {hosts}; {measured}"
     notes = [
         *_each("rests on", forecasts, lambda one: [one.basis]),
         *_each("model", forecasts, _model),
@@ -86,10 +73,9 @@ def text(prediction: Prediction) -> str:
     ]
     notes += _each("measured", [one for one in forecasts if one.measured is not None], _seen)
     notes += sized("no answer", prediction.unanswered.items(), asked.sizes_bytes)
-    lines = {one.size_bytes: _line(one) for one in forecasts}
-    nothing = [MISSING] * (len(_COLUMNS) - 2)
-    lines |= {size: [format_size(size), *nothing, "no answer"] for size in prediction.unanswered}
-    return "\n".join([head, aligned(_COLUMNS, [lines[size] for size in sorted(lines)], notes)])
+    rows: dict[int, Forecast | None] = dict.fromkeys(prediction.unanswered)
+    rows |= {one.size_bytes: one for one in forecasts}
+    return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
 def _elsewhere(evidence: Evidence) -> str:
@@ -101,26 +87,39 @@ def _elsewhere(evidence: Evidence) -> str:
     return "; ".join(f"{how} on {', '.join(dict.fromkeys(ranks))} ranks" for how, ranks in counts.items())
 
 
-def _line(one: Forecast) -> list[str]:
-    seconds, held_out = one.seconds, one.held_out
-    ends = [MISSING if end is None else format_time(end * 1e9) for end in (seconds.low, seconds.high)]
+def _note(one: Forecast) -> str:
     reached = ", ".join(dict.fromkeys(said.partition(":")[0] for said in one.extrapolated))
-    score = MISSING
-    if held_out.median_error is not None and held_out.worst_error is not None:
-        score = f"{held_out.median_error:.1%}/{held_out.worst_error:.1%}"
     marks = [f"extrapolated: {reached}"] if reached else []
     marks += ["tied"] if one.ties else []
-    return [
-        format_size(one.size_bytes) if one.size_bytes else MISSING,
-        format_time(seconds.value * 1e9),
-        *ends,
-        format_rate(one.algbw),
-        format_rate(one.busbw),
-        MISSING if one.measured is None else format_time(one.measured.time_ns),
-        MISSING if one.error is None else f"{one.error:+.1%}",
-        score,
-        "; ".join(["validated" if held_out.passed else "not validated", *marks]),
-    ]
+    return "; ".join(["validated" if one.held_out.passed else "not validated", *marks])
+
+
+def _held_out(one: Forecast) -> str | None:
+    median, worst = one.held_out.median_error, one.held_out.worst_error
+    return None if median is None or worst is None else f"{median:.1%}/{worst:.1%}"
+
+
+def _of(value: Callable[[Forecast], object]) -> Callable[[tuple[int, Forecast | None]], object]:
+    """A value of the forecast of a size, where there is one."""
+    return lambda row: None if row[1] is None else value(row[1])
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+_COLUMNS: Final[tuple[Column[tuple[int, Forecast | None]], ...]] = (
+    Column("size", lambda row: row[0] or None, format_size),
+    Column("predicted", _of(lambda one: one.seconds.value), _seconds),
+    Column("low", _of(lambda one: one.seconds.low), _seconds),
+    Column("high", _of(lambda one: one.seconds.high), _seconds),
+    Column("algbw", _of(lambda one: one.algbw), format_rate),
+    Column("busbw", _of(lambda one: one.busbw), format_rate),
+    Column("measured", _of(lambda one: one.measured and one.measured.time_ns), format_time),
+    Column("error", _of(lambda one: one.error), "{:+.1%}".format),
+    Column("held-out", _of(_held_out), str, "median/worst"),
+    Column("note", lambda row: "no answer" if row[1] is None else _note(row[1])),
+)
 
 
 def _model(one: Forecast) -> list[str]:

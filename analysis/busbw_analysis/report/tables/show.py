@@ -1,45 +1,27 @@
-"""What ``busbw show`` and ``busbw fit`` print: rows in base units for machines, and the same aligned for people."""
+"""The cases of a run: rows in base units for machines, and the same in a table."""
 
 from collections.abc import Iterator, Sequence
-from statistics import median
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
-from busbw.runs.records import SETTINGS, settings_in_words
-from busbw.units import about_size, format_rate, format_size, format_time, significant
+from busbw.runs.records import JSON, SETTINGS, settings_in_words
+from busbw.units import format_rate, format_size, significant
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
-from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
-from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.peaks.peaks import Peak
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned, validation_row
+from busbw_analysis.report.document import Cell, Column, Table, table
+
+Row: TypeAlias = dict[str, JSON]
+"""A line of the table by name, in base units."""
 
 _RATE_WIDTH = 8
 _TIME_WIDTH = 12
 _IN_PLACE: Final = "*"
 
-_SHOW_COLUMNS: Final = (
-    ("op", ""),
-    ("size", "(B)"),
-    ("count", "(elem)"),
-    ("type", ""),
-    ("redop", ""),
-    ("launches", ""),
-    ("time", "(µs)"),
-    ("algbw", "(GB/s)"),
-    ("busbw", "(GB/s)"),
-    ("check", ""),
-    ("low", "(µs)"),
-    ("high", "(µs)"),
-    ("spread", "(±%)"),
-    ("skew", "(%)"),
-    ("peak", "(%)"),
-    ("flags", ""),
-)
 _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 """The first word of a check, and what a narrow column says for it."""
 
@@ -48,11 +30,6 @@ _SHOW_NOTES: Final = (
     "spread: half of p95 − p5 over the median of a launch's samples, median over launches",
     "skew: arrival skew over time; peak: busbw (of copies algbw) over the peak; – : there is none, or it is not known",
     "spread and skew tell how samples scatter and have no interval; rates are as unsure as the time they are made of",
-)
-_FIT_NOTES: Final = (
-    "T = α + S/B in each segment; rates are those the last segment tends to; S½: half of that rate",
-    "held-out: median and worst error on every second size, left out of a fit, and on each launch in turn",
-    "validated: both medians and the mean residual are at most 10 %; + marks the pieces after the first",
 )
 
 
@@ -180,51 +157,6 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
     }
 
 
-def show_text(rows: Sequence[Row], best: Best | None = None) -> str:
-    """``rows`` of ``show_rows`` as aligned columns, with what the columns and the percentages mean below."""
-    body = [[_show_cell(row, name) for name, _ in _SHOW_COLUMNS] for row in rows]
-    found = "" if best is None else f"{format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
-    notes = [f"highest busbw: {found}"] if found else []
-    notes += _SHOW_NOTES
-    kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
-    notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
-    if any(row["interval"] == "none" for row in rows):
-        notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
-    if any(row["traffic"] is not None for row in rows):
-        notes.append("traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it")
-    if any(row["overlap"] is not None for row in rows):
-        notes.append(
-            "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
-        )
-    notes += [f"100 % of the peak: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
-    return aligned(_SHOW_COLUMNS, body, notes)
-
-
-def _show_cell(row: Row, name: str) -> str:  # noqa: PLR0911 - one return per kind of column reads best as a list
-    if name == "op":
-        return f"{row['op']}{_IN_PLACE if row['in_place'] else ''}"
-    if name == "size":
-        return str(row["size_bytes"])
-    if name == "type":
-        return row["dtype"] or MISSING
-    if name in {"time", "low", "high"}:
-        value = row[f"{name}_ns"]
-        return MISSING if value is None else significant(value / 1e3, 1, _TIME_WIDTH)
-    if name in {"algbw", "busbw"}:
-        return MISSING if row[name] is None else significant(row[name] / 1e9, 3, _RATE_WIDTH)
-    if name == "spread":
-        return MISSING if row["spread"] is None else f"{row['spread'] * 100:.1f}"
-    if name in {"skew", "peak"}:
-        share = row[f"{name}_share"]
-        return MISSING if share is None else significant(share * 100, 1, _RATE_WIDTH)
-    if name == "check":
-        return _CHECKS.get(row["check"].partition(" ")[0], MISSING)
-    if name == "flags":
-        return _flag_words(row)
-    value = row[name]
-    return MISSING if value is None else str(value)
-
-
 def _flag_words(row: Row) -> str:
     parts: list[str] = []
     if row["state"] != "measured":
@@ -253,142 +185,51 @@ def _hidden(row: Row) -> str:
     return f"hidden {row['overlap']:.0%}{ends}"
 
 
-_FIT_COLUMNS: Final = (
-    ("curve", ""),
-    ("sizes", ""),
-    ("from", ""),
-    ("to", ""),
-    ("α", ""),
-    ("α low", ""),
-    ("α high", ""),
-    ("algbw", ""),
-    ("busbw", ""),
-    ("S½", ""),
-    ("residual", "mean/max"),
-    ("held-out sizes", "median/worst"),
-    ("held-out launches", "median/worst"),
-    ("note", ""),
+def _time(ns: float) -> str:
+    return significant(ns / 1e3, 1, _TIME_WIDTH)
+
+
+def _rate(bytes_per_second: float) -> str:
+    return significant(bytes_per_second / 1e9, 3, _RATE_WIDTH)
+
+
+def _percent(share: float) -> str:
+    return significant(share * 100, 1, _RATE_WIDTH)
+
+
+_COLUMNS: Final[tuple[Column[Row], ...]] = (
+    Column("op", lambda row: f"{row['op']}{_IN_PLACE if row['in_place'] else ''}"),
+    Column("size", lambda row: row["size_bytes"], str, "B"),
+    Column("count", lambda row: row["count"], str, "elem"),
+    Column("type", lambda row: row["dtype"], str),
+    Column("redop", lambda row: row["redop"], str),
+    Column("launches", lambda row: row["launches"], str),
+    Column("time", lambda row: row["time_ns"], _time, "µs"),
+    Column("algbw", lambda row: row["algbw"], _rate, "GB/s"),
+    Column("busbw", lambda row: row["busbw"], _rate, "GB/s"),
+    Column("check", lambda row: _CHECKS.get(row["check"].partition(" ")[0]), str),
+    Column("low", lambda row: row["low_ns"], _time, "µs"),
+    Column("high", lambda row: row["high_ns"], _time, "µs"),
+    Column("spread", lambda row: row["spread"], lambda share: f"{share * 100:.1f}", "±%"),
+    Column("skew", lambda row: row["skew_share"], _percent, "%"),
+    Column("peak", lambda row: row["peak_share"], _percent, "%"),
+    Column("flags", lambda row: Cell(_flag_words(row))),
 )
 
 
-def fit_rows(judgement: Judgement) -> list[Row]:
-    """One row per curve: the fit (seconds, bytes, B/s), or in ``refused`` why there is none."""
-    return [_fit_row(curve) for curve in judgement.curves]
-
-
-def _fit_row(curve: Curve) -> Row:
-    key, fit = curve.series.key, curve.fit
-    common: Row = {
-        "curve": key.label,
-        "op": key.op,
-        "ranks": list(key.ranks),
-        "launches": curve.series.launches,
-        "model": _against_theory(curve),
-    }
-    if not isinstance(fit, Fit):
-        return {**common, "refused": fit.reason}
-    bounds = fit.intervals
-    return {
-        **common,
-        "refused": None,
-        "sizes": len(fit.sizes_bytes),
-        "alpha_seconds": fit.alpha_seconds,
-        "alpha_interval_seconds": None if bounds is None else [bounds.alpha_seconds.low, bounds.alpha_seconds.high],
-        "algbw": fit.algbw,
-        "algbw_interval": None if bounds is None or bounds.algbw is None else [bounds.algbw.low, bounds.algbw.high],
-        "busbw": fit.busbw,
-        "half_size_bytes": fit.half_size_bytes,
-        "segments": [
-            {
-                "first_bytes": segment.first_bytes,
-                "last_bytes": segment.last_bytes,
-                "alpha_seconds": segment.alpha_seconds,
-                "beta_seconds_per_byte": segment.beta_seconds_per_byte,
-                "at_bound": list(segment.at_bound),
-            }
-            for segment in fit.segments
-        ],
-        "breaks_bytes": list(fit.breaks_bytes),
-        "mean_residual": fit.mean_residual,
-        "max_residual": fit.max_residual,
-        "candidates": [
-            {
-                "segments": candidate.segments,
-                "held_out_error": candidate.held_out_error,
-                "standard_error": candidate.standard_error,
-                "bic": candidate.bic,
-            }
-            for candidate in fit.candidates
-        ],
-        "held_out_median_error": fit.held_out_sizes.median_error,
-        "held_out_worst_error": fit.held_out_sizes.worst_error,
-        "validations": [validation_row(one) for one in (fit.held_out_sizes, fit.held_out_launches)],
-        "validated": fit.validated,
-        "interval_note": fit.interval_note,
-        "validation_note": fit.validation_note,
-    }
-
-
-def _against_theory(curve: Curve) -> Row | None:
-    """How the curve stands to the model of its algorithm (measured over predicted) and to the lower bound."""
-    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
-        return None
-    ratios = [point.time_ns / one.time_ns for point, one in zip(curve.series.points, curve.model, strict=True)]
-    shares = [one.bound_share for one in curve.explanation.spent if one.bound_share is not None]
-    return {
-        "algorithm": curve.model[0].algorithm,
-        "least_ratio": min(ratios),
-        "median_ratio": median(ratios),
-        "largest_ratio": max(ratios),
-        "bound": curve.explanation.bound or None,
-        "best_bound_share": max(shares, default=None),
-    }
-
-
-def fit_text(rows: Sequence[Row]) -> str:
-    """``rows`` of ``fit_rows`` as aligned columns: a line per segment, a line for every curve that was refused."""
-    body = [line for row in rows for line in _fit_lines(row)]
-    return aligned(_FIT_COLUMNS, body, _FIT_NOTES)
-
-
-def _theory_words(model: Row) -> str:
-    low, high = (significant(model[name], 2, _RATE_WIDTH) for name in ("least_ratio", "largest_ratio"))
-    share = model["best_bound_share"]
-    least = "" if share is None else f", at best {share:.0%} of the lower bound's speed"
-    return f"{low}–{high} × the model ({model['algorithm']}){least}"
-
-
-def _fit_lines(row: Row) -> Iterator[list[str]]:
-    if row["refused"] is not None:
-        blanks = [MISSING] * (len(_FIT_COLUMNS) - 2)
-        yield [row["curve"], *blanks, f"no fit: {row['refused']}"]
-        return
-    for number, segment in enumerate(row["segments"]):
-        first, last = number == 0, number == len(row["segments"]) - 1
-        interval = row["alpha_interval_seconds"] if first else None
-        bound = f"{' and '.join(segment['at_bound'])} at 0" if segment["at_bound"] else None
-        # What speaks for it stands in the columns, what against it may not.
-        verdict = "validated" if row["validated"] else row["validation_note"]
-        notes = [row["interval_note"], verdict] if first else []
-        notes += [_theory_words(row["model"])] if first and row["model"] is not None else []
-        errors = [_off(check) for check in row["validations"]] if first else [MISSING, MISSING]
-        yield [
-            row["curve"] if first else "  +",
-            str(row["sizes"]) if first else "",
-            format_size(segment["first_bytes"]),
-            format_size(segment["last_bytes"]),
-            format_time(segment["alpha_seconds"] * 1e9),
-            MISSING if interval is None else format_time(interval[0] * 1e9),
-            MISSING if interval is None else format_time(interval[1] * 1e9),
-            format_rate(row["algbw"]) if last else MISSING,
-            format_rate(row["busbw"]) if last else MISSING,
-            about_size(row["half_size_bytes"]) if last and row["half_size_bytes"] is not None else MISSING,
-            f"{row['mean_residual']:.1%}/{row['max_residual']:.1%}" if first else "",
-            *errors,
-            "; ".join([*notes, *([bound] if bound else [])]),
-        ]
-
-
-def _off(check: Row) -> str:
-    error = check["median_error"]
-    return MISSING if error is None else f"{error:.1%}/{check['worst_error']:.1%}"
+def show_table(rows: Sequence[Row], best: Best | None = None) -> Table:
+    """``rows`` of ``show_rows`` in a table, with what the columns and the percentages mean below."""
+    found = "" if best is None else f"{format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
+    notes = [*([f"highest busbw: {found}"] if found else []), *_SHOW_NOTES]
+    kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
+    notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
+    if any(row["interval"] == "none" for row in rows):
+        notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
+    if any(row["traffic"] is not None for row in rows):
+        notes.append("traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it")
+    if any(row["overlap"] is not None for row in rows):
+        notes.append(
+            "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
+        )
+    notes += [f"100 % of the peak: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
+    return table("", _COLUMNS, rows, *notes)

@@ -1,28 +1,16 @@
 """What ``busbw simulate`` prints: one row for each algorithm and size, and which links of the network were busy."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from busbw.ops import bus_factor
-from busbw.runs.records import JSON
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.models.network_specs import kind_of
 from busbw_analysis.models.simulate import Simulation
-from busbw_analysis.report.tables.layout import MISSING, Row, aligned
+from busbw_analysis.report.document import Column, Table, table
 
-_COLUMNS: Final = (
-    ("algorithm", ""),
-    ("size", ""),
-    ("time", ""),
-    ("algbw", ""),
-    ("busbw", ""),
-    ("formula", ""),
-    ("ratio", ""),
-    ("used", "(%)"),
-    ("busiest", ""),
-)
-_LINK_COLUMNS: Final = (("links", ""), ("number", ""), ("rate", ""), ("mean", "(%)"), ("most", "(%)"), ("busiest", ""))
 _NOTES: Final = (
     "formula: the closed form, every message alone on the network as it is without changed links; ratio: time over it",
     "formula of what knows hosts: inside and between by their own rates, ranks that send through one card share it",
@@ -30,118 +18,129 @@ _NOTES: Final = (
 )
 
 
-def row_of(op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Simulation, formula: float | None) -> Row:
-    """Seconds, bytes (0 of an op that has none) and B/s, and every kind of link with its lowest and highest rate and
-    its busiest one; None where there is no such thing.
+@dataclass(frozen=True, slots=True)
+class LinkUse:
+    """What the links of one kind had to do.
+
+    number: how many there are, and ``as_busy`` how many of them as the ``busiest``.
+    bytes_per_second: the lowest and the highest rate of them.
+    mean_utilisation, utilisation: the share of what they, and the busiest one, could have carried in the time.
     """
+
+    kind: str
+    number: int
+    bytes_per_second: tuple[float, float]
+    mean_utilisation: float
+    busiest: str
+    busiest_bytes_per_second: float
+    busiest_bytes: float
+    utilisation: float
+    as_busy: int
+
+    @property
+    def name(self) -> str:
+        """The busiest link, and how many others are as busy."""
+        return self.busiest + (f" = {self.as_busy}" if self.as_busy > 1 else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """One algorithm at one size (0 of an op that has none): seconds and B/s, None where there is no such thing.
+
+    formula_seconds: by the closed form, and ``ratio`` the time over it.
+    links: what each kind of links had to do, that with the busiest link first.
+    """
+
+    op: str
+    algorithm: str
+    size_bytes: int
+    ranks: int
+    seconds: float
+    algbw: float | None
+    busbw: float | None
+    formula_seconds: float | None
+    ratio: float | None
+    links: tuple[LinkUse, ...]
+
+
+def simulated(
+    op: str, algorithm: str, size_bytes: int, ranks: int, simulation: Simulation, formula: float | None
+) -> Simulated:
+    """What a simulation came to, beside the seconds that a formula gives."""
     algbw = size_bytes / simulation.seconds if size_bytes and simulation.seconds else None
     factor = bus_factor(op, ranks)
-    return {
-        "op": op,
-        "algorithm": algorithm,
-        "size_bytes": size_bytes,
-        "ranks": ranks,
-        "seconds": simulation.seconds,
-        "algbw": algbw,
-        "busbw": None if algbw is None or factor is None else algbw * factor,
-        "formula_seconds": formula,
-        "ratio": simulation.seconds / formula if formula else None,
-        "links": _kinds(simulation),
-    }
+    return Simulated(
+        op=op,
+        algorithm=algorithm,
+        size_bytes=size_bytes,
+        ranks=ranks,
+        seconds=simulation.seconds,
+        algbw=algbw,
+        busbw=None if algbw is None or factor is None else algbw * factor,
+        formula_seconds=formula,
+        ratio=simulation.seconds / formula if formula else None,
+        links=tuple(sorted(_kinds(simulation), key=lambda kind: -kind.utilisation)),
+    )
 
 
 _EQUAL: Final = 1e-6
 
 
-def _kinds(simulation: Simulation) -> list[JSON]:
-    """Kinds of links, the one with the busiest link first; those that carried nothing are left out."""
+def _kinds(simulation: Simulation) -> Iterator[LinkUse]:
+    """Kinds of links; those that carried nothing are left out."""
     used = simulation.utilisation()
     kinds: dict[str, list[int]] = defaultdict(list)
     for number, link in enumerate(simulation.links):
         kinds[kind_of(link.name)].append(number)
-    rows: list[tuple[float, JSON]] = []
     for kind, numbers in kinds.items():
         alike = [number for number in numbers if used[number] >= used[numbers].max() * (1 - _EQUAL)]
-        most = alike[0]
-        if used[most] > 0:
-            busiest = simulation.links[most]
-            rates = [simulation.links[number].bytes_per_second for number in numbers]
-            row: dict[str, JSON] = {
-                "kind": kind,
-                "number": len(numbers),
-                "bytes_per_second": [min(rates), max(rates)],
-                "mean_utilisation": float(used[numbers].mean()),
-                "busiest": busiest.name,
-                "busiest_bytes_per_second": busiest.bytes_per_second,
-                "busiest_bytes": float(simulation.carried[most]),
-                "utilisation": float(used[most]),
-                "as_busy": len(alike),
-            }
-            rows.append((float(used[most]), row))
-    return [row for _, row in sorted(rows, key=lambda one: -one[0])]
+        busiest = simulation.links[alike[0]]
+        rates = [simulation.links[number].bytes_per_second for number in numbers]
+        if used[alike[0]] > 0:
+            yield LinkUse(
+                kind=kind,
+                number=len(numbers),
+                bytes_per_second=(min(rates), max(rates)),
+                mean_utilisation=float(used[numbers].mean()),
+                busiest=busiest.name,
+                busiest_bytes_per_second=busiest.bytes_per_second,
+                busiest_bytes=float(simulation.carried[alike[0]]),
+                utilisation=float(used[alike[0]]),
+                as_busy=len(alike),
+            )
 
 
-def text(rows: Sequence[Row]) -> str:
-    """A line for each row; the links of all kinds where there is only one."""
-    table = aligned(_COLUMNS, [_line(row) for row in rows], _NOTES)
-    if len(rows) != 1:
-        return table
-    lines = [_link_line(kind) for kind in _links(rows[0])]
-    return f"{table}\n\n{aligned(_LINK_COLUMNS, lines, ())}" if lines else table
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
 
 
-def _links(row: Row) -> list[dict[str, JSON]]:
-    links = row["links"]
-    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+def _percent(share: float) -> str:
+    return f"{share * 100:.1f}"
 
 
-def _line(row: Row) -> list[str]:
-    links = _links(row)
-    return [
-        str(row["algorithm"]),
-        format_size(int(_number(row["size_bytes"]))) if row["size_bytes"] else MISSING,
-        _time(row["seconds"]),
-        _rate(row["algbw"]),
-        _rate(row["busbw"]),
-        _time(row["formula_seconds"]),
-        MISSING if row["ratio"] is None else f"{_number(row['ratio']):.2f}",
-        _percent(links[0]["utilisation"]) if links else MISSING,
-        _busiest(links[0]) if links else "",
-    ]
+_COLUMNS: Final[tuple[Column[Simulated], ...]] = (
+    Column("algorithm", lambda one: one.algorithm),
+    Column("size", lambda one: one.size_bytes or None, format_size),
+    Column("time", lambda one: one.seconds, _seconds),
+    Column("algbw", lambda one: one.algbw, format_rate),
+    Column("busbw", lambda one: one.busbw, format_rate),
+    Column("formula", lambda one: one.formula_seconds, _seconds),
+    Column("ratio", lambda one: one.ratio, "{:.2f}".format),
+    Column("used", lambda one: one.links[0].utilisation if one.links else None, _percent, "%"),
+    Column("busiest", lambda one: one.links[0].name if one.links else None),
+)
+_LINK_COLUMNS: Final[tuple[Column[LinkUse], ...]] = (
+    Column("links", lambda one: one.kind),
+    Column("number", lambda one: one.number, str),
+    Column("rate", lambda one: " to ".join(dict.fromkeys(map(format_rate, one.bytes_per_second))), str),
+    Column("mean", lambda one: one.mean_utilisation, _percent, "%"),
+    Column("most", lambda one: one.utilisation, _percent, "%"),
+    Column("busiest", lambda one: one.name),
+)
 
 
-def _link_line(link: dict[str, JSON]) -> list[str]:
-    return [
-        str(link["kind"]),
-        str(link["number"]),
-        _rates(link["bytes_per_second"]),
-        _percent(link["mean_utilisation"]),
-        _percent(link["utilisation"]),
-        _busiest(link),
-    ]
-
-
-def _busiest(link: dict[str, JSON]) -> str:
-    return str(link["busiest"]) + (f" = {link['as_busy']}" if _number(link["as_busy"]) > 1 else "")
-
-
-def _number(value: JSON) -> float:
-    return float(value) if isinstance(value, int | float) else 0.0
-
-
-def _time(value: JSON) -> str:
-    return MISSING if value is None else format_time(_number(value) * 1e9)
-
-
-def _rate(value: JSON) -> str:
-    return MISSING if value is None else format_rate(_number(value))
-
-
-def _rates(ends: JSON) -> str:
-    """One rate where all links of a kind have the same, both ends where some were changed."""
-    named = dict.fromkeys(map(_rate, ends)) if isinstance(ends, list) else ()
-    return " to ".join(named)
-
-
-def _percent(value: JSON) -> str:
-    return f"{_number(value) * 100:.1f}"
+def simulate_tables(caption: str, rows: Sequence[Simulated]) -> Iterator[Table]:
+    """A row for each algorithm and size; the links of all kinds where there is only one."""
+    yield table(caption, _COLUMNS, rows, *_NOTES)
+    if len(rows) == 1 and rows[0].links:
+        yield table("", _LINK_COLUMNS, rows[0].links)

@@ -1,0 +1,138 @@
+"""Whether the times of a curve are normal by the model of its algorithm, and what the run itself knows of it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
+
+from busbw.runs.records import JSON
+from busbw.units import format_size
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.series import Point
+from busbw_analysis.data.summary import CaseSummary, Flag
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, Curve
+from busbw_analysis.models.bounds import Explanation, Spent
+from busbw_analysis.models.select import Prediction
+
+_KNOWN: Final[dict[Flag, str]] = {
+    "bimodal": "its samples have two modes",
+    "slow mode": "a slow mode takes more than a tenth of the time",
+    "skew>10%": "its ranks come more than a tenth of the time apart",
+    "drift": "its times drift",
+    "outliers": "it has outliers",
+    "disturbed": "something else disturbed the machine meanwhile",
+}
+"""Flags that say something of the time of a call, as a clause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Modelled:
+    """A curve with its model and what follows from it."""
+
+    curve: Curve
+    model: tuple[Prediction, ...]
+    explanation: Explanation
+
+    @property
+    def rows(self) -> Iterator[tuple[Point, Prediction, Spent]]:
+        """Measured, predicted and where the time goes, size by size."""
+        yield from zip(self.curve.series.points, self.model, self.explanation.spent, strict=True)
+
+    @property
+    def ratios(self) -> list[float]:
+        """Measured over predicted."""
+        return [point.time_ns / prediction.time_ns for point, prediction, _ in self.rows]
+
+
+def modelled_curve(curve: Curve) -> Modelled | None:
+    """The curve with its model; None where it has none, or none that explains its time."""
+    if isinstance(curve.model, Unavailable) or isinstance(curve.explanation, Unavailable):
+        return None
+    return Modelled(curve, curve.model, curve.explanation)
+
+
+def against_model(curve: Curve) -> dict[str, JSON] | None:
+    """How the curve stands to the model of its algorithm (measured over predicted) and to the lower bound."""
+    modelled = modelled_curve(curve)
+    if modelled is None:
+        return None
+    shares = [one.bound_share for one in modelled.explanation.spent if one.bound_share is not None]
+    return {
+        "algorithm": modelled.model[0].algorithm,
+        "least_ratio": min(modelled.ratios),
+        "median_ratio": median(modelled.ratios),
+        "largest_ratio": max(modelled.ratios),
+        "bound": modelled.explanation.bound or None,
+        "best_bound_share": max(shares, default=None),
+    }
+
+
+def in_words(curve: Curve, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> str:
+    """Whether the times of ``curve`` are normal by its model, in one sentence, with what the run itself knows of it;
+    "" without a model. No cause is given: what is known is named, and where nothing is, that is said.
+    """
+    modelled = modelled_curve(curve)
+    if modelled is None:
+        return ""
+    points, ratios = curve.series.points, modelled.ratios
+    outside = [index for index, ratio in enumerate(ratios) if not _inside(ratio)]
+    if not outside:
+        some = (
+            f"From {format_size(points[0].size_bytes)} to {format_size(points[-1].size_bytes)} a" if points[1:] else "A"
+        )
+        low, high = times_in_words(min(ratios)), times_in_words(max(ratios))
+        span = low if low == high else f"{low} to {high}"
+        return f"{some} call takes {span} times what the model says, which is normal."
+    sure = [index for index in outside if _on_one_side(_ends(modelled, index))]
+    place = max(sure or outside, key=lambda index: max(ratios[index], 1 / ratios[index]))
+    point, ratio, ends = points[place], ratios[place], _ends(modelled, place)
+    span = f" ({' to '.join(map(times_in_words, ends))})" if ends else ""
+    at = f"At {format_size(point.size_bytes)} a" if point.size_bytes else "A"
+    text = f"{at} call takes {times_in_words(ratio)} times{span} what the model says"
+    if not sure:
+        text += f", which is undecided: its ends lie on both sides of a factor of {MODEL_TOLERANCE:g}"
+    elif ratio < 1:
+        text += ": the model is too slow here"
+    else:
+        known = _known(curve, point, dataset, cases)
+        text += f": {', '.join(known)}" if known else ", and nothing that the run recorded says why"
+    if points[1:]:
+        inside = len(points) - len(outside)
+        text += f"; {inside or 'none'} of {len(points)} sizes {'is' if inside == 1 else 'are'} within a factor of "
+        text += f"{MODEL_TOLERANCE:g}"
+    return f"{text}."
+
+
+def _inside(ratio: float) -> bool:
+    return 1 / MODEL_TOLERANCE <= ratio <= MODEL_TOLERANCE
+
+
+def _on_one_side(ends: Sequence[float]) -> bool:
+    """Whether both ends say the same: slower than the model's tolerance, or faster. Nothing speaks against no ends."""
+    return not ends or ends[0] > MODEL_TOLERANCE or ends[1] < 1 / MODEL_TOLERANCE
+
+
+def _ends(one: Modelled, place: int) -> tuple[float, ...]:
+    """Both ends of what was measured over what was predicted; none where there is no interval."""
+    interval, predicted = one.curve.series.points[place].interval, one.model[place].time_ns
+    if interval.low_ns is None or interval.high_ns is None:
+        return ()
+    return interval.low_ns / predicted, interval.high_ns / predicted
+
+
+def times_in_words(ratio: float) -> str:
+    """A ratio with two digits: ``0.35``, ``1.0``, ``2.6``, ``140``."""
+    return f"{ratio:#.2g}" if ratio < 9.95 else f"{float(f'{ratio:.2g}'):,.0f}".replace(",", "\u202f")
+
+
+def _known(curve: Curve, point: Point, dataset: Dataset, cases: Mapping[int, CaseSummary]) -> list[str]:
+    """What the run knows that bears on the time of this point, each as a clause."""
+    hosts = dataset.hosts_of(curve.series.key.ranks)
+    known = [
+        f"{ranks} ranks share {cores} core{'s' if cores != 1 else ''}{f' of {host}' if len(hosts) > 1 else ''}"
+        for host, (ranks, cores) in dataset.oversubscribed_hosts.items()
+        if host in hosts
+    ]
+    case = cases.get(point.case)
+    return known + [words for flag, words in _KNOWN.items() if case is not None and flag in case.flags]

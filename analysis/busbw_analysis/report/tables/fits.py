@@ -1,0 +1,144 @@
+"""The fits of single curves as one table, for ``busbw fit`` and for the report."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from busbw.units import about_size, format_rate, format_size, format_time, significant
+from busbw_analysis.data.series import SeriesKey
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.judge import Curve, Judgement
+from busbw_analysis.diagnosis.normality import against_model
+from busbw_analysis.fitting.curve import Bounds, Fit, Segment
+from busbw_analysis.report.document import Cell, Column, Table, Tone, percent, table
+
+TONES: Final[dict[bool | None, Tone]] = {True: "good", False: "caution", None: "quiet"}
+"""Validated, not validated, nothing to validate with."""
+
+_NOTES: Final = (
+    "T = α + S/B in each segment; rates are those the last segment tends to; n½: half of that rate",
+    "held-out: errors on every second size, left out of a fit, and on each launch in turn",
+    "validated: both medians and the mean residual are at most 10 %; + marks the segments after the first",
+)
+_DIGITS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    """A segment of a fitted curve, or a curve without a fit.
+
+    name: that of the curve.
+    number: of the segment, from 0.
+    """
+
+    name: str
+    curve: Curve
+    number: int = 0
+
+    @property
+    def fit(self) -> Fit | None:
+        """The fit, where there is one."""
+        return None if isinstance(self.curve.fit, Unavailable) else self.curve.fit
+
+    @property
+    def breakpoint(self) -> float | None:
+        """The size at which the fit changes to this segment."""
+        return None if self.fit is None or not self.number else self.fit.breaks_bytes[self.number - 1]
+
+    @property
+    def segment(self) -> Segment | None:
+        """The segment, where there is one."""
+        return None if self.fit is None else self.fit.segments[self.number]
+
+
+def _first(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
+    """A value of the whole fit, which stands with its first segment."""
+    return lambda line: None if line.fit is None or line.number else value(line.fit)
+
+
+def _last(value: Callable[[Fit], object]) -> Callable[[_Line], object]:
+    """A value that the last segment tends to, which stands with it."""
+    return lambda line: None if line.fit is None or line.segment is not line.fit.segments[-1] else value(line.fit)
+
+
+def _verdict(fit: Fit) -> Cell:
+    return Cell("validated" if fit.validated else fit.validation_note, tone=TONES[fit.validated])
+
+
+def _algbw(fit: Fit) -> Bounds | None:
+    return None if fit.intervals is None else fit.intervals.algbw
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+_COLUMNS: Final[tuple[Column[_Line], ...]] = (
+    Column("Curve", lambda line: "  +" if line.number else line.name),
+    Column("Validated", _first(_verdict)),
+    Column("Sizes", _first(lambda fit: len(fit.sizes_bytes)), str),
+    Column("From", lambda line: line.segment and line.segment.first_bytes, format_size),
+    Column("To", lambda line: line.segment and line.segment.last_bytes, format_size),
+    Column("Breakpoint", lambda line: line.breakpoint, about_size),
+    Column("α", lambda line: line.segment and line.segment.alpha_seconds, _seconds),
+    Column("α low", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.low), _seconds),
+    Column("α high", _first(lambda fit: fit.intervals and fit.intervals.alpha_seconds.high), _seconds),
+    Column("algbw", _last(lambda fit: fit.algbw), format_rate),
+    Column("algbw low", _last(lambda fit: (ends := _algbw(fit)) and ends.low), format_rate),
+    Column("algbw high", _last(lambda fit: (ends := _algbw(fit)) and ends.high), format_rate),
+    Column("busbw", _last(lambda fit: fit.busbw), format_rate),
+    Column("n½", _last(lambda fit: fit.half_size_bytes), about_size),
+    Column("mean", _first(lambda fit: fit.mean_residual), percent, "%", "Residual"),
+    Column("worst", _first(lambda fit: fit.max_residual), percent, "%", "Residual"),
+    Column("median", _first(lambda fit: fit.held_out_sizes.median_error), percent, "%", "Held-out sizes"),
+    Column("worst", _first(lambda fit: fit.held_out_sizes.worst_error), percent, "%", "Held-out sizes"),
+    Column("median", _first(lambda fit: fit.held_out_launches.median_error), percent, "%", "Held-out launches"),
+    Column("worst", _first(lambda fit: fit.held_out_launches.worst_error), percent, "%", "Held-out launches"),
+    Column("Note", lambda line: "; ".join(_notes(line)) or None),
+)
+
+
+def fits_table(named: Iterable[tuple[str, Curve]]) -> Table:
+    """A row for each segment of each curve, by names of the curves, and one for each curve without a fit."""
+    lines = [
+        _Line(name, curve, number)
+        for name, curve in named
+        for number in range(1 if isinstance(curve.fit, Unavailable) else len(curve.fit.segments))
+    ]
+    intervals = dict.fromkeys(line.fit.interval_note for line in lines if line.fit and line.fit.interval_note)
+    notes = (*_NOTES, *(f"low, high: {note}" for note in intervals))
+    return table("Fits of single curves", _COLUMNS, lines, *notes, without_empty=True)
+
+
+def _notes(line: _Line) -> Iterable[str]:
+    if isinstance(line.curve.fit, Unavailable):
+        yield f"no fit: {line.curve.fit.reason}"
+    if line.segment is None:
+        return
+    if not line.number and (model := against_model(line.curve)) is not None:
+        low, high = (significant(model[name], 2, _DIGITS) for name in ("least_ratio", "largest_ratio"))
+        share = model["best_bound_share"]
+        least = "" if share is None else f", at best {share:.0%} of the lower bound's speed"
+        yield f"{low}–{high} × the model ({model['algorithm']}){least}"
+    if line.segment.at_bound:
+        yield f"{' and '.join(line.segment.at_bound)} at 0"
+
+
+def names_apart(
+    judgements: Sequence[Judgement], keys_of: Callable[[Judgement], Iterable[SeriesKey]]
+) -> list[tuple[Judgement, Mapping[SeriesKey, str]]]:
+    """Each of ``judgements``, which differ in ranks or hosts, with the names of its curves. A name that several have,
+    as messages between two ranks, has behind it of how many ranks the run was.
+    """
+    names = [{key: key.label for key in keys_of(judgement)} for judgement in judgements]
+    counts = Counter(name for found in names for name in set(found.values()))
+    return [
+        (one, {key: f"{name}{_world(one)}" if counts[name] > 1 else name for key, name in found.items()})
+        for one, found in zip(judgements, names, strict=True)
+    ]
+
+
+def _world(judgement: Judgement) -> str:
+    hosts = judgement.dataset.runs[0].run.hosts
+    return f" of a run of {len(hosts)}{f' on {len(set(hosts))} hosts' if len(set(hosts)) > 1 else ''}"
