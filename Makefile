@@ -64,7 +64,7 @@ test-all: test cluster-test ## those and the slow ones, then the cluster tests: 
 test-exhaustive: export BUSBW_EXHAUSTIVE = 1
 test-exhaustive: test-all ## test-all with every number of ranks, every network and more trials: about an hour and a half
 
-planted: $(developed) ## break the sources in some 60 ways, one at a time, and see which test notices: about half an hour
+planted: $(developed) ## break the sources in some 60 ways, one at a time, and see which test notices: about ten minutes
 	$(venv)/bin/python tests/planted/planted.py
 
 faults: $(developed) ## break ROUNDS=5 × 20 real runs at random moments, and count what is left of them: a minute a round or more

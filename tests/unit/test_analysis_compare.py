@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 
 from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
-from busbw.runs.records import Case, LaunchStarted, Measurement
+from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import pool
@@ -179,6 +179,21 @@ def test_splits_go_by_their_slowest_group_and_pair_matrices_by_all_pairs() -> No
         found = compared(run_of(1, [one]), run_of(2, [one], slow))
         assert found.bands[0].estimate.launches == (10, 10)
         assert found.bands[0].estimate.ratio == pytest.approx(2, rel=0.05)
+
+
+def test_of_groups_that_run_at_once_the_slowest_counts() -> None:
+    """The second one takes twice as long, and the first as long as ever."""
+    one, two = (run_of(seed, [case("all_gather", 1 << 20, group="div:2")]) for seed in (1, 2))
+    rows: list[Row] = []
+    for row in two.rows:
+        if isinstance(row, Measurement):
+            first, second = row.groups
+            times = tuple(2 * time for time in second.slowest_ns)
+            rows.append(msgspec.structs.replace(row, groups=(first, msgspec.structs.replace(second, slowest_ns=times))))
+        else:
+            rows.append(row)
+    found = compared(one, replace(two, rows=tuple(rows)))
+    assert found.bands[0].estimate.ratio == pytest.approx(2, rel=0.05)
 
 
 def test_a_run_may_not_be_compared_with_itself() -> None:
