@@ -356,9 +356,9 @@ FAULTS: tuple[Fault, ...] = (
     ),
     Fault(
         "α and β swapped where algorithms cross",
-        _MODELS + "textbook.py",
-        "- one.rounds(ranks, hosts)) * alpha_seconds",
-        "- one.rounds(ranks, hosts)) * beta_seconds_per_byte",
+        _MODELS + "costs.py",
+        "- one.rounds(*where)) * self.alpha_seconds",
+        "- one.rounds(*where)) * self.beta_seconds_per_byte",
         ("test_crossings.py", "test_schedules.py"),
     ),
     Fault(
