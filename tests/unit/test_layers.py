@@ -68,6 +68,11 @@ def test_the_instrument_loads_none_of_the_tools_of_the_judgement(module: str) ->
     assert loaded_by(f"import busbw.{module}").isdisjoint({"pandas", "matplotlib", "scipy", "busbw_analysis"})
 
 
+@pytest.mark.parametrize("command", ["main", "predict"])
+def test_what_prints_a_table_loads_nothing_that_draws(command: str) -> None:
+    assert "matplotlib" not in loaded_by(f"import busbw_analysis.cli.{command}")
+
+
 def test_the_analysis_loads_no_torch() -> None:
     assert loaded_by("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots.curves").isdisjoint(
         {"torch", "mpi4py"}

@@ -9,12 +9,12 @@ import click
 
 from busbw.errors import UsageError
 from busbw.escape import echo
-from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, catalogue
 from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option, run_options
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import Dataset, load, read
+from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.judge import Judgement, Severity, judge, with_joint_fits
@@ -34,7 +34,7 @@ from busbw_analysis.report.to_terminal import render
 def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
     """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
     rows = catalogue(peaks_file)
-    return _judged(load([store.find(results_dir, run) for run in runs], force=force), rows)
+    return _judged(pool([find(results_dir, run).read() for run in runs], force=force), rows)
 
 
 def _judged(dataset: Dataset, rows: Catalogue) -> Judgement:
@@ -68,7 +68,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     those of different numbers stand beside each other, which tells more of what the parameters are.
     """
     catalogued = catalogue(peaks_file)
-    datasets = read_groups([read(store.find(results_dir, run)) for run in runs], force=force)
+    datasets = read_groups([find(results_dir, run).read() for run in runs], force=force)
     judgements = with_joint_fits([_judged(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     raced = names_apart(judgements, lambda one: [race.key for race in one.races])
@@ -131,7 +131,7 @@ def compare(
     Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
     """
     margin = _share(within)
-    sides = [load([store.find(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
+    sides = [pool([find(results_dir, run).read() for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = comparison.gate(fail_on)
     if as_json:
@@ -218,7 +218,7 @@ def report(
     # matplotlib takes as long to load as the whole of ``show``, which does not need it.
     from busbw_analysis.report import compose as rooms  # noqa: PLC0415
 
-    folder = rooms.folder_for([store.find(results_dir, run) for run in runs], output)
+    folder = rooms.folder_for([find(results_dir, run).folder for run in runs], output)
     written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))
     path = rooms.write(written, folder)
     echo(written.answer, err=True)

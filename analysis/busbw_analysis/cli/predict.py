@@ -5,10 +5,9 @@ from pathlib import Path
 import click
 
 from busbw.escape import echo
-from busbw.runs import store
 from busbw.units import parse_sizes
 from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option
-from busbw_analysis.data.load import read
+from busbw_analysis.data.sources import find
 from busbw_analysis.predict.prediction import predict as prediction_for
 from busbw_analysis.predict.query import question
 from busbw_analysis.predict.selection import evidence_of, read_groups
@@ -65,7 +64,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     beside each other; runs of the same are pooled.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [read(store.find(results_dir, run)) for run in runs]
+    stored = [find(results_dir, run).read() for run in runs]
     evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, imbalance=imbalance)
     asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
     prediction = prediction_for(evidence, asked)

@@ -209,15 +209,15 @@ def _refusal(op: str, name: str, place: Placement) -> str | None:
 def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: int | None) -> tuple[Network, str]:
     """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
     # pandas and scipy take longer to load than most simulations.
-    from busbw.runs import store  # noqa: PLC0415
-    from busbw_analysis.data.load import load  # noqa: PLC0415
+    from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
+    from busbw_analysis.data.sources import find  # noqa: PLC0415
     from busbw_analysis.data.summary import summarise  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
     from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
 
-    dataset = load([store.find(results_dir, run)])
+    dataset = pool([find(results_dir, run).read()])
     summaries = summarise(dataset)
     series = series_of(dataset, summaries)
     like = next((one for one in series if one.key.op == op), None)

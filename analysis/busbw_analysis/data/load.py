@@ -217,10 +217,7 @@ def load(paths: Sequence[Path], *, force: bool = False) -> Dataset:
     all the same and leaves a notice), AnalysisError when no run or one run twice is given, StoreError for a folder
     that cannot be read.
     """
-    if not paths:
-        message = "no run was given; give at least one run folder"
-        raise AnalysisError(message)
-    return pool(tuple(read(path) for path in paths), force=force)
+    return pool([read(path) for path in paths], force=force)
 
 
 def read(path: Path) -> store.StoredRun:
@@ -228,9 +225,12 @@ def read(path: Path) -> store.StoredRun:
     return store.read(path, keep=packed)
 
 
-def pool(runs: tuple[store.StoredRun, ...], *, force: bool = False) -> Dataset:
+def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Dataset:
     """As ``load``, for runs that have been read already. Their text is made harmless here, for all that follows."""
-    runs = tuple(plain_run(_packed(stored)) for stored in runs)
+    runs = tuple(plain_run(_packed(stored)) for stored in stored_runs)
+    if not runs:
+        message = "no run was given; give at least one run folder"
+        raise AnalysisError(message)
     notices = [warning for stored in runs for warning in stored.warnings]
     identifiers = [stored.run.id for stored in runs]
     twice = sorted({identifier for identifier in identifiers if identifiers.count(identifier) > 1})

@@ -1,0 +1,73 @@
+"""What a user names is opened in one way by every command: a path of something that a source recognises, or a run."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from busbw.cli.main import main
+from busbw.errors import StoreError
+from busbw.runs import store
+from busbw.testing.synthetic import case, synthetic_run, write_synthetic
+from busbw_analysis.data import sources
+from busbw_analysis.data.sources import Found, Source, find
+
+OF_A_RUN = (
+    ("show", "{}"),
+    ("fit", "{}"),
+    ("report", "{}", "--output", "{}.report"),
+    ("compare", "{}", "latest"),
+    ("predict", "--from", "{}", "--op", "all_reduce", "--ranks", "4", "--size", "1KiB"),
+    ("simulate", "--from", "{}", "--op", "all_reduce", "--algorithm", "ring", "--size", "1MiB"),
+)
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """Where one run is kept."""
+    cases = [case(op, 1 << power) for op in ("ping_pong", "all_reduce") for power in range(3, 21)]
+    stored = synthetic_run(cases, launches=6, samples=10)
+    write_synthetic(tmp_path / "results", stored)
+    return tmp_path / "results"
+
+
+@pytest.fixture
+def log(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The log of a tool that one more row reads, with the same numbers as the run that is kept."""
+
+    def read(path: Path) -> store.StoredRun:
+        stored = store.read(find(results, "latest").path)
+        return replace(stored, path=path, run=msgspec.structs.replace(stored.run, id="of a log"))
+
+    row = Source("a log of tests", lambda _path, head: head.startswith(b"# a log"), read)
+    monkeypatch.setattr(sources, "SOURCES", (*sources.SOURCES, row))
+    path = tmp_path / "some.log"
+    path.write_text("# a log\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("arguments", OF_A_RUN, ids=lambda arguments: arguments[0])
+def test_a_source_is_a_row_and_every_command_reads_it(arguments: tuple[str, ...], log: Path, results: Path) -> None:
+    given = [argument.format(log) for argument in arguments]
+    done = CliRunner().invoke(main, [*given, "--results-dir", str(results)])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_report_on_a_file_lies_beside_it(log: Path, results: Path) -> None:
+    assert find(results, str(log)).folder == log.parent
+
+
+@pytest.mark.parametrize("selector", ["latest", "{run}", "{run.name}", "{run}/run.json"])
+def test_a_run_is_named_by_its_folder_or_its_name(selector: str, results: Path) -> None:
+    (run,) = store.folders(results)
+    assert find(results, selector.format(run=run)) == Found(run, sources.SOURCES[0])
+
+
+def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path, results: Path) -> None:
+    log.write_bytes(b"\0" * 100)
+    with pytest.raises(StoreError, match=r"some.log holds no results that can be read; want a run folder or a log of"):
+        find(results, str(log))
+    with pytest.raises(StoreError, match="run 'nothing' not found"):
+        find(results, "nothing")
