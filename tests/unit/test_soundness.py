@@ -74,6 +74,12 @@ def test_a_row_has_the_time_of_a_clock_that_is_known(golden: Path, key: str, tex
         store.read(golden)
 
 
+def test_an_operation_of_data_has_some(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, synthetic_run([case("all_reduce", 0), case("barrier", 0)]))
+    with pytest.raises(DamagedRun, match="size_bytes is 0; want a whole number from 1"):
+        store.read(folder)
+
+
 def _without_a_row(lines: list[bytes]) -> list[bytes]:
     return [*lines[:2], *lines[3:]]
 

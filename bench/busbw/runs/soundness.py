@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 
-from busbw.ops import bus_factor, limits
+from busbw.ops import OPS, bus_factor, limits
 from busbw.ops.numa_nodes import MOST_NODES
 from busbw.runs.facts import flaw_of_facts
 from busbw.runs.records import (
@@ -80,7 +80,8 @@ def _of_run(run: Run) -> Iterator[str]:
     if not run.hosts:
         yield "hosts is empty; a run has a host for every rank"
     for case in run.cases:
-        yield from _out_of(0, _MOST_BYTES, size_bytes=case.size_bytes)
+        known = OPS.get(case.op)
+        yield from _out_of(int(known is not None and known.sized), _MOST_BYTES, size_bytes=case.size_bytes)
         if case.ranks > len(run.hosts) or case.nodes > len(run.hosts):
             yield f"a case has {case.ranks} ranks on {case.nodes} hosts, and hosts names {len(run.hosts)} ranks"
         if case.root is not None and not 0 <= case.root < case.ranks:
