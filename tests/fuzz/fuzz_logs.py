@@ -26,6 +26,7 @@ from busbw_analysis.data.readers.logs import read_log
 MOST_SECONDS: Final = 2.0
 """Of the processor."""
 LOGS: Final = tuple(sorted(Path(__file__).parents[1].joinpath("data/logs").glob("[!e]*")))
+_MOST_CHARACTERS: Final = 300_000
 _NUMBER: Final = re.compile(r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?")
 _UNITS: Final = (
     1.0,
@@ -55,6 +56,10 @@ _INSERTED: Final = (
     "srun: error: node1: task 0: Exited with exit code 1",
     "node1:1:1 [0] NCCL INFO " + "x" * 5000,
     "1" * 3000,
+    "A failed ERROR: a_perf -b " * 5000,
+    '# Benchmarking RDMA_Write Send (row) OSU {["' * 5000,
+    "\n \n" * 20_000,
+    "{\n" * 20_000,
     " ".join(["7"] * 21),
     "",
 )
@@ -142,7 +147,7 @@ def make(seed: int) -> tuple[Path, bytes]:
     for _ in range(random.choice((1, 1, 2, 4))):
         random.choice(_CHANGES)(random, lines)
         lines = lines or [""]
-    text = random.choice(("\n", "\n", "\r\n")).join(lines)
+    text = random.choice(("\n", "\n", "\r\n")).join(lines)[:_MOST_CHARACTERS]
     return path, text.encode("latin-1" if random.random() < 0.1 and text.isascii() else "utf-8", "replace")
 
 

@@ -10,9 +10,7 @@ from busbw_analysis.data.readers.lines import Line, as_size, clean, number, op_n
 from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Note, Place, Table
 
 _QUOTED: Final = 200
-_STRONG: Final = re.compile(
-    r"(NCCL WARN .+|Test \w+ ?(?:failure|timeout).*|# error: .+|.*NCCL [Ee]rror.*|.*ncclSystemError.*)"
-)
+_STRONG: Final = re.compile(r"NCCL WARN .+|Test \w+ ?(?:failure|timeout).*|# error: .+|NCCL [Ee]rror.*|nccl\w*Error.*")
 _WEAK: Final = re.compile(
     r"(.*\b(?:ERROR|FATAL)\b.*|(?:srun|slurmstepd|mpirun|mpiexec|orted): error.*|.*(?:Segmentation fault|MPI_ABORT).*"
     r"|.*(?:CANCELLED AT|noticed that process|exited (?:on|with)|Couldn't |Failed to |command not found).*)"
@@ -69,7 +67,7 @@ class Draft:
         if _MAYBE.search(text) is not None:
             strong = _STRONG.search(text)
             if strong is not None:
-                self.fail(strong[1])
+                self.fail(strong[0])
             elif _WEAK.match(text) is not None and not self._quotes_tool:
                 self.error = text.strip()[:_QUOTED]
 

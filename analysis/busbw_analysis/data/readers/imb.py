@@ -12,7 +12,9 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, op_named, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
-SIGN: Final = re.compile(rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]*\n[^\n]*processes|#repetitions +t")
+SIGN: Final = re.compile(
+    rb"Intel ?\(R\) MPI Benchmark|# Benchmarking [^\n]{1,80}\n[^\n]{1,80}processes|#repetitions +t"
+)
 _VERSION: Final = re.compile(r"Intel ?\(R\) MPI Benchmark(?:s| Suite)\s+([^,\n]*[^,\s])")
 _BENCHMARK: Final = re.compile(r"\s*#\s*Benchmarking\s+(Multi-)?(\S+)")
 _PROCESSES: Final = re.compile(r"#\s*#processes = (\d{1,7})")

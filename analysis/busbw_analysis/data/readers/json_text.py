@@ -9,6 +9,7 @@ from busbw.errors import LogError
 from busbw_analysis.data.readers.lines import number
 
 MOST_BYTES: Final = 64 << 20
+_MOST_STARTS: Final = 20
 _BARE: Final = re.compile(r"(?<=[:,\[])\s*-?(?:inf|nan|Infinity|NaN)\b")
 _DECODER: Final = json.JSONDecoder()
 
@@ -41,9 +42,9 @@ def document(source: str, lines: Iterable[str]) -> Document:
             raise LogError(message, code="too-large")
         pieces.append(piece)
     text = "".join(pieces)
-    starts = [match.start(1) for match in re.finditer(r"^\s*([{\[])\s*(?=[\"\]{}\n]|$)", text, re.MULTILINE)]
+    starts = [match.start(1) for match in re.finditer(r"^[ \t]*([{\[])[ \t]*(?=[\"\]{}\n]|$)", text, re.MULTILINE)]
     failure: ValueError | RecursionError | None = None
-    for start in starts[:1000]:
+    for start in starts[:_MOST_STARTS]:
         try:
             found = _decoded(text, start)
         except (ValueError, RecursionError) as error:

@@ -10,6 +10,8 @@ from busbw.units import LARGEST_SIZE
 
 LONGEST_LINE: Final = 1 << 20
 """Characters; longer ones arrive in pieces."""
+_LONGEST_TEXT: Final = 1 << 13
+"""Characters of a line outside JSON; no table is so wide, and the time of some patterns grows with the square."""
 
 SECONDS: Final = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
 _DECIMAL: Final = {"": 1.0, "K": 1e3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -53,7 +55,7 @@ _PREFIX: Final = re.compile(
 )
 _NCCL: Final = re.compile(
     # A host that starts with a letter may follow the root of a row without a blank: "-1node7:12:34 [0] NCCL INFO".
-    r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,254}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
+    r"(?:(?:(?:^|(?<=\s))(?!-1)\S{0,255}?|[A-Za-z][\w.-]{0,63}):\d+:\d+(?: \[-?\d+\])?(?: \S{1,255})? |^\s*)"
     r"NCCL (?:INFO|WARN|TRACE|DEBUG|CALL)\b.*$"
 )
 _SUFFIX: Final = re.compile(r"(?:perf(?:mpi)?|block|base)$")
@@ -71,7 +73,7 @@ class Line(NamedTuple):
 def clean(lines: Iterable[str]) -> Iterator[Line]:
     """The lines of a log without colours, carriage returns, prefixes of launchers, and what NCCL wrote into them."""
     for number, raw in enumerate(lines, 1):
-        text = raw.rstrip("\r\n")
+        text = raw[:_LONGEST_TEXT].rstrip("\r\n")
         nccl = None
         if "NCCL " in text and (found := _NCCL.search(text)) is not None:
             text, nccl = text[: found.start()], found[0]

@@ -7,6 +7,7 @@ are microseconds and GB/s. Source: ``Reporter`` in ``src/common.cu`` of ROCm/rcc
 import csv
 import re
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any, Final
 
 from busbw_analysis.data.readers.draft import Draft
@@ -34,7 +35,8 @@ _OTHER_NAMES: Final = {
     "#wrong": "wrong",
 }
 CSV: Final = re.compile(rb"(?im)^(?:[#\w /()-]+,)*(?:size|size_bytes|bytes)(?:,[#\w /()-]+)+\r?$")
-JSON: Final = re.compile(rb'\{[^{}\n]*"busBw"\s*:[^{}\n]*"name"\s*:|\{[^{}\n]*"name"\s*:[^{}\n]*"busBw"')
+JSON: Final = re.compile(rb'"busBw"\s*:')
+_LONGEST_HEADING: Final = 100
 _HEADING: Final = re.compile(r"(.+?)(?:\s*[(\[](.+)[)\]]|_(ns|us|ms|s|[KMGT]?i?[Bb]ps))?")
 _TIMES: Final = frozenset({"time", "min", "max", "p50", "p95", "p99", "stdev"})
 _BANDWIDTHS: Final = frozenset({"rate", "algbw", "busbw"})
@@ -52,6 +54,7 @@ _WORDS: Final = (
     "wrong",
 )
 _NAMES: Final = frozenset({*_TIMES, *_BANDWIDTHS, *_WORDS, "source", "target"})
+_SIZES: Final = frozenset({"size", "size_bytes", "bytes"})
 _TRUE: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -64,8 +67,7 @@ def read_csv(source: str, lines: Iterator[str]) -> ForeignLog:
             (cells,) = csv.reader([line.strip().lstrip("\ufeff")])
         except (csv.Error, ValueError):
             continue
-        names = {name for name, _ in map(_meaning, cells)}
-        if "size" in names and names & (_TIMES | _BANDWIDTHS):
+        if _SIZES.intersection(cell.strip().lower() for cell in cells) and len(cells) > 1:
             draft.begin(number)
             header = [cell.strip() for cell in cells]
             draft.tool = "rccl-tests" if "numCycle" in header else "csv"
@@ -87,10 +89,12 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
     return draft.log()
 
 
+@lru_cache(maxsize=1024)
 def _meaning(heading: str) -> tuple[str | None, str | None]:
     """The name of a column and the unit in its heading."""
-    plain = heading.strip().lower()
-    found = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading.strip())
+    heading = heading.strip()[:_LONGEST_HEADING]
+    plain = heading.lower()
+    found = None if plain in _OTHER_NAMES or plain in _NAMES else _HEADING.fullmatch(heading)
     name, unit = (plain, None) if found is None else (found[1].strip().lower(), found[2] or found[3])
     name = _OTHER_NAMES.get(name, name)
     return name if name in _NAMES else None, None if unit is None else unit.replace("ps", "/s")

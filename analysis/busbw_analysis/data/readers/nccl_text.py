@@ -29,7 +29,7 @@ from busbw_analysis.data.readers.lines import (
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(
-    rb"nThread \d+ nGpus|(?:size|bytes) +(?:count|N) +type +[^\n]*time +algbw"
+    rb"nThread \d+ nGpus|(?:size|bytes) +(?:count|N) +type +[^\n]{0,60}time +algbw"
     rb"|Collective test starting|Avg bus bandwidth"
 )
 _RANK: Final = re.compile(

@@ -14,7 +14,7 @@ from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scal
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 TEXT: Final = re.compile(
-    rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]*\((?:GB/s|ns)\)"
+    rb"nvbandwidth Version|Running \w+_(?:memcpy|latency|copy)_?\w*\.|\((?:row|column)\)[^\n]{0,80}\((?:GB/s|ns)\)"
 )
 JSON: Final = re.compile(rb'"nvbandwidth"\s*:\s*\{')
 _OPS: Final = (

@@ -12,7 +12,7 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import number, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog
 
-SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]* (?:BW|Latency) Test")
+SIGN: Final = re.compile(rb"#bytes +#iterations|(?:RDMA_\w+|Send)[^\n]{0,40} (?:BW|Latency) Test")
 _TITLE: Final = re.compile(
     r"\s*((?:RDMA_Write|RDMA_Read|Send|Atomic|Raw Ethernet|Write)[\w ,_-]*?(?:BW|Latency) Test)\s*$"
 )

@@ -13,7 +13,7 @@ from busbw_analysis.data.readers.json_text import objects, real, text
 from busbw_analysis.data.readers.lines import scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
-SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]*/\w+(?::\d+)?"\s*:')
+SIGN: Final = re.compile(rb'"(?:[nr]ccl-bw|mem-bw)[^"/\n]{0,80}/\w+(?::\d+)?"\s*:')
 _COLLECTIVE: Final = re.compile(r"([nr]ccl-bw[^/]*)/([a-z]+)_(\d{1,19})_(time|algbw|busbw)(?::(\d{1,7}))?")
 _COPY: Final = re.compile(r"(mem-bw[^/]*)/(H2D|D2H|D2D)_Mem_BW(?::(\d{1,7}))?")
 _COPIES: Final = {"H2D": "host_to_device", "D2H": "device_to_host", "D2D": None}
