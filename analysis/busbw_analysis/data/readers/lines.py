@@ -47,7 +47,8 @@ _PREFIX: Final = re.compile(
     r"\s*(?:"
     r"(?P<tag>\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?)"  # Open MPI --tag-output
     r"|(?P<label>\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S))"  # srun --label, MPICH -prepend-rank
-    r"|\[pod/[^\]]*\]\s|\[default\d+\]:\s?"  # kubectl logs --prefix, torchrun
+    r"|\[pod/[^\]]*\]\s|\[(?:default|rank)\d+\]:\s?"  # kubectl logs --prefix, torchrun
+    r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+\]\s"
     r"|\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|[+-]\d\d:?\d\d)\s(?:std\w+\s[FP]\s)?"
     r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=[#\d])"  # pdsh

@@ -127,11 +127,9 @@ class _Reader:
             self.draft.note("extra-words", line.number, "a row with more words than its header has columns is left out")
             self.part = []
         elif missing == 0 or blank:
-            self.labels.add(line.label)
+            self.labels |= {line.label} - {None}
             if len(self.labels) > 1:
-                self._interleaved(
-                    line.number, "ranks " + " and ".join(sorted(map(str, self.labels))) + " both print rows"
-                )
+                self._interleaved(line.number, "two ranks print rows")
             self._add(self.columns, self.part, self.part_line)
             self.part = []
         return True
@@ -198,16 +196,17 @@ class _Reader:
         places = self.draft.places
         if any(place.rank == int(rank) for place in places[:1]):
             self._interleaved(line.number, f"rank {rank} is listed twice")
-        place = Place(
-            rank=int(rank),
-            group=None if group is None else int(group),
-            pid=int(pid),
-            host=host,
-            device=int(device),
-            bus_id=bus,
-            name=name.strip() or None,
+        places.append(
+            Place(
+                rank=int(rank),
+                group=None if group is None else int(group),
+                pid=int(pid),
+                host=host,
+                device=int(device),
+                bus_id=bus,
+                name=name.strip() or None,
+            )
         )
-        places.append(place)
 
     def _title(self, line: Line) -> None:
         """Something of a new job's heading."""
@@ -227,13 +226,12 @@ class _Reader:
                 self.draft.facts["parameters"] = dict(_SETTING.findall(found[0]))
         elif (found := _STARTING.search(text)) is not None:
             self._title(line)
-            self.op_hint = _SUFFIX.sub("", found[1])
+            self.op_hint = found[1].partition("_perf")[0]
         elif (found := _VERSION.search(text)) is not None:
             self._title(line)
             self.draft.tool = "rccl-tests" if "rccl-tests" in found[0] else "nccl-tests"
             self.draft.facts["tool_version"] = found[1]
-            if found[2]:
-                self.draft.facts["library_version"] = found[2]
+            self.draft.facts["library_version"] = found[2] or self.draft.facts.get("library_version")
         elif (found := _SUMMARY.search(text)) is not None:
             self._summary(line, found)
         elif "-place" in text and (order := _PLACE.findall(text)):
@@ -288,9 +286,6 @@ class _Reader:
     def _interleaved(self, line: int, why: str) -> None:
         message = f"{self.draft.source}:{line}: {why}: the outputs of several jobs, or of ranks without MPI, are mixed"
         raise LogError(message, code="interleaved-logs")
-
-
-_SUFFIX: Final = re.compile(r"_perf(?:_mpi)?$")
 
 
 def _columns(words: list[str], places: tuple[bool, ...]) -> Columns | None:

@@ -12,8 +12,8 @@ from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.lines import dtype_named, number, op_named, picked, rest, scaled, whole
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
-SIGN: Final = re.compile(rb"# {0,9}OSU [^\n]{1,99} Test\b")
-_TITLE: Final = re.compile(r"\s*#\s*OSU (.*?) Test(?:\s+v(\d\S*))?\s*$")
+SIGN: Final = re.compile(rb"# {0,9}(?:OSU|OMB)[ -][^\n]{1,99} Test\b")
+_TITLE: Final = re.compile(r"\s*#\s*(?:OSU|OMB(?:-Py| Python)?) (.*?) Test(?:\s+v(\d\S*))?\s*$")
 _KIND: Final = re.compile(r"^(?:MPI|UPC\+\+|UPC|OpenSHMEM|NCCL|RCCL|XCCL)?(?:-[A-Z]+(?: MANAGED)?)?\s*")
 _HEADING: Final = re.compile(
     r"(?:(?:Avg|Min|Max) )?Lat(?:ency)? ?\(us\)|Bandwidth ?\(MB/s\)"
