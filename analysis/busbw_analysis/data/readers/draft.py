@@ -114,10 +114,15 @@ class Draft:
         )
 
     def cells(
-        self, line: Line, names: Sequence[str], words: Sequence[str], others: Container[str] = ()
+        self, line: Line, names: Sequence[str], words: Sequence[str], others: Iterable[str] = ()
     ) -> dict[str, str] | None:
         """The words of a row below its headings; None: it is no row. Words of a row are numbers or in ``others``."""
-        if not names or not words or any(number(word) is None and word not in others for word in words):
+        if (
+            not names
+            or not words
+            or words[0] == "..."
+            or any(number(word) is None and word not in {"...", *others} for word in words)
+        ):
             return None
         if len(words) == len(names):
             return dict(zip(names, words, strict=True))

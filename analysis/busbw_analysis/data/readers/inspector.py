@@ -16,6 +16,7 @@ from busbw_analysis.data.readers.log import ForeignLog, Place
 
 SIGN: Final = re.compile(rb'"coll_perf"\s*:|"inspector_output_format_version"')
 _BLOCKS: Final = frozenset({"all_gather", "reduce_scatter", "all_to_all", "gather", "scatter"})
+_HEADER: Final = ("id", "rank", "n_ranks", "nnodes")
 _KINDS: Final = (("coll_perf", "coll"), ("p2p_perf", "p2p"))
 
 
@@ -27,15 +28,15 @@ def read(source: str, lines: Iterator[str]) -> ForeignLog:
         if found is None:
             draft.note("truncated-row", number, "a line that is no valid JSON is left out")
             continue
-        now = mapping(found.get("header"))
+        now = mapping(found.get("header")) or {name: found[name] for name in _HEADER if name in found}
         if now and now != header:
             header = now
             draft.begin(number)
-            metadata = mapping(found.get("metadata"))
+            metadata = mapping(found.get("metadata")) or found
             draft.facts |= {
                 "ranks": whole(header.get("n_ranks")),
                 "tool_version": text(metadata.get("inspector_output_format_version")),
-                "parameters": {name: str(value) for name, value in header.items() if isinstance(value, str | int)},
+                "parameters": {name: str(header[name]) for name in _HEADER if isinstance(header.get(name), str | int)},
             }
             draft.places.append(
                 Place(

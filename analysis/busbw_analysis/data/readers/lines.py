@@ -45,10 +45,10 @@ _PLACEHOLDER: Final = re.compile(r"[Xx]{2,}(?:\.[Xx]+)?|\?+|<[^>]*>|\.\.\.")
 _NOISE: Final = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00\ufeff]")
 _PREFIX: Final = re.compile(
     r"\s*(?:"
-    r"(?P<tag>\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?)"  # Open MPI --tag-output
-    r"|(?P<label>\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S))"  # srun --label, MPICH -prepend-rank
+    r"\[(?:\d+|[\w.-]+@\d+),(?P<tagged>\d+)\]<std\w+>:?\s?"  # Open MPI --tag-output
+    r"|\[?(?P<rank>\d{1,7})(?:\]:?|:)\s(?=\s*\S)"  # srun --label, MPICH -prepend-rank
     r"|\[pod/[^\]]*\]\s|\[(?:default|rank)\d+\]:\s?"  # kubectl logs --prefix, torchrun
-    r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+\]\s"
+    r"|\[\d{4}-\d\d-\d\d[T ][\d:.,]+Z?\]\s"
     r"|\d{4}-\d\d-\d\d[T ][\d:.]+(?:Z|[+-]\d\d:?\d\d)\s(?:std\w+\s[FP]\s)?"
     r"|[\w.-]{1,64}\s*\|\s(?=\s*[#\d])"  # docker compose
     r"|[A-Za-z][\w.-]{0,63}:\s+(?=[#\d])"  # pdsh
@@ -99,7 +99,8 @@ def number(text: str) -> float | None:
 
 def whole(text: object) -> int | None:
     """A count or a number of bytes, which may be written as ``1e+07``; None for anything else."""
-    value = text if isinstance(text, int | float) and not isinstance(text, bool) else number(str(text).strip())
+    plain = str(text).strip()
+    value = int(plain) if plain.isascii() and plain.isdecimal() and len(plain) < 20 else number(plain)
     if value is None or not 0 <= value <= LARGEST_SIZE or value != int(value):
         return None
     return int(value)

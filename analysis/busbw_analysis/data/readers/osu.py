@@ -20,7 +20,7 @@ _HEADING: Final = re.compile(
     r"|(?:Coll\. Init|(?:Pure|Min|Max|Avg) Comm\.|\w+) ?\(us\)"
     r"|Overlap ?\(%\)|P\d+(?:\.\d+)? Tail (?:Lat|BW) ?\([^)]*\)|Transmit Size|\S+"
 )
-_HEAD: Final = re.compile(r"\s*#\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
+_HEAD: Final = re.compile(r"\s*#?\s*(?:Size\b|(?:Avg )?Latency ?\(us\)|Overall ?\(us\)|Bandwidth ?\(MB/s\)|MB/s\b)")
 _PAIRS: Final = re.compile(r"\[ pairs: (\d{1,7}) \] \[ window size: (\w+) \]")
 _SETTING: Final = re.compile(r"\s*#\s*(Datatype|Window creation|Synchronization|MPI Datatype): (.*?)\.?\s*$")
 _BUFFERS: Final = re.compile(r"Send Buffer on .*")

@@ -28,23 +28,25 @@ _SPREAD: Final = {
     "99% percentile[usec]": "p99",
     "99.9% percentile[usec]": "p99.9",
 }
+_UNTITLED: Final[dict[str, Any]] = {"ranks": 2, "tool_size_is": "S"}
 _USED: Final = frozenset({"#bytes", "#iterations", "t_avg[usec]", *_SPREAD})
 
 
 def read(source: str, lines: Iterator[str]) -> ForeignLog:
     """The tables of the log."""
     draft = Draft("perftest", source)
-    test: dict[str, Any] = {}
+    test = dict(_UNTITLED)
     names: list[str] = []
     for line in draft.listen(lines):
         words = line.text.split()
         if (found := _TITLE.match(line.text)) is not None:
-            if draft.rows or not test:
-                draft.begin(line.number)
-                names = []
-            test = _benchmark(found[1])
+            draft.begin(line.number)
+            test, names = _benchmark(found[1]), []
         elif "#bytes" in words and "#iterations" in line.text:
-            if names and not draft.rows:
+            if draft.rows:
+                draft.begin(line.number)
+                test = dict(_UNTITLED)
+            elif names:
                 draft.note("repeated-header", line.number, "two ends print into one log; their rows may repeat")
             names = _HEADING.findall(line.text)
         elif (cells := draft.cells(line, names, words)) is not None:
@@ -60,7 +62,7 @@ def _benchmark(title: str) -> dict[str, Any]:
     both, latency = "Bidirectional" in title, "Latency" in title
     whole_trip = "Read" in title or "Atomic" in title
     op = (None if whole_trip else "ping_pong") if latency else "pair_bidir" if both else "pair_uni"
-    fields = {"tool_op": title, "op": op, "ranks": 2, "tool_size_is": "S"}
+    fields = _UNTITLED | {"tool_op": title, "op": op}
     return fields if latency else fields | {"messages": 2 if both else 1}
 
 
