@@ -13,7 +13,7 @@ import busbw
 
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "pandas", "matplotlib", "scipy", "numpy", "mpi4py")
-SHARED = {"errors", "escape", "ops", "runs", "statistics", "system", "units"}
+SHARED = {"errors", "escape", "ops", "runs", "statistics", "system", "units", "workloads"}
 """What the analysis may use of busbw."""
 
 PROBE = """

@@ -1,0 +1,325 @@
+"""How a model is spread over GPUs: a layout, a step of training with it, and all layouts that a model allows.
+
+Ranks are numbered so that dp · tp · pp · cp of them are all. The experts of a layer are split over ep of the dp · cp
+ranks that hold the same part of everything else, and each expert over tp ranks as a dense network is (expert
+parallelism within data parallelism: Rajbhandari et al. 2022, https://arxiv.org/abs/2201.05596).
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final, Literal, get_args
+
+from busbw.errors import UsageError
+from busbw.runs.records import DTYPE_BYTES
+from busbw.workloads import model_rows
+from busbw.workloads.model_rows import Model
+
+Schedule = Literal["gpipe", "1f1b"]
+Recompute = Literal["none", "selective", "full"]
+Context = Literal["ring", "ulysses"]
+Sync = Literal["every", "last"]
+
+MOST_GPUS: Final = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Degrees of parallelism, and how each works.
+
+    zero: 0 to 3 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054): what data-parallel ranks divide among
+    them: nothing, optimizer states, gradients too, weights too (as FSDP). ``shard``: HSDP, zero 3 within groups of so
+    many ranks and copies of such groups (https://arxiv.org/abs/2304.11277).
+    micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
+    sequence_parallel: norms and dropout split along the sequence, too (https://arxiv.org/abs/2205.05198).
+    scatter_gather: a boundary of the pipeline is crossed by 1/tp of the tensor, which is then gathered
+    (https://arxiv.org/abs/2104.04473, section 4.1).
+    sync: gradients are reduced in every micro-batch or in the last; by default every with zero 3, else last.
+    reshard: zero 3 gathers weights again for the backward pass, and in every micro-batch.
+    """
+
+    dp: int = 1
+    tp: int = 1
+    pp: int = 1
+    cp: int = 1
+    ep: int = 1
+    zero: int = 0
+    shard: int | None = None
+    micro_batches: int = 1
+    interleave: int = 1
+    schedule: Schedule = "1f1b"
+    sequence_parallel: bool = False
+    scatter_gather: bool = False
+    recompute: Recompute = "none"
+    context: Context = "ring"
+    sync: Sync | None = None
+    reshard: bool = True
+
+    def __post_init__(self) -> None:
+        for name in ("dp", "tp", "pp", "cp", "ep", "micro_batches", "interleave"):
+            value = getattr(self, name)
+            if not 1 <= value <= MOST_GPUS:
+                _refuse(f"{name} {value}: want 1 to {MOST_GPUS}")
+        if self.gpus > MOST_GPUS:
+            _refuse(f"{self.gpus} GPUs: want at most {MOST_GPUS}")
+        if self.zero not in range(4):
+            _refuse(f"zero {self.zero}: want 0, 1, 2 or 3")
+        for name, allowed in (("schedule", Schedule), ("recompute", Recompute), ("context", Context)):
+            if getattr(self, name) not in get_args(allowed):
+                _refuse(f"{name} {getattr(self, name)!r}: want one of {', '.join(get_args(allowed))}")
+        _divides("ep", self.ep, self.replicas, f"dp · cp = {self.replicas} ranks")
+        self._check_groups()
+
+    def _check_groups(self) -> None:
+        if self.shard is not None:
+            if self.zero != 3:
+                _refuse(f"shard {self.shard} with zero {self.zero}: hsdp is zero 3 in groups; want zero 3")
+            _divides("shard", self.shard, self.replicas, f"dp · cp = {self.replicas} ranks")
+            if self.ep > 1:
+                _refuse(f"shard {self.shard} with ep {self.ep}: want one of them; ep has groups of its own")
+        if self.interleave > 1:
+            if self.pp == 1 or self.schedule == "gpipe":
+                _refuse(f"interleave {self.interleave}: want pp of 2 or more and schedule 1f1b, or interleave 1")
+            if self.micro_batches % self.pp:
+                _refuse(f"{self.micro_batches} micro-batches: interleaved, want a multiple of pp = {self.pp}")
+        if self.sequence_parallel and self.tp == 1:
+            _refuse("sequence parallelism with tp 1: want tp of 2 or more, whose ranks share the sequence")
+        if self.scatter_gather and (self.tp == 1 or self.pp == 1):
+            _refuse("scatter-gather: want tp and pp of 2 or more")
+
+    @property
+    def gpus(self) -> int:
+        """How many there are."""
+        return self.dp * self.tp * self.pp * self.cp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that hold the same parameters, but for experts: they reduce gradients, and zero divides among them."""
+        return self.dp * self.cp
+
+    @property
+    def reduces(self) -> int:
+        """How often gradients are reduced in a step."""
+        every = self.zero == 3 if self.sync is None else self.sync == "every"
+        return self.micro_batches if every else 1
+
+    @property
+    def bubble(self) -> float:
+        """Idle over ideal time of the pipeline, (p−1)/(m v) (Narayanan et al. 2021, https://arxiv.org/abs/2104.04473,
+        section 2.2); GPipe and 1F1B are alike with v = 1.
+        """
+        return (self.pp - 1) / (self.micro_batches * self.interleave)
+
+    @property
+    def bubble_share(self) -> float:
+        """Idle share of the whole time: (p−1)/(m v + p−1)."""
+        return (self.pp - 1) / (self.micro_batches * self.interleave + self.pp - 1)
+
+
+def _refuse(message: str, code: str = "layout") -> None:
+    raise UsageError(message, code=code)
+
+
+def divisors(number: int) -> list[int]:
+    """All numbers that divide it, ascending."""
+    low = [one for one in range(1, int(number**0.5) + 1) if number % one == 0]
+    return sorted({*low, *(number // one for one in low)})
+
+
+def _divides(name: str, degree: int, whole: int, what: str) -> None:
+    if degree < 1 or whole % degree:
+        fit = ", ".join(map(str, divisors(whole)[:24])) if whole <= 10**12 else "a divisor"
+        _refuse(f"{name} {degree} does not divide {what}; want one of {fit}", "divides")
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Parameters of one part of a rank, ``count`` times, and among how many ranks they are the same."""
+
+    name: str
+    parameters: int
+    count: int
+    ranks: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.parameters * self.count
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of training: ``batch`` sequences of ``sequence`` tokens with all replicas together.
+
+    gradients: type in which gradients are kept and reduced (None: as the weights).
+    imbalance: tokens of the busiest rank's experts over the mean, 1 (even) to ep.
+    ranks_per_host: with it, and a limit on the nodes of a token, expert traffic is split by hosts.
+    nodes_per_token: on how many nodes the experts of a token are at most (0: no limit).
+    """
+
+    model: Model
+    layout: Layout
+    batch: int
+    sequence: int
+    gradients: str | None = None
+    imbalance: float = 1.0
+    ranks_per_host: int | None = None
+    nodes_per_token: int = 0
+
+    def __post_init__(self) -> None:
+        model, layout = self.model, self.layout
+        for name in ("batch", "sequence"):
+            if not 1 <= getattr(self, name) <= MOST_GPUS:
+                _refuse(f"{name} {getattr(self, name)}: want 1 to {MOST_GPUS}")
+        if self.gradients is not None and self.gradients not in DTYPE_BYTES:
+            _refuse(f"gradients {self.gradients!r}: want one of {', '.join(DTYPE_BYTES)}")
+        parts = layout.pp * layout.interleave
+        _divides("pp · interleave", parts, model.layers, f"{model.layers} layers of {model.name}")
+        if layout.tp > 1:
+            self._check_tensor(model, layout.tp)
+        if model.experts:
+            _divides("ep", layout.ep, model.experts, f"{model.experts} experts of {model.name}")
+        elif layout.ep > 1:
+            _refuse(f"ep {layout.ep}: {model.name} has no experts; want ep 1", "no-experts")
+        self._check_context()
+        pieces = layout.dp * layout.micro_batches
+        if self.batch % pieces:
+            fit = ", ".join(map(str, divisors(max(1, self.batch // layout.dp))[:24]))
+            hint = f"micro-batches of {fit}" if self.batch % layout.dp == 0 else f"a multiple of {pieces} sequences"
+            _refuse(f"batch {self.batch} is not cut evenly by dp · micro-batches = {pieces}; want {hint}", "divides")
+        if not 1 <= self.imbalance <= layout.ep:
+            _refuse(f"imbalance {self.imbalance:g}: want 1 (even) to ep = {layout.ep}")
+        if self.ranks_per_host is not None and (layout.ep > self.ranks_per_host or self.ranks_per_host < 1):
+            _divides("ranks-per-host", self.ranks_per_host, layout.ep, f"ep = {layout.ep} ranks")
+
+    @staticmethod
+    def _check_tensor(model: Model, tp: int) -> None:
+        groups = 0 if model.kv_rank else model.kv_heads
+        whole = math.gcd(model.hidden, model.heads, groups, model.ffn, model.expert_ffn)
+        _divides("tp", tp, whole, f"hidden, heads, kv_heads and ffn of {model.name}")
+
+    def _check_context(self) -> None:
+        layout, model = self.layout, self.model
+        split = layout.cp * (layout.tp if layout.sequence_parallel else 1)
+        _divides("cp · tp" if split > layout.cp else "cp", split, self.sequence, f"a sequence of {self.sequence}")
+        if layout.cp == 1:
+            return
+        if not model.heads:
+            _refuse(f"cp {layout.cp}: {model.name} has no attention; want cp 1", "no-attention")
+        if layout.context == "ulysses":
+            heads, groups = model.heads // layout.tp, self.key_heads
+            _divides("cp", layout.cp, heads, f"heads/tp = {heads} of {model.name}, which ulysses deals out")
+            if groups % layout.cp and layout.cp % groups:
+                _refuse(
+                    f"cp {layout.cp}: ulysses wants one that divides kv_heads/tp = {groups} or a multiple", "divides"
+                )
+
+    @property
+    def micro_batch(self) -> int:
+        """b: sequences of one micro-batch in one replica."""
+        return self.batch // (self.layout.dp * self.layout.micro_batches)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one micro-batch on one rank: b s / c."""
+        return self.micro_batch * self.sequence // self.layout.cp
+
+    @property
+    def own_tokens(self) -> int:
+        """Tokens that a rank alone has between layers: b s / c, divided by t with sequence parallelism."""
+        return self.tokens // (self.layout.tp if self.layout.sequence_parallel else 1)
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and values of one tensor rank."""
+        return (self.model.heads if self.model.kv_rank else self.model.kv_heads) // self.layout.tp
+
+    @property
+    def gradient_bytes(self) -> int:
+        """Bytes of one gradient."""
+        return self.model.width_bytes if self.gradients is None else DTYPE_BYTES[self.gradients]
+
+    @property
+    def middle(self) -> int:
+        """The stage that speaks for all: the second of three or more, which sends both ways; else the first."""
+        return 1 if self.layout.pp > 2 else 0
+
+    def check_stage(self, stage: int) -> int:
+        """``stage``, if there is such a one."""
+        if not 0 <= stage < self.layout.pp:
+            _refuse(f"stage {stage}: want 0 to {self.layout.pp - 1}")
+        return stage
+
+    def layers_of(self, stage: int) -> tuple[int, int]:
+        """Layers of a stage without and with experts; interleaved, part j of stage r is number j p + r in a row."""
+        layout, model = self.layout, self.model
+        length = model.layers // (layout.pp * layout.interleave)
+        firsts = [(part * layout.pp + stage) * length for part in range(layout.interleave)]
+        dense_layers = model.layers - model.expert_layers
+        dense = sum(max(0, min(length, dense_layers - first)) for first in firsts)
+        return dense, length * layout.interleave - dense
+
+    def units(self, stage: int) -> tuple[Unit, ...]:
+        """What a rank of a stage holds before zero divides it; the rows of a vocabulary are padded to a multiple of tp
+        as Megatron does.
+        """
+        return tuple(unit for unit in self._all_units(stage) if unit.total)
+
+    def _all_units(self, stage: int) -> Iterator[Unit]:
+        model, layout = self.model, self.layout
+        same = layout.replicas
+
+        def on_rank(*counts: model_rows.Count) -> int:
+            return sum(count.split // layout.tp + count.whole for count in counts)
+
+        dense, expert = self.layers_of(stage)
+        attention = model_rows.attention(model)
+        yield Unit("layers", on_rank(attention, model_rows.dense_ffn(model)), dense, same)
+        yield Unit("layers around experts", on_rank(attention, model_rows.around_experts(model)), expert, same)
+        if expert:
+            own = model.experts // layout.ep * model_rows.one_expert(model) // layout.tp
+            yield Unit("experts", own, expert, same // layout.ep)
+        rows = -(-model.vocabulary // layout.tp) * model.hidden
+        if stage == 0:
+            yield Unit("embedding", rows + model.positions * model.hidden, 1, same)
+        if stage == layout.pp - 1:
+            own_head = 0 if model.tied and layout.pp == 1 else rows
+            yield Unit("head", own_head + model_rows.head(model).whole, 1, same)
+
+    def shards(self, unit: Unit) -> int:
+        """Among how many ranks zero divides it."""
+        return unit.ranks if self.layout.shard is None else self.layout.shard
+
+
+def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | None = None) -> Iterator[Layout]:
+    """All layouts on so many GPUs whose degrees divide the model (layers, heads, widths, experts, sequence), with all
+    else as in ``like``; ``degrees``: none above it but dp.
+    """
+    base = Layout() if like is None else like
+    most = gpus if degrees is None else degrees
+    for tp in divisors(gpus):
+        for pp in divisors(gpus // tp):
+            for cp in divisors(gpus // tp // pp):
+                dp = gpus // tp // pp // cp
+                for ep in divisors(dp * cp) if model.experts else [1]:
+                    if max(tp, pp, cp, ep) <= most and (layout := _fitting(model, base, (dp, tp, pp, cp, ep))):
+                        yield layout
+
+
+def _fitting(model: Model, base: Layout, degrees: tuple[int, int, int, int, int]) -> Layout | None:
+    dp, tp, pp, cp, ep = degrees
+    try:
+        made = replace(
+            base,
+            dp=dp,
+            tp=tp,
+            pp=pp,
+            cp=cp,
+            ep=ep,
+            sequence_parallel=base.sequence_parallel and tp > 1,
+            scatter_gather=base.scatter_gather and tp > 1 < pp,
+        )
+        Step(model, made, dp * made.micro_batches, model.sequence)
+    except UsageError:
+        return None
+    return made

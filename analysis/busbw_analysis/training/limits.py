@@ -1,0 +1,270 @@
+"""How large training can be: where data movement costs utilisation, and where latency ends it.
+
+A reconstruction of Erdil and Schneider-Joseph 2024, "Data movement limits to frontier model training"
+(https://arxiv.org/abs/2411.01137), from its abstract, the predecessor of its simulator
+(https://github.com/davidsj/ml_par_sim) and the constants that Sevilla et al. 2024 quote of it
+(https://epoch.ai/blog/can-ai-scaling-continue-through-2030, appendix E and notes 91 to 102). That its numbers come out
+within a factor of 2 does not prove that the paper computes them so.
+
+Models are multi-layer perceptrons, dense and trained with 20 tokens a parameter: C = 6 N D = 120 N² FLOP.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from busbw.errors import UsageError
+
+Real = npt.NDArray[np.float64]
+
+HEADLINES: Final[dict[str, float]] = {"cliff": 2e28, "cliff with another network": 1e30, "wall": 2e31}
+"""FLOP that the authors state, in three months: abstract and https://epoch.ai/blog/data-movement-bottlenecks-scaling-past-1e28-flop."""
+
+_SOURCE: Final = "arXiv:2411.01137"
+CLIFF: Final = 0.8
+"""Of the best utilisation."""
+_DAY: Final = 86400.0
+_LOWEST, _HIGHEST, _STEP = 25.0, 36.0, 0.5
+"""Decades of FLOP that are searched."""
+_MOST_DOUBLINGS: Final = 8
+"""GPUs are at most 2^8 times as many as could do it at peak."""
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """Everything that the limits depend on; rates in one direction and of one GPU.
+
+    flop_per_second, memory: of an H100 in 8 bits, 2e15 as the paper rounds it, and 3.35e12 B/s. element_bytes: 1.
+    inner, outer, per_host: rate within a node of so many GPUs (450e9 B/s), and between nodes (50e9 B/s).
+    passes: times that a byte of an all_reduce crosses a link: 2 by a ring, 1 where switches add.
+    kernel_seconds: start of a product (4.5 µs, A100). reduce_seconds: latency of an all_reduce (6.8 + 2·2·0.6 = 9.2 µs,
+    NCCL's tree in low latency); hop_seconds: more of it for each doubling of nodes, twice (0: none, as in the wall).
+    days: of training. batch_tokens, batch_power: B = 4e6 (C/1e25)^(1/6) tokens in a step. layers, layers_power: L =
+    0.088 N^0.27. tokens: 20 a parameter. widening: 4 times as wide inside a layer.
+    """
+
+    flop_per_second: float = 2e15
+    memory: float = 3.35e12
+    element_bytes: float = 1.0
+    inner: float = 450e9
+    outer: float = 50e9
+    per_host: int = 8
+    passes: float = 2.0
+    kernel_seconds: float = 4.5e-6
+    reduce_seconds: float = 9.2e-6
+    hop_seconds: float = 0.0
+    days: float = 90.0
+    batch_tokens: float = 4e6
+    batch_power: float = 1 / 6
+    layers: float = 0.088
+    layers_power: float = 0.27
+    tokens: float = 20.0
+    widening: float = 4.0
+
+    def __post_init__(self) -> None:
+        may_be_zero = {"kernel_seconds", "reduce_seconds", "hop_seconds", "batch_power", "layers_power"}
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if not (0 <= value <= 1e30 and (value > 0 or name in may_be_zero)):
+                message = (
+                    f"{name} {value:g}: want a finite number {'of 0 or more' if name in may_be_zero else 'above 0'}"
+                )
+                raise UsageError(message, code="limits")
+
+    @property
+    def layer_seconds(self) -> float:
+        """Latency of a layer: two products forward and two backward, each with its all_reduce (4 · 13.7 µs)."""
+        return 4 * (self.kernel_seconds + self.reduce_seconds)
+
+    @property
+    def least_tokens(self) -> float:
+        """Tokens of a rank's micro-batch below which reading weights takes longer than products: H w/(2 W) (333 tokens
+        with 2e15 and 3e12; the paper's section on memory by Sevilla et al., note 94).
+        """
+        return self.flop_per_second * self.element_bytes / (2 * self.memory)
+
+    def shape(self, flop: float) -> tuple[float, float, float, float]:
+        """Parameters N, tokens D, tokens of a step B and layers L of a training of so many FLOP."""
+        parameters = (flop / (6 * self.tokens)) ** 0.5
+        batch = self.batch_tokens * (flop / 1e25) ** self.batch_power
+        return parameters, self.tokens * parameters, batch, self.layers * parameters**self.layers_power
+
+
+def wall(constants: Constants) -> float:
+    """FLOP beyond which latency alone takes longer than the time there is: T = t_L L D/B, solved for N, C = 120 N²."""
+    c = constants
+    per_flop = 6 * c.tokens
+    steps = c.tokens / (c.batch_tokens * (per_flop / 1e25) ** c.batch_power)  # D/B over N^(1 − 2 power)
+    power = 1 - 2 * c.batch_power + c.layers_power
+    if power <= 0 or c.layer_seconds == 0:
+        return float("inf")
+    parameters = (c.days * _DAY / (c.layer_seconds * c.layers * steps)) ** (1 / power)
+    return float(per_flop * parameters**2)
+
+
+@dataclass(frozen=True, slots=True)
+class Utilisation:
+    """The best way to do ``flop`` in time: share of peak, and how. All None and 0 where there is none."""
+
+    flop: float
+    share: float
+    gpus: float = 0.0
+    pp: float = 0.0
+    tp: float = 0.0
+    dp: float = 0.0
+    micro_batches: float = 0.0
+
+
+def utilisation(flop: float, constants: Constants) -> Utilisation:
+    """The best of all powers of two of pp, of both tensor degrees, dp and micro-batches, and of ways to put groups into
+    nodes.
+
+    A step takes (m L/p + p − 1) · max(products, memory, network) + L t_L: 6 N' q FLOP a layer and micro-batch of q
+    tokens for a rank's N' parameters, 4 N' elements of memory (weights read twice, gradients read and written), and
+    all_reduces of (f d/t_h) q over t_r and (d/t_r) q over t_h forward and again backward, with N' over dp once a step.
+    A group within a node has the rate inside; one that leaves it, the rate between nodes.
+    """
+    c = constants
+    parameters, tokens, batch, layers = c.shape(flop)
+    fewest = flop / (c.flop_per_second * c.days * _DAY)
+    grid = _grid(fewest, batch, layers)
+    if not len(grid[0]):
+        return Utilisation(flop, 0.0)
+    gpus, pp, outer_degree, inner_degree, dp, m = grid
+    wide = (parameters / (2 * c.widening * layers)) ** 0.5
+    q, own, tp = batch / (dp * m), parameters / (layers * outer_degree * inner_degree), outer_degree * inner_degree
+    rounds = 4 * (c.kernel_seconds + (tp > 1) * (c.reduce_seconds + 2 * c.hop_seconds * _doublings(tp / c.per_host)))
+    busy = np.maximum(6 * own * q / c.flop_per_second, 4 * own * c.element_bytes / c.memory)
+    words = (
+        (c.widening * wide / inner_degree * q, outer_degree, 2.0),
+        (wide / outer_degree * q, inner_degree, 2.0),
+        (own, dp, 1 / m),
+    )
+    network = np.full(len(gpus), np.inf)
+    for places in _placements(c.per_host, outer_degree, inner_degree, dp):
+        inside = np.zeros(len(gpus))
+        between = np.zeros(len(gpus))
+        for (count, degree, times), place in zip(words, places, strict=True):
+            bytes_ = c.passes * (degree - 1) / degree * count * times * c.element_bytes
+            leaves = degree > place
+            inside, between = inside + np.where(leaves, 0, bytes_), between + np.where(leaves, bytes_, 0)
+        network = np.minimum(network, np.maximum(inside / c.inner, between / c.outer))
+    seconds = (m * layers / pp + pp - 1) * np.maximum(busy, network) + layers * rounds
+    in_time = seconds * tokens / batch <= c.days * _DAY
+    share = np.where(in_time, 6 * parameters * batch / (gpus * c.flop_per_second * seconds), 0.0)
+    best = int(share.argmax())
+    if share[best] == 0:
+        return Utilisation(flop, 0.0)
+    chosen = (float(one[best]) for one in (share, gpus, pp, tp, dp, m))
+    return Utilisation(flop, *chosen)
+
+
+def _doublings(ratio: Real) -> Real:
+    return np.log2(np.maximum(1.0, ratio))
+
+
+def _grid(fewest: float, batch: float, layers: float) -> tuple[Real, ...]:
+    """GPUs, pp, both tensor degrees, dp and micro-batches: all powers of two that belong together, pp at most m and L,
+    a micro-batch of a token or more, and inner tensor degrees of 1/2 to 16 times the outer ones (the optimum is 4).
+    """
+
+    def powers(count: int) -> Real:
+        return np.exp2(np.arange(max(1, count), dtype=np.float64))
+
+    lowest = max(0, math.ceil(math.log2(fewest)))
+    gpus, pp, outer, ratio, m = (
+        one.ravel()
+        for one in np.meshgrid(
+            2.0**lowest * powers(_MOST_DOUBLINGS + 1),
+            powers(int(np.log2(max(1.0, layers))) + 1),
+            powers(14),
+            powers(6) / 2,
+            powers(int(np.log2(max(1.0, batch))) + 1)[:17],
+            indexing="ij",
+        )
+    )
+    inner = outer * ratio
+    dp = gpus / (pp * outer * inner)
+    keep = (inner >= 1) & (dp >= 1) & (dp * m <= batch) & (m >= pp)
+    return tuple(one[keep] for one in (gpus, pp, outer, inner, dp, m))
+
+
+def _placements(per_host: int, outer: Real, inner: Real, dp: Real) -> Iterator[tuple[Real, Real, Real]]:
+    """How many ranks of each group a node holds: tensor groups in all ways of powers of two, data groups the rest."""
+    doublings = max(0, int(np.log2(per_host)))
+    for first in range(doublings + 1):
+        for second in range(doublings + 1 - first):
+            one, two = np.minimum(outer, 2.0**first), np.minimum(inner, 2.0**second)
+            yield one, two, np.maximum(1.0, np.minimum(dp, per_host / (one * two)))
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """FLOP at which utilisation falls below 80 % of its ``best``, from which on nothing is done in time, and at which
+    latency alone ends it, for a network called ``name``. None: beyond what was searched.
+    """
+
+    name: str
+    best: float
+    cliff: float | None
+    infeasible: float | None
+    wall: float
+
+
+@lru_cache(maxsize=64)
+def curve(constants: Constants) -> tuple[Utilisation, ...]:
+    """The best utilisation every half decade, from the first that is worth a GPU until nothing is done in time."""
+    found: list[Utilisation] = []
+    for decade in np.arange(_LOWEST, _HIGHEST + _STEP, _STEP):
+        found.append(utilisation(float(10**decade), constants))
+        if found[-1].share == 0 and any(one.share for one in found):
+            break
+    return tuple(found)
+
+
+def limits(name: str, constants: Constants) -> Limits:
+    """All of them; the last crossing of the curve is searched between its two points, to a 16th of their distance."""
+    points = curve(constants)
+    best = max(one.share for one in points)
+    found = [_last(points, least, constants) for least in (CLIFF * best, 0.0)]
+    return Limits(name, best, found[0], found[1], wall(constants))
+
+
+def _last(points: tuple[Utilisation, ...], least: float, constants: Constants) -> float | None:
+    """The FLOP above which the share never exceeds ``least`` again."""
+    above = [number for number, one in enumerate(points) if one.share > least]
+    if not above or above[-1] == len(points) - 1:
+        return None
+    low, high = (float(np.log10(points[above[-1] + more].flop)) for more in (0, 1))
+    for _ in range(4):
+        middle = (low + high) / 2
+        if utilisation(10**middle, constants).share > least:
+            low = middle
+        else:
+            high = middle
+    return float(10 ** ((low + high) / 2))
+
+
+def variants(constants: Constants) -> dict[str, Constants]:
+    """What moves the limits: one thing changed at a time, and what no network could better."""
+    c = constants
+    free = replace(c, inner=1e30, outer=1e30)
+    return {
+        "as described": c,
+        "rate between nodes × 4": replace(c, outer=4 * c.outer),
+        "nodes of 64 GPUs": replace(c, per_host=64),
+        "switches that add": replace(c, passes=1.0),
+        "another network: infinite rates": free,
+        "and infinite memory rate": replace(free, memory=1e30),
+        "latency / 4": replace(
+            c, kernel_seconds=c.kernel_seconds / 4, reduce_seconds=c.reduce_seconds / 4, hop_seconds=c.hop_seconds / 4
+        ),
+        "batch × 4": replace(c, batch_tokens=4 * c.batch_tokens),
+        "5 µs more for each doubling of nodes": replace(c, hop_seconds=c.hop_seconds + 5e-6),
+        "a year": replace(c, days=365.0),
+    }

@@ -1,0 +1,237 @@
+"""What a rank keeps in memory while it trains: weights, gradients, optimizer, activations, buffers; and checkpoints.
+
+Parameters: Rajbhandari et al. 2020 (https://arxiv.org/abs/1910.02054), section 3 and figure 1. Activations: Korthikanti
+et al. 2022 (https://arxiv.org/abs/2205.05198), section 4, whose model (four times as wide inside, as many heads of keys
+as of queries, dropout, 2 bytes) gives s b h (34 + 5 a s/h) a layer; here the same tensors are added up for any model.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Final, Literal
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.workloads.model_rows import parameters
+from busbw_analysis.training.layout import Layout, Step, Unit, layouts
+
+Optimizer = Literal["adam", "momentum", "sgd"]
+Attention = Literal["scores", "flash"]
+
+_STATES: Final[dict[str, int]] = {"adam": 2, "momentum": 1, "sgd": 0}
+"""Numbers in float32 that an optimizer keeps of each parameter, beside a float32 copy of narrower weights."""
+_WIDE: Final = 4
+
+CHECKPOINT_BYTES: Final = (14, 12, 2)
+"""Bytes of a parameter: 16-bit weights with copy and both states of Adam, the copy and states alone, the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class PerParameter:
+    """Bytes of a parameter on a rank, on average, of a group of n: weights, gradients and optimizer by zero stage."""
+
+    weights: float
+    gradients: float
+    optimizer: float
+
+    @property
+    def total(self) -> float:
+        """All three: 16, 4 + 12/n, 2 + 14/n and 16/n for zero 0 to 3 with Adam in 16 bits."""
+        return self.weights + self.gradients + self.optimizer
+
+
+def per_parameter(width: int, gradient: int, optimizer: Optimizer, zero: int, ranks: int) -> PerParameter:
+    """Bytes of one parameter. Weights of 2 bytes have a float32 copy, which the optimizer is counted with: Adam 12,
+    momentum 8, plain descent 4 (section 3.1). Gradients of float32 make 18 of 16.
+    """
+    states = _WIDE * (_STATES[optimizer] + (width < _WIDE))
+    return PerParameter(
+        width / (ranks if zero >= 3 else 1), gradient / (ranks if zero >= 2 else 1), states / (ranks if zero else 1)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Bytes on one rank of a pipeline stage; ``activations`` of all micro-batches that are under way."""
+
+    stage: int
+    weights: float
+    gradients: float
+    optimizer: float
+    activations: float
+    buffers: float
+    under_way: float
+
+    @property
+    def total(self) -> float:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.activations + self.buffers
+
+
+def memory(step: Step, optimizer: Optimizer = "adam", attention: Attention | None = None) -> Memory:
+    """Of the rank that needs most. ``attention``: scores are kept, or recomputed block by block (flash); by default
+    kept for models with dropout, whose training was described so, and not for others.
+    """
+    kept: Attention = ("scores" if step.model.dropout else "flash") if attention is None else attention
+    ends = sorted({0, step.middle, step.layout.pp - 1})
+    return max((_of_stage(step, stage, optimizer, kept) for stage in ends), key=lambda one: one.total)
+
+
+def _of_stage(step: Step, stage: int, optimizer: Optimizer, attention: Attention) -> Memory:
+    layout, width = step.layout, step.model.width_bytes
+    sums = [0.0, 0.0, 0.0]
+    for unit in step.units(stage):
+        each = per_parameter(width, step.gradient_bytes, optimizer, layout.zero, step.shards(unit))
+        for index, bytes_ in enumerate((each.weights, each.gradients, each.optimizer)):
+            sums[index] += bytes_ * unit.total
+    count = under_way(layout, stage)
+    kept = count * sum(_kept_layers(step, stage, attention)) + _ends(step, stage, count)
+    return Memory(stage, sums[0], sums[1], sums[2], kept, _buffers(step, stage, attention), count)
+
+
+def under_way(layout: Layout, stage: int) -> float:
+    """Micro-batches whose activations a stage keeps at once, in units of all its layers: m with GPipe, min(m, p − r)
+    with 1F1B, and interleaved 2(p − r − 1) + (v − 1) p + 1 of v parts, so that the first stage keeps 1 + (p−1)/(p v)
+    times as much as without (arXiv:2205.05198, section 4.2.3; arXiv:2104.04473, section 2.2).
+    """
+    p, m, v = layout.pp, layout.micro_batches, layout.interleave
+    if layout.schedule == "gpipe":
+        return m
+    if v == 1:
+        return min(m, p - stage)
+    return min(m * v, 2 * (p - stage - 1) + (v - 1) * p + 1) / v
+
+
+def _kept_layers(step: Step, stage: int, attention: Attention) -> Iterator[float]:
+    """Bytes of one micro-batch in all layers of a stage: with everything recomputed only the input of a layer, 2 s b h
+    (arXiv:2205.05198, table 2), which sequence parallelism divides by t.
+    """
+    dense, expert = step.layers_of(stage)
+    for count, experts in ((dense, False), (expert, True)):
+        if step.layout.recompute == "full":
+            yield count * step.own_tokens * step.model.hidden * step.model.width_bytes
+        else:
+            yield count * layer_bytes(step, attention, experts=experts)
+
+
+def layer_bytes(step: Step, attention: Attention, *, experts: bool) -> float:
+    """Bytes that one layer keeps of one micro-batch on one rank for its backward pass.
+
+    Split over tensor ranks: queries, keys, values, what attention gives, scores, and the inside of the feed-forward
+    network. Whole on each, unless sequence parallelism splits them: the inputs of norms, of attention and of the
+    feed-forward network, masks of dropout: s b h (10 + 24/t + 5 a s/(h t)) without, (34 + 5 a s/h)/t with it (sections
+    4.1, 4.2). Selective recomputation leaves the scores out (section 5). A gated network keeps two inner tensors
+    and their product.
+    """
+    layout, model = step.layout, step.model
+    width, tokens, h = model.width_bytes, step.tokens, model.hidden
+    whole = split = 0.0
+    if model.heads:
+        q, v = model.heads * model.key_dim, model.heads * model.head_value_dim
+        keys = model.heads if model.kv_rank else model.kv_heads
+        split += width * tokens * (q + keys * (model.key_dim + model.head_value_dim) + v)
+        whole += width * tokens * (h * (1 + (model.norm != "none")) + model.q_rank + model.kv_rank)
+        whole += tokens * h * model.dropout
+        pairs = float(tokens) * step.sequence * model.heads
+        if attention == "scores" and layout.recompute != "selective":
+            split += pairs * (2 * width + 1 if model.dropout else width)
+        elif attention == "flash":
+            split += 4.0 * tokens * model.heads
+    inner = 3 if model.gated else 2
+    whole += width * tokens * h * (1 + (model.norm != "none")) + tokens * h * model.dropout
+    if experts:
+        routed = tokens * model.top_k * step.imbalance
+        split += width * inner * model.expert_ffn * (routed + tokens * model.shared_experts)
+        whole += width * routed * h * 2 + _WIDE * tokens * model.experts
+    else:
+        split += width * inner * model.ffn * tokens
+    return split / layout.tp + whole / (layout.tp if layout.sequence_parallel else 1)
+
+
+def _ends(step: Step, stage: int, count: float) -> float:
+    """What the ends keep: a mask of dropout behind the embedding for each micro-batch under way; the inputs of the last
+    norm and of the head, and logits in float32, 4 s b h (1 + V/h)/t for one micro-batch (section 4.3).
+    """
+    layout, model = step.layout, step.model
+    split = layout.tp if layout.sequence_parallel else 1
+    masks = count if layout.interleave == 1 else min(layout.micro_batches, 2 * layout.pp - 1)
+    first = step.own_tokens * model.hidden * model.dropout * masks if stage == 0 else 0.0
+    if stage < layout.pp - 1 or not model.vocabulary:
+        return first
+    ends = 2 * model.width_bytes * step.tokens * model.hidden / split
+    return first + ends + _WIDE * step.tokens * -(-model.vocabulary // layout.tp)
+
+
+def _buffers(step: Step, stage: int, attention: Attention) -> float:
+    """What lives for a moment: with zero 3 the weights of two units, one at work and one on its way, and the gradients
+    of one before they are divided (arXiv:2304.11277, section 3.4); with everything recomputed the activations of a
+    layer.
+    """
+    layout, units = step.layout, step.units(stage)
+    total = 0.0
+    if layout.zero == 3:
+        largest = max(_parameters_together(units))
+        total += largest * (2 * step.model.width_bytes + step.gradient_bytes)
+    if layout.recompute == "full":
+        dense, expert = step.layers_of(stage)
+        kinds = [experts for count, experts in ((dense, False), (expert, True)) if count]
+        total += max(layer_bytes(step, attention, experts=experts) for experts in kinds)
+    return total
+
+
+def _parameters_together(units: tuple[Unit, ...]) -> list[int]:
+    """Parameters of what is gathered at once: experts with the layer around them."""
+    experts = sum(unit.parameters for unit in units if unit.name == "experts")
+    return [
+        unit.parameters + (experts if unit.name == "layers around experts" else 0)
+        for unit in units
+        if unit.name != "experts"
+    ]
+
+
+def checkpoint_bytes(step: Step, per: int = CHECKPOINT_BYTES[0]) -> int:
+    """Bytes of a whole checkpoint, of so many a parameter."""
+    return per * parameters(step.model)
+
+
+# --- what fits -----------------------------------------------------------------------------------------------------
+
+
+def what_fits(step: Step, room: float, optimizer: Optimizer, attention: Attention | None) -> Step | None:
+    """The same step in another layout on as many GPUs that needs at most ``room`` bytes; the least change first: zero,
+    then recomputation, then degrees up to 64 with sequence parallelism. None: no layout on so many GPUs.
+    """
+    for changed in _changes(step):
+        if memory(changed, optimizer, attention).total <= room:
+            return changed
+    return None
+
+
+def _changes(step: Step) -> Iterator[Step]:
+    base = step.layout
+    smallest = step.batch // base.dp
+    for recompute in dict.fromkeys((base.recompute, "full")):
+        for micro_batches in dict.fromkeys((base.micro_batches, smallest)):
+            for zero in range(base.zero, 4):
+                changed = replace(base, zero=zero, recompute=recompute, micro_batches=micro_batches)
+                yield replace(step, layout=changed)
+    whole = replace(base, zero=3, recompute="full", interleave=1, shard=None, context="ring", scatter_gather=False)
+    for layout in layouts(step.model, base.gpus, whole, degrees=64):
+        if step.batch % layout.dp:
+            continue
+        made = replace(layout, sequence_parallel=layout.tp > 1, micro_batches=step.batch // layout.dp)
+        with suppress(UsageError):  # a sequence that cp does not divide
+            yield replace(step, layout=made, imbalance=min(step.imbalance, layout.ep), ranks_per_host=None)
+
+
+def refuse_what_never_fits(step: Step, room: float, optimizer: Optimizer, attention: Attention | None) -> Step:
+    """The step of ``what_fits``. Raises AnalysisError (never-fits) with how many GPUs hold parameters alone."""
+    found = what_fits(step, room, optimizer, attention)
+    if found is None:
+        bytes_ = per_parameter(step.model.width_bytes, step.gradient_bytes, optimizer, 0, 1).total
+        least = -(-int(bytes_ * parameters(step.model)) // max(1, int(room)))
+        message = (
+            f"{step.model.name} does not fit {step.layout.gpus} GPUs of {room / 1e9:.4g} GB in any layout; weights, "
+            f"gradients and optimizer alone, {bytes_:g} B a parameter, want {least} GPUs or more"
+        )
+        raise AnalysisError(message, code="never-fits")
+    return found

@@ -1,0 +1,68 @@
+"""Well-known loose statements about the traffic of training, beside what holds, with both numbers for a step."""
+
+from dataclasses import dataclass
+
+from busbw.workloads.model_rows import parameters
+from busbw_analysis.training.layout import Step
+from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """``said`` in the words that go around, ``holds`` instead, and what both make for this step: ``said_value`` as it
+    stands, in elements where it has no type, and ``sent_bytes``; None where it is about no number.
+    """
+
+    dimension: str
+    said: str
+    holds: str
+    said_value: float | None
+    sent_bytes: float | None
+
+
+def statements(step: Step, rows: tuple[Traffic, ...]) -> tuple[Statement, ...]:
+    """All of them, for the rows of one stage of a step."""
+    layout, model = step.layout, step.model
+    whole = 2.0 * parameters(model)
+    tokens = step.batch // layout.dp * step.sequence
+    order = sorted(DIMENSIONS, key=lambda one: -sent(rows, one))
+    found = [
+        Statement(
+            "dp",
+            "2θ",
+            "2(n−1)/n Ψ w_g: bytes, not elements; θ/(t p) of a rank, not the model; once a step, or with zero 3 three "
+            "times (n−1)/n Ψ w in every micro-batch",
+            whole,
+            sent(rows, "dp"),
+        ),
+        Statement(
+            "tp",
+            "TP communicates parameters, 2θ forward and backward",
+            "activations: 8 b s h (t−1)/t w a layer and micro-batch; no parameter moves",
+            2 * whole,
+            sent(rows, "tp"),
+        ),
+        Statement(
+            "pp",
+            "b s h / M",
+            "b s h w in each direction for every micro-batch, v times when interleaved; /t where ranks send parts",
+            tokens * model.hidden / layout.micro_batches,
+            sent(rows, "pp"),
+        ),
+        Statement(
+            "cp",
+            "b s h / CP",
+            "3 (c−1) b s/c (h_k + h_v)/t w a layer: every hop, forward and backward, of keys and values only",
+            step.tokens * model.hidden,
+            sent(rows, "cp"),
+        ),
+        Statement(
+            "",
+            "TP > CP > PP > DP",
+            "how often they wait, not how many bytes; by bytes here: "
+            + " > ".join(one.upper() for one in order if sent(rows, one)),
+            None,
+            None,
+        ),
+    ]
+    return tuple(one for one in found if one.sent_bytes is None or one.sent_bytes)

@@ -1,0 +1,283 @@
+"""What a rank sends in a step of training, dimension by dimension: which collective, how large, how often, by formula.
+
+S is that of docs/formats.md and nccl-tests: the buffer of a rank in an all_reduce or all_to_all, the whole output of an
+all_gather, the whole input of a reduce_scatter, a message of a send_recv. A rank sends S × bus factor in a call, which
+is what a ring or a direct exchange sends and no algorithm without a switch that adds can do with less.
+
+Letters: d, t, p, c, e degrees, b sequences of a micro-batch, s tokens of a sequence, h hidden, L layers of the stage, m
+micro-batches, v interleaved parts, w bytes of an element, w_g of a gradient, Ψ parameters of a rank, k experts of a
+token.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final, Literal, get_args
+
+from busbw.ops import bus_factor
+from busbw_analysis.training.layout import Step
+
+Dimension = Literal["dp", "tp", "pp", "cp", "ep"]
+DIMENSIONS: Final[tuple[Dimension, ...]] = get_args(Dimension)
+Phase = Literal["forward", "backward", "optimizer"]
+
+ZERO: Final = "Rajbhandari et al. 2020 (arXiv:1910.02054), section 7"
+FSDP: Final = "Zhao et al. 2023 (arXiv:2304.11277), section 3"
+MEGATRON: Final = "Shoeybi et al. 2019 (arXiv:1909.08053), section 3"
+PIPELINE: Final = "Narayanan et al. 2021 (arXiv:2104.04473), sections 2.2 and 4.1"
+SEQUENCE: Final = "Korthikanti et al. 2022 (arXiv:2205.05198), section 4.2"
+RING: Final = "Liu et al. 2023 (arXiv:2310.01889), section 3; grouped heads: arXiv:2305.13245"
+ULYSSES: Final = "Jacobs et al. 2023 (arXiv:2309.14509), section 3"
+EXPERTS: Final = "Lepikhin et al. 2020 (arXiv:2006.16668), section 3.2"
+NODES: Final = "DeepSeek-AI 2024 (arXiv:2412.19437), sections 2.1.2 and 3.2.2"
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Equal calls of one collective in a step, as one rank has them.
+
+    ranks: of its group. size_bytes: S of a call. messages: calls of a step. sent_bytes: what the rank sends in all of
+    them. hideable: it can go on beside computation; otherwise computation waits for it.
+    """
+
+    dimension: Dimension
+    what: str
+    op: str
+    ranks: int
+    size_bytes: int
+    messages: int
+    phase: Phase
+    hideable: bool
+    formula: str
+    source: str
+
+    @property
+    def sent_bytes(self) -> float:
+        """In a step."""
+        return self.messages * self.size_bytes * (bus_factor(self.op, self.ranks) or 0.0)
+
+
+def traffic(step: Step, stage: int | None = None) -> tuple[Traffic, ...]:
+    """Everything that a rank of a pipeline stage sends in a step (None: the middle one, ``Step.middle``). Rows of
+    groups of one rank, and of nothing, are left out.
+    """
+    chosen = step.middle if stage is None else step.check_stage(stage)
+    rows = (
+        *_data(step, chosen),
+        *_tensor(step, chosen),
+        *_vocabulary(step, chosen),
+        *_pipeline(step, chosen),
+        *_context(step, chosen),
+        *_experts(step, chosen),
+    )
+    return tuple(row for row in rows if row.ranks > 1 and row.messages and row.size_bytes)
+
+
+def sent(rows: tuple[Traffic, ...], dimension: Dimension | None = None, *, hideable: bool | None = None) -> float:
+    """Bytes of all rows, or of those of a dimension, or of those that are hideable or not."""
+    return sum(
+        row.sent_bytes
+        for row in rows
+        if dimension in {None, row.dimension} and (hideable is None or row.hideable == hideable)
+    )
+
+
+def _data(step: Step, stage: int) -> Iterator[Traffic]:
+    """Gradients, and weights that zero has divided. Without division an all_reduce of Ψ w_g; with zero 1 and 2 the same
+    bytes as reduce_scatter of gradients and all_gather of weights; with zero 3 the weights are gathered for the forward
+    and again for the backward pass of every micro-batch: 3 (n−1)/n Ψ w (arXiv:1910.02054, section 7). Experts are
+    reduced among n/e ranks.
+    """
+    layout, width, gradient = step.layout, step.model.width_bytes, step.gradient_bytes
+    if layout.zero == 3:
+        yield from _sharded(step, stage)
+        return
+    groups: dict[tuple[str, int], int] = {}
+    for unit in step.units(stage):
+        key = ("experts" if unit.name == "experts" else "dense", unit.ranks)
+        groups[key] = groups.get(key, 0) + unit.total
+    times = layout.reduces
+    for (name, ranks), total in groups.items():
+        what = f"gradients, {name}"
+        if layout.zero == 0:
+            formula = "2(n−1)/n Ψ w_g"
+            yield Traffic("dp", what, "all_reduce", ranks, total * gradient, times, "backward", True, formula, ZERO)
+            continue
+        formula = "(n−1)/n Ψ w_g"
+        yield Traffic("dp", what, "reduce_scatter", ranks, total * gradient, times, "backward", True, formula, ZERO)
+        what, formula = f"weights, {name}", "(n−1)/n Ψ w"
+        yield Traffic("dp", what, "all_gather", ranks, total * width, 1, "optimizer", True, formula, ZERO)
+
+
+def _sharded(step: Step, stage: int) -> Iterator[Traffic]:
+    """Zero 3 unit by unit: a layer, its experts, the embedding, the head. HSDP adds an all_reduce of each shard's
+    gradients among the copies of its group: 2(r−1)/r Ψ/n_s w_g for r copies.
+    """
+    layout, width, gradient = step.layout, step.model.width_bytes, step.gradient_bytes
+    gathers = layout.micro_batches if layout.reshard else 1
+    for unit in step.units(stage):
+        ranks, calls = step.shards(unit), unit.count
+        size, formula = unit.parameters * width, "(n−1)/n Ψ w a pass"
+        name = unit.name
+        yield Traffic(
+            "dp", f"weights, {name}", "all_gather", ranks, size, calls * gathers, "forward", True, formula, FSDP
+        )
+        if layout.reshard:
+            yield Traffic(
+                "dp", f"weights, {name}", "all_gather", ranks, size, calls * gathers, "backward", True, formula, FSDP
+            )
+        size, times, what = unit.parameters * gradient, calls * layout.reduces, f"gradients, {name}"
+        formula = "(n−1)/n Ψ w_g"
+        yield Traffic("dp", what, "reduce_scatter", ranks, size, times, "backward", True, formula, FSDP)
+        copies = unit.ranks // ranks
+        part, what, formula = -(-size // ranks), f"gradients of shards, {name}", "2(r−1)/r Ψ/n w_g"
+        yield Traffic("dp", what, "all_reduce", copies, part, times, "backward", True, formula, FSDP)
+
+
+def _tensor(step: Step, stage: int) -> Iterator[Traffic]:
+    """Activations between the ranks that share a layer: behind attention and behind the feed-forward network an
+    all_reduce of b s h in the forward pass, before them one in the backward pass: 8 b s h (t−1)/t w a layer. With
+    sequence parallelism each is an all_gather and a reduce_scatter instead, of the same bytes, and the two inputs that
+    are kept in parts are gathered again for the gradients of weights, beside a product. Computing everything twice adds
+    a forward pass. Experts: their inputs are what all_to_all brought, k b s h when balanced.
+    """
+    layout, model = step.layout, step.model
+    t, m = layout.tp, layout.micro_batches
+    size = step.tokens * model.hidden * model.width_bytes
+    dense, expert = step.layers_of(stage)
+    attending = dense + expert if model.heads else 0
+    shared = expert if model.shared_experts else 0
+    blocks = [
+        ("attention", attending, size, "b s h w"),
+        ("feed-forward", dense, size, "b s h w"),
+        ("shared experts", shared, size, "b s h w"),
+        ("experts", expert, round(size * model.top_k * step.imbalance), "k b s h w"),
+    ]
+    again = 2 if layout.recompute == "full" else 1
+    for name, count, bytes_, formula in blocks:
+        calls = count * m
+        for phase, times in (("forward", 1), ("backward", again)):
+            passes = calls * times
+            side: Phase = "forward" if phase == "forward" else "backward"
+            if not layout.sequence_parallel:
+                shown = f"2(t−1)/t {formula}"
+                yield Traffic("tp", name, "all_reduce", t, bytes_, passes, side, False, shown, MEGATRON)
+                continue
+            shown = f"(t−1)/t {formula}"
+            for op in ("all_gather", "reduce_scatter"):
+                yield Traffic("tp", name, op, t, bytes_, passes, side, False, shown, SEQUENCE)
+        if layout.sequence_parallel and name != "experts":
+            what, shown = f"{name}: input again", f"(t−1)/t {formula}"
+            yield Traffic("tp", what, "all_gather", t, bytes_, calls, "backward", True, shown, SEQUENCE)
+
+
+def _vocabulary(step: Step, stage: int) -> Iterator[Traffic]:
+    """What an embedding and a head that are split over the vocabulary add on the first and last stage: a sum of b s h
+    behind the embedding, one in the backward pass before the head, and three of a number a token (its maximum, the sum
+    of exponentials, the target's logit) in float32 for the loss. Tied ones on two stages add their gradients up.
+    """
+    layout, model = step.layout, step.model
+    if not model.vocabulary:
+        return
+    t, m, last = layout.tp, layout.micro_batches, layout.pp - 1
+    size = step.tokens * model.hidden * model.width_bytes
+    source = SEQUENCE if layout.sequence_parallel else MEGATRON
+    if stage == 0:
+        op = "reduce_scatter" if layout.sequence_parallel else "all_reduce"
+        yield Traffic("tp", "embedding", op, t, size, m, "forward", False, "b s h w", source)
+        if layout.sequence_parallel:
+            yield Traffic("tp", "embedding", "all_gather", t, size, m, "backward", False, "b s h w", source)
+    if stage == last:
+        op = "reduce_scatter" if layout.sequence_parallel else "all_reduce"
+        yield Traffic("tp", "head", op, t, size, m, "backward", False, "b s h w", source)
+        if layout.sequence_parallel:
+            yield Traffic("tp", "head", "all_gather", t, size, m, "forward", False, "b s h w", source)
+            yield Traffic("tp", "head: input again", "all_gather", t, size, m, "backward", True, "b s h w", source)
+        yield Traffic("tp", "loss", "all_reduce", t, step.tokens * 4, 3 * m, "forward", False, "b s 4", MEGATRON)
+    if model.tied and layout.pp > 1 and stage in {0, last}:
+        rows = -(-model.vocabulary // t) * model.hidden * step.gradient_bytes
+        yield Traffic("pp", "tied embedding", "all_reduce", 2, rows, 1, "backward", False, "V/t h w_g", PIPELINE)
+
+
+def _pipeline(step: Step, stage: int) -> Iterator[Traffic]:
+    """Outputs go to the next stage and gradients back, b s h w for each of m micro-batches and v parts; nothing comes
+    before the first part or behind the last. With scatter-gather, or a split sequence, a rank sends 1/t of it.
+    """
+    layout, model = step.layout, step.model
+    size = step.tokens * model.hidden * model.width_bytes
+    split = layout.scatter_gather or layout.sequence_parallel
+    per_rank = size // layout.tp if split else size
+    formula = "b s h w/t" if split else "b s h w"
+    m, v, last = layout.micro_batches, layout.interleave, layout.pp - 1
+    ahead, back = m * (v - (stage == last)), m * (v - (stage == 0))
+    if layout.pp == 1:
+        return
+    yield Traffic("pp", "outputs", "send_recv", 2, per_rank, ahead, "forward", True, formula, PIPELINE)
+    yield Traffic("pp", "gradients of inputs", "send_recv", 2, per_rank, back, "backward", True, formula, PIPELINE)
+    if layout.scatter_gather and not layout.sequence_parallel:
+        t, shown = layout.tp, "(t−1)/t b s h w"
+        into, from_behind = m * (v - (stage == 0)), m * (v - (stage == last))
+        yield Traffic("tp", "inputs of the stage", "all_gather", t, size, into, "forward", False, shown, PIPELINE)
+        yield Traffic(
+            "tp", "gradients of outputs", "all_gather", t, size, from_behind, "backward", False, shown, PIPELINE
+        )
+
+
+def _context(step: Step, stage: int) -> Iterator[Traffic]:
+    """Attention over a sequence that c ranks share. Ring: keys and values of s/c tokens go from rank to rank, c−1 times
+    in the forward pass, and again with their gradients in the backward pass: 3 (c−1) b s/c (h_k + h_v) w a layer.
+    Ulysses: an all_to_all each of queries, keys, values and results, in both directions: (c−1)/c of b s/c of each,
+    where keys and values have at least one head for each rank. Latent attention sends keys and values of all heads.
+    """
+    layout, model = step.layout, step.model
+    if layout.cp == 1:
+        return
+    c, calls = layout.cp, sum(step.layers_of(stage)) * layout.micro_batches
+    again = 2 if layout.recompute == "full" else 1
+    token = step.tokens * model.width_bytes
+    if layout.context == "ring":
+        size = token * step.key_heads * (model.key_dim + model.head_value_dim)
+        rounds, formula = calls * (c - 1), "(c−1) b s/c (h_k + h_v)/t w"
+        kept = rounds * (again - 1)
+        yield Traffic("cp", "keys and values", "send_recv", c, size, rounds, "forward", True, formula, RING)
+        yield Traffic("cp", "keys and values", "send_recv", c, size, rounds + kept, "backward", True, formula, RING)
+        yield Traffic("cp", "their gradients", "send_recv", c, size, rounds, "backward", True, formula, RING)
+        return
+    heads, groups = model.heads // layout.tp, max(step.key_heads, c)
+    parts = (
+        ("queries", heads * model.key_dim),
+        ("keys", groups * model.key_dim),
+        ("values", groups * model.head_value_dim),
+        ("results", heads * model.head_value_dim),
+    )
+    for name, wide in parts:
+        formula = f"(c−1)/c b s/c h_{name[0]}/t w"
+        yield Traffic("cp", name, "all_to_all", c, token * wide, calls, "forward", False, formula, ULYSSES)
+        yield Traffic("cp", name, "all_to_all", c, token * wide, calls * again, "backward", False, formula, ULYSSES)
+
+
+def _experts(step: Step, stage: int) -> Iterator[Traffic]:
+    """Tokens to their experts and back: (e−1)/e of k tokens h w, twice in the forward and twice in the backward pass of
+    every layer with experts; with an imbalance x the busiest rank has x times as much. Limited to M nodes, a token goes
+    to each node once and is handed on inside: min(k, M) copies between nodes, k inside them.
+    """
+    layout, model = step.layout, step.model
+    calls = step.layers_of(stage)[1] * layout.micro_batches
+    again = 2 if layout.recompute == "full" else 1
+    token = step.own_tokens * model.hidden * model.width_bytes * step.imbalance
+    e, per_host = layout.ep, step.ranks_per_host
+    parts: tuple[tuple[str, int, int, str, str], ...] = (
+        ("", e, round(token * model.top_k), "(e−1)/e k b s h w", EXPERTS),
+    )
+    if per_host is not None and step.nodes_per_token and per_host < e:
+        nodes = e // per_host
+        copies = min(step.nodes_per_token, model.top_k, nodes)
+        parts = (
+            (" between nodes", nodes, round(token * copies), "(N−1)/N min(k, M) b s h w", NODES),
+            (" inside a node", per_host, round(token * model.top_k), "(g−1)/g k b s h w", NODES),
+        )
+    op = "all_to_all" if step.imbalance == 1 else "all_to_all_v"
+    for where, ranks, size, formula, source in parts:
+        for what in ("dispatch", "combine"):
+            name = what + where
+            yield Traffic("ep", name, op, ranks, size, calls, "forward", False, formula, source)
+            yield Traffic("ep", name, op, ranks, size, calls * again, "backward", False, formula, source)

@@ -1,0 +1,1 @@
+"""What is trained: models and samples as rows, each with its source."""

@@ -1,0 +1,316 @@
+"""Models and samples that are trained, as rows of TOML with their sources, and what follows from a row alone.
+
+The shipped rows are in ``models/`` and ``samples.toml``; a user's own file adds rows and replaces shipped ones of the
+same name. FLOP count 2 for a multiplication and its addition.
+"""
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Final, Literal, TypeVar
+
+import msgspec
+
+from busbw.errors import UsageError
+from busbw.ops import limits
+from busbw.runs.records import DTYPE_BYTES, Record
+
+Norm = Literal["rms", "layer", "none"]
+
+_URL: Final = re.compile(r"https?://[^\s/]+\.[^\s/]+\S*")
+_MONTH: Final = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
+_LARGEST: Final = 10**9
+
+
+class _Row(Record, frozen=True, kw_only=True):
+    name: str
+    source: str
+    looked_up: str
+    note: str = ""
+
+    def _check(self) -> None:
+        if not self.name.strip():
+            _refuse("name", self.name, "a name")
+        if not _URL.fullmatch(self.source):
+            _refuse("source", self.source, "a URL; a row without a source does not get in")
+        if not _MONTH.fullmatch(self.looked_up):
+            _refuse("looked_up", self.looked_up, "the month in which the source was read: 2026-11")
+
+
+class Sample(_Row, frozen=True, kw_only=True):
+    """What is read to train on one example: ``bytes`` as stored, ``flop`` of its forward and backward pass."""
+
+    bytes: int
+    flop: int
+
+    def __post_init__(self) -> None:
+        self._check()
+        for key in ("bytes", "flop"):
+            if not 1 <= getattr(self, key) <= limits.LARGEST_SEED:
+                _refuse(key, getattr(self, key), "1 or more")
+
+
+class Model(_Row, frozen=True, kw_only=True):
+    """A transformer, or with ``heads = 0`` layers without attention.
+
+    heads, kv_heads, head_dim: of the attention; fewer kv_heads than heads is grouped-query attention.
+    ffn, gated: width of the dense feed-forward network; a gated one has three matrices, else two.
+    vocabulary, tied: rows of the embedding; tied: the output head is the same matrix.
+    positions: rows of a learned table of positions (0: none, as with rotary ones).
+    norm, biases, qk_norm, dropout: rms has a weight, layer a weight and a bias; qk_norm: two more of head_dim a layer.
+    experts, top_k, shared_experts, expert_ffn: of the layers behind the first ``dense_layers`` (experts = 0: none).
+    nodes_per_token: on how many nodes the experts of a token are at most (0: no limit).
+    rope_dim, value_dim, q_rank, kv_rank: multi-head latent attention (kv_rank = 0: none): a query and a key have
+    head_dim + rope_dim, a value value_dim; q_rank = 0: queries are not compressed.
+    sequence, batch, dtype: tokens of a sequence, sequences of a step and type of weights in the published training.
+    """
+
+    layers: int
+    hidden: int
+    heads: int = 0
+    kv_heads: int = 0
+    head_dim: int = 0
+    ffn: int = 0
+    gated: bool = True
+    vocabulary: int = 0
+    tied: bool = False
+    positions: int = 0
+    norm: Norm = "rms"
+    biases: bool = False
+    qk_norm: bool = False
+    dropout: bool = False
+    experts: int = 0
+    top_k: int = 0
+    shared_experts: int = 0
+    expert_ffn: int = 0
+    dense_layers: int = 0
+    nodes_per_token: int = 0
+    rope_dim: int = 0
+    value_dim: int = 0
+    q_rank: int = 0
+    kv_rank: int = 0
+    sequence: int
+    batch: int
+    dtype: str = "bfloat16"
+
+    def __post_init__(self) -> None:
+        self._check()
+        for key in ("layers", "hidden", "sequence", "batch"):
+            if not 1 <= getattr(self, key) <= _LARGEST:
+                _refuse(key, getattr(self, key), f"1 to {_LARGEST}")
+        for key in self.__struct_fields__:
+            value = getattr(self, key)
+            if isinstance(value, int) and not 0 <= value <= _LARGEST:
+                _refuse(key, value, f"0 to {_LARGEST}")
+        self._check_parts()
+
+    def _check_parts(self) -> None:
+        if self.dtype not in DTYPE_BYTES:
+            _refuse("dtype", self.dtype, ", ".join(DTYPE_BYTES))
+        if self.heads and not (self.kv_heads and self.head_dim and self.heads % self.kv_heads == 0):
+            _refuse("kv_heads", self.kv_heads, f"kv_heads that divides {self.heads} heads, and head_dim")
+        if self.kv_rank and not (self.heads and self.value_dim):
+            _refuse("kv_rank", self.kv_rank, "it with heads and value_dim")
+        if self.experts and not (self.expert_ffn and 1 <= self.top_k <= self.experts):
+            _refuse("experts", self.experts, f"them with expert_ffn and top_k of 1 to {self.experts}")
+        if not self.experts and (self.top_k or self.shared_experts or self.expert_ffn or self.nodes_per_token):
+            _refuse(
+                "experts", self.experts, "1 or more of them with top_k, shared_experts, expert_ffn, nodes_per_token"
+            )
+        if self.dense_layers > self.layers:
+            _refuse("dense_layers", self.dense_layers, f"at most {self.layers}")
+        if not self.ffn and not self.experts:
+            _refuse("ffn", self.ffn, "1 or more, or experts")
+
+    @property
+    def width_bytes(self) -> int:
+        """Bytes of a weight, and of an element of an activation."""
+        return DTYPE_BYTES[self.dtype]
+
+    @property
+    def expert_layers(self) -> int:
+        """How many layers have experts."""
+        return self.layers - self.dense_layers if self.experts else 0
+
+    @property
+    def key_dim(self) -> int:
+        """Width of one head's query and key."""
+        return self.head_dim + self.rope_dim
+
+    @property
+    def head_value_dim(self) -> int:
+        """Width of one head's value."""
+        return self.value_dim or self.head_dim
+
+
+def _refuse(key: str, given: object, allowed: str) -> None:
+    message = f"key '{key}': {given!r} is not allowed; want {allowed}"
+    raise UsageError(message, code="model")
+
+
+# --- what follows from a row -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Parameters of a part: ``split`` are divided among tensor ranks, ``whole`` are on each of them; ``products``: how
+    many of both are in matrix products (no norm, no bias, no table that is looked up).
+    """
+
+    split: int
+    whole: int
+    products: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.split + self.whole
+
+
+def _norm(model: Model) -> int:
+    return {"rms": model.hidden, "layer": 2 * model.hidden, "none": 0}[model.norm]
+
+
+def attention(model: Model) -> Count:
+    """Parameters of one layer's attention and the norm before it (Vaswani et al. 2017, https://arxiv.org/abs/1706.03762,
+    section 3.2; grouped-query: https://arxiv.org/abs/2305.13245; latent: https://arxiv.org/abs/2412.19437, section
+    2.1.1, whose down-projections every tensor rank has).
+    """
+    h, heads, groups = model.hidden, model.heads, model.kv_heads
+    if not heads:
+        return Count(0, 0, 0)
+    if model.kv_rank:
+        query = (model.q_rank or h) * heads * model.key_dim
+        split = query + model.kv_rank * heads * (model.head_dim + model.value_dim) + heads * model.value_dim * h
+        down = h * (model.q_rank + model.kv_rank + model.rope_dim)
+        return Count(split, down + model.q_rank + model.kv_rank + _norm(model), split + down)
+    matrices = 2 * h * model.head_dim * (heads + groups)
+    bias = model.head_dim * (heads + 2 * groups) if model.biases else 0
+    whole = _norm(model) + (h if model.biases else 0) + (2 * model.head_dim if model.qk_norm else 0)
+    return Count(matrices + bias, whole, matrices)
+
+
+def dense_ffn(model: Model) -> Count:
+    """Parameters of a dense feed-forward network and the norm before it (gated: https://arxiv.org/abs/2002.05202)."""
+    up = 2 if model.gated else 1
+    matrices = (up + 1) * model.hidden * model.ffn
+    bias, out = (up * model.ffn, model.hidden) if model.biases else (0, 0)
+    return Count(matrices + bias, _norm(model) + out, matrices)
+
+
+def one_expert(model: Model) -> int:
+    """Parameters of one expert, all of them in products."""
+    return (3 if model.gated else 2) * model.hidden * model.expert_ffn
+
+
+def around_experts(model: Model) -> Count:
+    """Parameters of a layer's norm, router and shared experts, which no token goes without."""
+    router = model.hidden * model.experts
+    shared = model.shared_experts * one_expert(model)
+    return Count(shared, router + _norm(model), shared + router)
+
+
+def embedding(model: Model) -> Count:
+    """Tables that a token is looked up in: no products."""
+    return Count(model.vocabulary * model.hidden, model.positions * model.hidden, 0)
+
+
+def head(model: Model) -> Count:
+    """The norm behind the last layer and the output head; a tied one multiplies, and is counted in the embedding."""
+    matrix = model.vocabulary * model.hidden
+    return Count(0 if model.tied else matrix, _norm(model) if model.vocabulary else 0, matrix)
+
+
+def parameters(model: Model, *, active: bool = False) -> int:
+    """All parameters; ``active``: only those that one token works with."""
+    experts = (model.top_k if active else model.experts) * one_expert(model) + around_experts(model).total
+    return (
+        embedding(model).total
+        + head(model).total
+        + model.layers * attention(model).total
+        + (model.layers - model.expert_layers) * dense_ffn(model).total
+        + model.expert_layers * experts
+    )
+
+
+def products(model: Model) -> int:
+    """Parameters that one token is multiplied by: the N of 6 N with embeddings, norms and biases left out (Kaplan et
+    al. 2020, https://arxiv.org/abs/2001.08361, section 2.1), and with the output head.
+    """
+    experts = model.top_k * one_expert(model) + around_experts(model).products
+    return (
+        head(model).products
+        + model.layers * attention(model).products
+        + (model.layers - model.expert_layers) * dense_ffn(model).products
+        + model.expert_layers * experts
+    )
+
+
+def attention_flop(model: Model, sequence: int, *, causal: bool) -> float:
+    """FLOP of a token's forward pass in scores and weighted values: 2 s a (d_k + d_v) a layer, which is 4 s a d
+    (Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B). Causal: the mean token sees (s + 1)/2.
+    """
+    seen = (sequence + 1) / 2 if causal else sequence
+    return 2 * seen * model.heads * (model.key_dim + model.head_value_dim) * model.layers
+
+
+def flop_per_token(model: Model, sequence: int, *, causal: bool) -> float:
+    """FLOP of a token's forward and backward pass: 6 a parameter in products, and 3 times the attention's forward pass
+    (Kaplan et al. 2020, section 2.1: the backward pass is twice the forward pass). Nothing is computed twice.
+    """
+    return 6 * products(model) + 3 * attention_flop(model, sequence, causal=causal)
+
+
+# --- reading -----------------------------------------------------------------------------------------------------
+
+
+class _File(Record, frozen=True, kw_only=True):
+    model: tuple[Model, ...] = ()
+    sample: tuple[Sample, ...] = ()
+
+
+_Named = TypeVar("_Named", Model, Sample)
+
+
+def _files(own: Path | None) -> list[_File]:
+    folder = resources.files("busbw.workloads")
+    shipped = [*(folder / "models").iterdir(), folder / "samples.toml"]
+    texts = {f"workloads/{one.name}": one.read_text(encoding="utf-8") for one in shipped if one.name.endswith(".toml")}
+    texts = {origin: texts[origin] for origin in sorted(texts)}
+    if own is not None:
+        texts[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES)
+    return [parse(text, origin) for origin, text in texts.items()]
+
+
+def parse(text: str, origin: str) -> _File:
+    """The rows of one file. Raises UsageError with the file, the row and the key."""
+    try:
+        return msgspec.convert(limits.read_toml(text, origin), _File)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        message = f"{origin}: {error}"
+        raise UsageError(message, code="model") from error
+
+
+def models(own: Path | None = None) -> dict[str, Model]:
+    """Name → model: the shipped ones, and those of the file ``own`` in place of shipped ones of the same name."""
+    return {row.name: row for file in _files(own) for row in file.model}
+
+
+def samples(own: Path | None = None) -> dict[str, Sample]:
+    """Name → sample, likewise."""
+    return {row.name: row for file in _files(own) for row in file.sample}
+
+
+def named(rows: dict[str, _Named], name: str) -> _Named:
+    """The row of this name, in whatever letters, spaces and dashes. Raises UsageError that lists all."""
+    wanted = _plain(name)
+    found = next((row for key, row in rows.items() if _plain(key) == wanted), None)
+    if found is None:
+        message = f"{name!r} is none of the rows; want one of {', '.join(rows)}"
+        raise UsageError(message, code="model")
+    return found
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[\s_-]+", "", name).casefold()

@@ -1,0 +1,95 @@
+"""Limits of training: what others print with these constants, and the reconstruction within a factor that is stated."""
+
+from dataclasses import replace
+
+import pytest
+
+from busbw.errors import UsageError
+from busbw_analysis.training.limits import HEADLINES, Constants, curve, limits, utilisation, variants, wall
+
+PAPER = Constants()
+
+
+def test_the_wall_of_the_authors_comes_out() -> None:
+    """2e31 FLOP in three months with 13.7 µs a product."""
+    assert PAPER.layer_seconds == pytest.approx(4 * 13.7e-6)
+    assert wall(PAPER) == pytest.approx(2.03e31, rel=0.005)
+
+
+def test_latency_of_a_training_at_the_wall_takes_all_the_time() -> None:
+    flop = wall(PAPER)
+    _, tokens, batch, layers = PAPER.shape(flop)
+    assert PAPER.layer_seconds * layers * tokens / batch == pytest.approx(90 * 86400)
+
+
+def test_the_closed_form_of_the_predecessor() -> None:
+    """L and B both as C^(1/6): 120 (T B0/(20 L0 t_L))² (davidsj/ml_par_sim)."""
+    both = replace(PAPER, layers=120 * (120 / 1e25) ** (1 / 6), layers_power=1 / 3)
+    assert both.shape(1e25)[3] == pytest.approx(120)
+    expected = 120 * (90 * 86400 * 4e6 / (20 * 120 * both.layer_seconds)) ** 2
+    assert wall(both) == pytest.approx(expected)
+    assert wall(replace(both, kernel_seconds=0.0)) == pytest.approx(1.5e31, rel=0.02)
+
+
+def test_the_case_of_sevilla_and_others() -> None:
+    """Note 96: 700e12 parameters and 6e31 FLOP in nine months with 6e7 tokens a step and 110 µs a layer."""
+    case = replace(PAPER, days=270, batch_tokens=6e7, batch_power=0.0, kernel_seconds=110e-6 / 4, reduce_seconds=0.0)
+    flop = wall(case)
+    assert flop == pytest.approx(6e31, rel=0.05)
+    assert case.shape(flop)[0] == pytest.approx(700e12, rel=0.03)
+
+
+def test_tokens_that_memory_wants() -> None:
+    """Note 94: 333, printed as 330."""
+    assert replace(PAPER, memory=3e12).least_tokens == pytest.approx(333, abs=0.5)
+
+
+def test_the_cliffs_are_within_the_stated_factors() -> None:
+    """2e28 within 2, 1e30 with another network within 2.5, nothing above about 2e31 within 2; 1e28 with InfiniBand."""
+    found = {name: limits(name, one) for name, one in variants(PAPER).items()}
+    described = found["as described"]
+    assert described.cliff is not None
+    assert described.infeasible is not None
+    assert 1 / 2 < described.cliff / HEADLINES["cliff"] < 2
+    assert 1 / 2 < described.infeasible / HEADLINES["wall"] < 2
+    other = found["and infinite memory rate"].cliff
+    assert other is not None
+    assert 1 / 2.5 < other / HEADLINES["cliff with another network"] < 2.5
+    hops = found["5 µs more for each doubling of nodes"]
+    assert hops.cliff is not None
+    assert 1 / 2 < hops.cliff / 1e28 < 2
+    assert hops.cliff < described.cliff < other
+
+
+def test_better_machines_never_lower_the_cliff() -> None:
+    found = {name: limits(name, one) for name, one in variants(PAPER).items()}
+    base = found.pop("as described").cliff
+    found.pop("5 µs more for each doubling of nodes")
+    assert base is not None
+    assert all(one.cliff is not None and one.cliff >= base for one in found.values())
+
+
+def test_the_best_way_fits_its_own_formula() -> None:
+    """The way that is reported, computed again for its step: less than peak, in time, degrees that multiply up."""
+    one = utilisation(1e28, PAPER)
+    assert one.gpus == one.pp * one.tp * one.dp
+    seconds = one.flop / (one.share * one.gpus * PAPER.flop_per_second)
+    assert seconds <= 90 * 86400
+    assert one.micro_batches >= one.pp
+    parameters, _, batch, layers = PAPER.shape(1e28)
+    fewest = (one.micro_batches * layers / one.pp + one.pp - 1) * 6 * parameters / (layers * one.tp)
+    ideal = fewest * batch / (one.dp * one.micro_batches) / PAPER.flop_per_second
+    assert 6 * parameters * batch / (one.gpus * PAPER.flop_per_second * ideal) >= one.share
+
+
+def test_utilisation_ends_where_nothing_is_done_in_time() -> None:
+    points = curve(PAPER)
+    assert points[-1].share == 0 < points[-2].share
+    assert points[0].share > 0.99
+
+
+@pytest.mark.parametrize("changes", [{"inner": 0.0}, {"days": -1.0}, {"outer": float("nan")}, {"memory": float("inf")}])
+def test_constants_that_cannot_be_are_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(UsageError) as refused:
+        replace(PAPER, **changes)  # type: ignore[arg-type]
+    assert refused.value.code == "limits"

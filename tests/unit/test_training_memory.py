@@ -1,0 +1,168 @@
+"""Memory of training: the paper's own formulas, schedules that are played, and what is said to fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from busbw.errors import AnalysisError
+from busbw.workloads.model_rows import models, parameters
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.memory import (
+    checkpoint_bytes,
+    layer_bytes,
+    memory,
+    per_parameter,
+    refuse_what_never_fits,
+    under_way,
+    what_fits,
+)
+
+GPT = models()["GPT-3 175B"]
+S, B, H, A = 2048, 1, 12288, 96
+
+
+@pytest.mark.parametrize("ranks", [1, 4, 64])
+def test_bytes_of_a_parameter_are_those_of_the_paper(ranks: int) -> None:
+    """Rajbhandari et al. 2020, figure 1."""
+    found = [per_parameter(2, 2, "adam", zero, ranks).total for zero in range(4)]
+    assert found == pytest.approx([16, 4 + 12 / ranks, 2 + 14 / ranks, 16 / ranks])
+    assert per_parameter(2, 4, "adam", 0, ranks).total == 18
+    assert per_parameter(4, 4, "adam", 0, ranks).total == 16, "float32 has no copy of itself"
+    assert per_parameter(2, 2, "momentum", 0, 1).total == 2 + 2 + 8
+    assert per_parameter(2, 2, "sgd", 0, 1).total == 2 + 2 + 4
+
+
+def gpt(**how: object) -> Step:
+    return Step(GPT, replace(Layout(tp=8, pp=8, micro_batches=8), **how), 8, S)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ({"tp": 1}, S * B * H * (34 + 5 * A * S / H)),
+        ({}, S * B * H * (10 + 24 / 8 + 5 * A * S / (H * 8))),
+        ({"sequence_parallel": True}, S * B * H / 8 * (34 + 5 * A * S / H)),
+        ({"sequence_parallel": True, "recompute": "selective"}, S * B * H * 34 / 8),
+        ({"recompute": "selective"}, S * B * H * (10 + 24 / 8)),
+    ],
+)
+def test_a_layer_keeps_what_the_paper_counts(how: dict[str, object], expected: float) -> None:
+    """Korthikanti et al. 2022, table 2."""
+    assert layer_bytes(gpt(**how), "scores", experts=False) == pytest.approx(expected)
+
+
+def test_the_first_stage_keeps_all_layers_of_the_model_at_once() -> None:
+    """Section 4.2.3: s b h L/t (34 + …), interleaved 1 + (p−1)/(p v) times it; masks of the embedding: section 4.3."""
+    layer = S * B * H / 8 * (34 + 5 * A * S / H)
+    once = memory(gpt(sequence_parallel=True))
+    assert once.activations == pytest.approx(96 * layer + S * B * H * 8 / 8)
+    interleaved = Step(GPT, Layout(tp=8, pp=8, micro_batches=64, interleave=3, sequence_parallel=True), 64, S)
+    assert memory(interleaved).activations == pytest.approx((1 + 7 / 24) * 96 * layer + S * B * H * 15 / 8)
+    full = memory(gpt(recompute="full"))
+    assert full.activations == pytest.approx(96 * 2 * S * B * H + S * B * H * 8)
+    assert full.buffers == pytest.approx(S * B * H * (10 + 3 + 5 * A * S / H / 8))
+
+
+def test_a_gated_model_with_few_keys_keeps_its_own_tensors() -> None:
+    """Llama 3 8B by hand: inputs and outputs of two norms, queries, keys, values, results, three inner tensors."""
+    model = models()["Llama 3 8B"]
+    tokens = 2 * 512
+    one = Step(model, Layout(), 2, 512)
+    elements = 4 * 4096 + 4096 + 2 * 1024 + 4096 + 3 * 14336
+    assert layer_bytes(one, "flash", experts=False) == tokens * (2 * elements + 4 * 32)
+    assert layer_bytes(one, "scores", experts=False) == tokens * 2 * elements + 2 * 2 * 32 * 512 * 512
+
+
+def order(p: int, v: int, m: int, stage: int, schedule: str) -> list[tuple[str, int, int]]:
+    """What a stage does in a row: forward or backward, part, micro-batch (Megatron's order)."""
+    groups = range(0, m, p) if v > 1 else range(m)
+    size = p if v > 1 else 1
+    ahead = [("f", part, g + i) for g in groups for part in range(v) for i in range(size)]
+    back = [("b", v - 1 - part, g + i) for g in groups for part in range(v) for i in range(size)]
+    first = len(ahead) if schedule == "gpipe" else (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1
+    first = min(first, len(ahead))
+    found = ahead[:first]
+    for number, one in enumerate(ahead[first:]):
+        found += [one, back[number]]
+    return found + back[len(ahead) - first :]
+
+
+def play(p: int, v: int, m: int, schedule: str) -> tuple[float, list[float]]:
+    """The time of a step, forward 1/v and backward 2/v of a part, and how many parts each stage kept at most."""
+    queues = [order(p, v, m, stage, schedule) for stage in range(p)]
+    ended: dict[tuple[str, int, int], float] = {}
+    clock, kept, most = [0.0] * p, [0] * p, [0] * p
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            if not queue:
+                continue
+            kind, part, number = queue[0]
+            here = part * p + stage
+            needs = ("f", here - 1, number) if kind == "f" else ("b", here + 1, number)
+            last = here == p * v - 1
+            if (kind == "f" and here) or (kind == "b" and not last):
+                if needs not in ended:
+                    continue
+                clock[stage] = max(clock[stage], ended[needs])
+            clock[stage] += (1 if kind == "f" else 2) / v
+            ended[kind, here, number] = clock[stage]
+            kept[stage] += 1 if kind == "f" else -1
+            most[stage] = max(most[stage], kept[stage])
+            queue.pop(0)
+    return max(clock), [one / v for one in most]
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize(
+    ("p", "v", "m"), [(2, 1, 4), (4, 1, 8), (4, 1, 2), (8, 1, 8), (2, 2, 4), (4, 2, 8), (4, 3, 12)]
+)
+def test_bubbles_and_kept_micro_batches_are_those_of_a_played_schedule(p: int, v: int, m: int, schedule: str) -> None:
+    if schedule == "gpipe" and v > 1:
+        return
+    layout = Layout(pp=p, interleave=v, micro_batches=m, schedule=schedule)  # type: ignore[arg-type]
+    seconds, kept = play(p, v, m, schedule)
+    assert seconds == pytest.approx(3 * m * (1 + layout.bubble))
+    assert 1 - 3 * m / seconds == pytest.approx(layout.bubble_share)
+    assert [under_way(layout, stage) for stage in range(p)] == kept
+
+
+def test_zero_3_divides_everything_but_what_it_has_gathered() -> None:
+    model = models()["Llama 3 8B"]
+    one = memory(Step(model, Layout(dp=8, zero=3), 8, 512))
+    assert one.weights + one.gradients + one.optimizer == pytest.approx(16 * parameters(model) / 8)
+    assert one.buffers == (2 + 2 + 2) * (model.vocabulary * model.hidden + model.hidden)
+
+
+def test_checkpoints_are_bytes_of_all_parameters() -> None:
+    one = Step(models()["Llama 3 405B"], Layout(), 1, 8192)
+    assert [checkpoint_bytes(one, per) for per in (14, 12, 2)] == [per * 405853388800 for per in (14, 12, 2)]
+
+
+def test_what_fits_changes_least_and_does_fit() -> None:
+    room = 86e9
+    alone = what_fits(gpt(), room, "adam", None)
+    assert alone is not None
+    assert (alone.layout.zero, alone.layout.recompute) == (0, "full"), "one replica has nothing for zero to divide"
+    wide = Step(GPT, Layout(dp=4, tp=8, pp=8, micro_batches=8), 32, S)
+    fitting = what_fits(wide, room, "adam", None)
+    assert fitting is not None
+    assert (fitting.layout.zero, fitting.layout.recompute, fitting.layout.gpus) == (1, "none", 256)
+    assert memory(fitting).total <= room < memory(wide).total
+
+
+def test_what_never_fits_is_refused_with_how_many_gpus_it_takes() -> None:
+    one = Step(models()["Llama 3 405B"], Layout(dp=8), 8, 8192)
+    with pytest.raises(AnalysisError, match="82 GPUs") as refused:
+        refuse_what_never_fits(one, 80e9, "adam", None)
+    assert refused.value.code == "never-fits"
+
+
+def test_experts_are_divided_among_their_own_ranks() -> None:
+    model = msgspec.structs.replace(models()["Mixtral 8x7B"], layers=2)
+    experts = 2 * 8 * 3 * model.hidden * model.expert_ffn
+    one = memory(Step(model, Layout(dp=8, ep=4, zero=1), 8, 64))
+    assert one.weights == 2 * ((parameters(model) - experts) + experts / 4)
+    assert one.optimizer == pytest.approx(12 * ((parameters(model) - experts) / 8 + experts / 4 / 2))
