@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from busbw.ops import PAIRED
 from busbw.ops.storage import Access
-from busbw.runs.records import SETTINGS, settings_in_words
+from busbw.runs.records import SETTINGS, case_in_words
 from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
@@ -40,15 +40,9 @@ class SeriesKey:
     @property
     def label(self) -> str:
         """A name for tables and legends; says only what is not the usual."""
-        parts = [self.op, self.dtype, self.redop, "in place" if self.in_place else None, *settings_in_words(self)]
-        parts += [
-            None if self.mode == "isolated" else self.mode,
-            None if self.sync == "barrier" else f"sync {self.sync}",
-        ]
-        parts += [None if self.cache == "warm" else self.cache, "held" if self.held else None]
         where = f"{len(self.ranks)} ranks" if self.group == "all" else f"ranks {rank_list(self.ranks)} of {self.group}"
-        parts += [where, None if self.hosts == 1 else f"{self.hosts} hosts"]
-        return " · ".join(part for part in parts if part)
+        hosts = [] if self.hosts == 1 else [f"{self.hosts} hosts"]
+        return " · ".join([*case_in_words(self, {"group", "device"}), where, *hosts])
 
 
 @dataclass(frozen=True, slots=True)

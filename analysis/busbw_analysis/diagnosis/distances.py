@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import WITHIN_A_HOST, RankPlacement, distance, distance_in_words
-from busbw.runs.records import settings_in_words
+from busbw.runs.records import case_in_words
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.summary import LAUNCHES_FOR_AN_INTERVAL, CaseSummary, Interval, PairTimes, pair_times
 
@@ -135,11 +135,10 @@ def _split(summaries: Sequence[CaseSummary], seats: Sequence[RankPlacement]) -> 
         step: pairs.only(np.isin(which, [at for at, one in enumerate(steps) if one == step]))
         for step in dict.fromkeys(steps)
     }
-    parts = (case.op, case.dtype, *settings_in_words(case), None if case.mode == "isolated" else case.mode)
     return PairSplit(
         case=summaries[0].index,
         op=case.op,
-        label=" · ".join(part for part in parts if part),
+        label=" · ".join(case_in_words(case, {"group"})),
         size_bytes=case.size_bytes,
         classes=tuple(_classes(by_steps, case.size_bytes)),
     )

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.runs.placement import taken_twice
-from busbw.runs.records import JSON, LaunchStarted, settings_in_words
+from busbw.runs.records import JSON, LaunchStarted, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset, fact
 from busbw_analysis.data.pair_numbers import PairNumbers
@@ -98,13 +98,9 @@ def remarks_on(
 
 def case_name(summary: CaseSummary) -> str:
     """A case in a sentence: op, size and what is not the usual."""
-    case = summary.case
-    parts = [case.op, format_size(case.size_bytes) if case.size_bytes else None, case.dtype, case.redop]
-    parts += settings_in_words(case)
-    parts += ["in place" if case.in_place else None, None if case.group == "all" else f"groups {case.group}"]
-    parts += [None if case.mode == "isolated" else case.mode, None if case.sync == "barrier" else f"sync {case.sync}"]
-    parts += [None if case.cache == "warm" else case.cache, "held" if case.held else None]
-    return " ".join(part for part in parts if part)
+    op, *details = case_in_words(summary.case, {"device", "root"})
+    size = [format_size(summary.case.size_bytes)] if summary.case.size_bytes else []
+    return " ".join([op, *size, *details])
 
 
 def _some(names: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from typing import Protocol
 
 from busbw.ops import OPS
 from busbw.runs.cases import Cases
-from busbw.runs.records import Case, Failed, Measurement, Skipped, settings_in_words
+from busbw.runs.records import SETTINGS, Case, Failed, Measurement, Skipped, case_in_words
 from busbw.units import format_size
 
 
@@ -69,16 +69,12 @@ class Several:
 
 def timing_in_words(case: Case) -> list[str]:
     """How ``case`` is timed, where it is not the usual way: mode, sync, cache and held."""
-    mode = [] if case.mode == "isolated" else [case.mode]
-    sync = [] if case.sync == "barrier" else [f"sync {case.sync}"]
-    return mode + sync + ([] if case.cache == "warm" else [case.cache]) + (["held"] if case.held else [])
+    return case_in_words(case, {"op", "dtype", "redop", "in_place", "device", "group", "root", *SETTINGS})
 
 
 def in_words(case: Case) -> str:
     """A case as a person would call it: ``all_reduce at 1 MiB (float32 sum)``."""
-    details = " ".join(
-        detail for detail in (case.dtype, case.redop, *settings_in_words(case), *timing_in_words(case)) if detail
-    )
+    details = " ".join(case_in_words(case, {"op", "in_place", "device", "group", "root"}))
     where = "" if case.group == "all" else f" in groups {case.group}"
     size = f" at {format_size(case.size_bytes)}" if OPS[case.op].sized else ""
     return f"{case.op}{size}{where}{f' ({details})' if details else ''}"

@@ -164,6 +164,32 @@ def settings_in_words(of: object, only: Container[str] = SETTINGS) -> list[str]:
     ]
 
 
+_DETAILS: dict[str, Callable[[Any], str]] = {
+    "op": str,
+    "dtype": str,
+    "redop": str,
+    "in_place": lambda yes: "in place" if yes else "",
+    **_SETTINGS,
+    "device": lambda name: "" if name == "cpu" else name,
+    "group": lambda name: "" if name == "all" else f"groups {name}",
+    "mode": lambda name: "" if name == "isolated" else name,
+    "sync": lambda name: "" if name == "barrier" else f"sync {name}",
+    "cache": lambda name: "" if name == "warm" else name,
+    "held": lambda yes: "held" if yes else "",
+    "root": lambda rank: f"root {rank}" if rank else "",
+}
+
+
+def case_in_words(of: object, without: Container[str] = ()) -> list[str]:
+    """The op of a case, or of what else has some of its fields, and what is not the usual of it; size and ranks apart.
+
+    ``without`` names the fields that are not said.
+    """
+    known = {name: getattr(of, name, None) for name in _DETAILS if name not in without}
+    words = [_DETAILS[name](value) for name, value in known.items() if value is not None]
+    return [word for word in words if word]
+
+
 class RankSamples(Record, frozen=True, kw_only=True):
     """What one rank of a group saw in one block: quantiles of its own durations (at ``QUANTILES``, in ns per
     sample), and every duration where the block was small enough to keep them (else None). ``entries_ns`` is when it

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from busbw.runs.records import JSON, SETTINGS, Case, LaunchStarted, settings_in_words
+from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
 from busbw.runs.store import StoredRun
 from busbw.units import format_size, format_span, format_time
 from busbw_analysis.data.load import CaseRow, CaseState, Dataset
@@ -162,24 +162,11 @@ _STATE_TONES: Final[dict[CaseState, Tone]] = {"failed": "bad", "not reached": "c
 _LONGEST = 400
 
 
-def case_label(case: Case, *, with_op: bool = True, without: frozenset[str] = frozenset()) -> str:
+def case_label(case: Case, without: frozenset[str] = frozenset()) -> str:
     """A case in words, without its size; ``without`` names the fields that need not be said."""
-    parts = {
-        "op": case.op if with_op else "",
-        "backend": case.backend,
-        "device": "" if case.device == "cpu" else case.device,
-        "dtype": f"{case.dtype or ''} {case.redop or ''}".strip(),
-        "ranks": f"{case.ranks} rank{'s' if case.ranks != 1 else ''}",
-        "group": "" if case.group == "all" else f"groups {case.group}",
-        "mode": case.mode,
-        "sync": "" if case.sync == "barrier" else f"sync {case.sync}",
-        "cache": "" if case.cache == "warm" else case.cache,
-        "held": "held" if case.held else "",
-        "in_place": "in place" if case.in_place else "",
-        "root": "" if case.root is None else f"root {case.root}",
-        **{name: " ".join(settings_in_words(case, {name})) for name in SETTINGS},
-    }
-    return " · ".join(text for name, text in parts.items() if text and name not in without)
+    op, *details = case_in_words(case, without)
+    ranks = [] if "ranks" in without else [f"{case.ranks} rank{'s' if case.ranks != 1 else ''}"]
+    return " · ".join([op, case.backend, *details, *ranks])
 
 
 def size_list(sizes: Iterable[int]) -> str:

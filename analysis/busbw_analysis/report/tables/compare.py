@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from busbw.runs.records import JSON, Case, settings_in_words
+from busbw.runs.records import JSON, Case, case_in_words
 from busbw.units import format_size, significant
 from busbw_analysis.diagnosis.compare import (
     BANDS,
@@ -29,8 +29,6 @@ _NAMED: Final = 3
 """So many cases of a kind are named; JSON has all of them."""
 _OVER_SIZES: Final = "geometric mean"
 """The statistic of a band of several sizes: over them, of what each size has."""
-_USUAL: Final = Case(op="", backend="", device="cpu", dtype=None, redop=None, size_bytes=0, ranks=1, nodes=1)
-"""What need not be said of a case: everything that is as here, its op, ranks and backend apart."""
 
 
 def document(comparison: Comparison, gate: Gate | None = None) -> dict[str, JSON]:
@@ -166,14 +164,7 @@ def _case_name(case: Case) -> str:
 
 def label(case: Case) -> str:
     """A case without its size: the op, and what is not the usual."""
-    parts = [case.op, case.dtype, case.redop, "in place" if case.in_place else None]
-    parts += settings_in_words(case)
-    parts += [None if case.group == "all" else f"groups {case.group}", None if case.device == "cpu" else case.device]
-    parts += [
-        str(getattr(case, name)) for name in ("mode", "sync", "cache") if getattr(case, name) != getattr(_USUAL, name)
-    ]
-    parts += [None if not case.held else "held", None if not case.root else f"root {case.root}"]
-    return " ".join(part for part in parts if part)
+    return " ".join(case_in_words(case))
 
 
 def _time(ns: float) -> str:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
-from busbw.runs.records import JSON, SETTINGS, settings_in_words
+from busbw.runs.records import JSON, SETTINGS, case_in_words
 from busbw.units import format_rate, format_size, significant
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
@@ -22,6 +22,8 @@ _RATE_WIDTH = 8
 _TIME_WIDTH = 12
 _IN_PLACE: Final = "*"
 
+_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
+"""What is not said of a case among its flags."""
 _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
 """The first word of a check, and what a narrow column says for it."""
 
@@ -64,7 +66,7 @@ def _case_rows(
         "held": case.held,
         "groups": case.group,
         "settings": {name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None},
-        "settings_in_words": settings_in_words(case),
+        "in_words": case_in_words(case, _IN_COLUMNS),
         "root": case.root,
         "state": summary.state,
         "reason": "; ".join(summary.reasons) or None,
@@ -161,11 +163,7 @@ def _flag_words(row: Row) -> str:
     parts: list[str] = []
     if row["state"] != "measured":
         parts.append(f"{row['state'].upper()}: {row['reason']}")
-    parts += row["settings_in_words"]
-    parts += [] if row["mode"] == "isolated" else [row["mode"]]
-    parts += [] if row["sync"] == "barrier" else [f"sync {row['sync']}"]
-    parts += [] if row["cache"] == "warm" else [row["cache"]]
-    parts += ["held"] if row["held"] else []
+    parts += row["in_words"]
     parts += [] if row["loop"] in {None, "python"} else [f"{row['loop']} loop"]
     parts += [] if row["overlap"] is None else [_hidden(row)]
     parts += [] if row["traffic"] is None else [f"traffic {format_rate(row['traffic'])}"]
