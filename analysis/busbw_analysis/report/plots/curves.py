@@ -4,27 +4,31 @@ Nothing from outside (no host, no plan, no error text) is drawn: the words of a 
 series stand in the legend, which is part of the page and is escaped there.
 """
 
-import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from busbw.units import format_rate, format_size, format_time
+from busbw.units import format_rate, format_time
+from busbw_analysis.report.plots.axes import (
+    INK,
+    MUTED,
+    SLOTS,
+    canvas,
+    decade_ticks,
+    draw_points,
+    head,
+    name_ticks,
+    sample,
+    size_axis,
+    widen,
+)
 from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
 
 Quantity = Literal["time", "rate"]
 LineKind = Literal["fit", "model", "peak", "bound", "other"]
 
-SLOTS: Final = len(SERIES)
-"""So many series can be told apart in one figure; more of them make a second figure."""
-
-WIDTH, HEIGHT, POINTS_PER_INCH = 460, 300, 72
-INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
 LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
@@ -32,7 +36,6 @@ LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], f
     "bound": ((0, (6, 2)), 1.2),
     "other": ("-", 0.5),
 }
-_MOST_TICKS = 8
 _FAR = 8.0
 """A line may leave the measured range by this factor; beyond it, it is cut off, so that the points keep the room."""
 
@@ -85,11 +88,8 @@ def drawable(series: Iterable[Series]) -> bool:
 
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
     """The panel as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
-        figure.patch.set_visible(False)
-        axes = figure.add_axes((0.148, 0.085, 0.838, 0.82))
-        _dress(axes, panel)
+    with canvas() as (figure, axes):
+        _scale(axes, panel)
         for line in panel.lines:
             _draw_line(axes, line)
         for position, size in enumerate(panel.breaks):
@@ -107,7 +107,7 @@ def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:
         shape = _SHAPES[MARKERS[(slot or 0) % SLOTS]].format(paint=paint)
     else:
         shape = f'<path d="M1 7H27" fill="none" stroke="{colour}" {_STROKES[kind]}/>'
-    return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{shape}</svg>'
+    return sample(shape)
 
 
 _STROKES: Final[dict[LineKind, str]] = {
@@ -127,8 +127,8 @@ _SHAPES: Final = {
 }
 
 
-def _dress(axes: Axes, panel: Panel) -> None:
-    """Scales, limits, ticks and the heading; the frame is only a floor and a wall."""
+def _scale(axes: Axes, panel: Panel) -> None:
+    """Scales, limits, ticks and the heading."""
     sizes = [point.size_bytes for one in panel.series for point in one.points]
     values = [
         value for one in panel.series for point in one.points for value in (point.low, point.value, point.high) if value
@@ -142,52 +142,26 @@ def _dress(axes: Axes, panel: Panel) -> None:
             inside = [y for y in reach if bottom / _FAR <= y <= top * _FAR]
             bottom, top = min([bottom, *inside]), max([top, *inside])
     bottom, top = widen(bottom, top, 1.25, 6.0)
-    left, right = widen(min(sizes), max(sizes), 1.6, 4.0)
-    axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
-    vertical = decade_ticks(bottom, top)
-    horizontal = binary_ticks(left, right)
-    name: Callable[[float], str] = format_time if panel.quantity == "time" else format_rate
-    for axis, ticks, labels in (
-        (axes.yaxis, vertical, [name(value) for value in vertical]),
-        (axes.xaxis, horizontal, [format_size(round(value)) for value in horizontal]),
-    ):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
-        axis.set_ticklabels(labels)
-    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
-    axes.grid(visible=True, axis="y", color=HAIRLINE, linewidth=0.8)
-    axes.grid(visible=True, axis="x", color=HAIRLINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.patch.set_visible(False)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(MUTED)
-    axes.set_title(panel.heading, loc="left", x=-0.172, fontsize=12, fontweight="bold", color=INK, pad=10)
+    ticks = decade_ticks(bottom, top)
+    name_ticks(axes.yaxis, ticks, list(map(format_time if panel.quantity == "time" else format_rate, ticks)))
+    size_axis(axes, sizes)
+    head(axes, panel.heading)
 
 
-def _draw_series(axes: Axes, series: Series) -> None:
-    colour, marker = SERIES[series.slot % SLOTS], MARKERS[series.slot % SLOTS]
-    points = [point for point in series.points if point.size_bytes > 0 and point.value > 0]
+def draw_bars(axes: Axes, slot: int, points: Iterable[Point]) -> None:
+    """The range of each point that has one."""
     barred = [(point.size_bytes, point.low, point.high) for point in points if point.low and point.high]
     if barred:
         sizes, lows, highs = zip(*barred, strict=True)
-        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
-    axes.plot(
-        [point.size_bytes for point in points],
-        [point.value for point in points],
-        linestyle="none",
-        marker=marker,
-        markersize=5.6,
-        # Only the first is filled: where curves coincide, each is still seen through those upon it.
-        markerfacecolor=colour if series.slot % SLOTS == 0 else "none",
-        markeredgecolor=PAGE if series.slot % SLOTS == 0 else colour,
-        markeredgewidth=0.8 if series.slot % SLOTS == 0 else 1.3,
-        zorder=4,
-    )
+        axes.vlines(sizes, lows, highs, color=SERIES[slot % SLOTS], linewidth=1.4, alpha=0.6, zorder=3)
+
+
+def _draw_series(axes: Axes, series: Series) -> None:
+    points = [point for point in series.points if point.size_bytes > 0 and point.value > 0]
+    draw_bars(axes, series.slot, points)
+    draw_points(axes, series.slot, [(point.size_bytes, point.value) for point in points])
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
@@ -214,32 +188,3 @@ def _draw_line(axes: Axes, line: Line) -> None:
             parse_math=False,
             zorder=5,
         )
-
-
-def widen(low: float, high: float, margin: float, least: float) -> tuple[float, float]:
-    """Limits with a margin, spanning at least the factor ``least``: noise must not fill the picture."""
-    low, high = low / margin, high * margin
-    if high / low < least:
-        middle = math.sqrt(low * high)
-        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
-    return low, high
-
-
-def decade_ticks(low: float, high: float) -> list[float]:
-    """Round numbers between the limits: 1-2-5 or 1-3 steps where decades alone would be few."""
-    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    candidates = [
-        [tick for decade in decades for digit in digits if low <= (tick := digit * 10.0**decade) <= high]
-        for digits in ((1, 2, 5), (1, 3), (1,))
-    ]
-    fitting = (ticks for ticks in candidates if len(ticks) <= _MOST_TICKS)
-    decades_only = candidates[-1]
-    return next(fitting, decades_only[:: 1 + len(decades_only) // _MOST_TICKS])
-
-
-def binary_ticks(low: float, high: float) -> list[float]:
-    """Powers of two between the limits, so few that their names do not touch."""
-    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
-    stride = next(step for step in (1, 2, 3, 4, 5, 10, 20) if (last - first) // step <= 6)
-    start = next(exponent for exponent in range(first, last + 1) if exponent % stride == 0)
-    return [2.0**exponent for exponent in range(start, last + 1, stride)]

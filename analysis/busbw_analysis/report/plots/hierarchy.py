@@ -8,15 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+from matplotlib.axes import Axes
+from matplotlib.ticker import FixedLocator
 
 from busbw.units import format_rate
-from busbw_analysis.report.plots.svg import INK, SERIES, inline
+from busbw_analysis.report.plots.axes import INK, MUTED, canvas, name_ticks, sample
+from busbw_analysis.report.plots.svg import SERIES, inline
 
-_INK, _MUTED, _HAIRLINE, _PAGE = INK
-_WIDTH, _ROW, _MARGIN, _POINTS_PER_INCH = 620, 30, 56, 72
+_WIDTH, _ROW, _MARGIN = 620, 30, 56
 _BAR, _OUTLINE = 0.46, 0.74
 _AXIS = 0.715
 """Share of the width that the axis has."""
@@ -43,7 +42,7 @@ SWATCHES: Final = {
 
 def swatch(name: str) -> str:
     """A legend's sample, as a small SVG that readers of the text may skip."""
-    return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{SWATCHES[name]}</svg>'
+    return sample(SWATCHES[name])
 
 
 def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> str:
@@ -51,34 +50,25 @@ def draw(rows: Sequence[Row], identity: str, title: str, description: str) -> st
     rates = [rate for row in rows for rate in (row.measured, row.nominal, row.practical) if rate]
     low, high = 10 ** math.floor(math.log10(min(rates)) - 0.3), max(rates) * 3.0
     height = _MARGIN + _ROW * len(rows)
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8}):
-        figure = Figure(figsize=(_WIDTH / _POINTS_PER_INCH, height / _POINTS_PER_INCH))
-        figure.patch.set_visible(False)
-        axes = figure.add_axes((0.985 - _AXIS, 28 / height, _AXIS, _ROW * len(rows) / height))
+    box = (0.985 - _AXIS, 28 / height, _AXIS, _ROW * len(rows) / height)
+    with canvas(box, width=_WIDTH, height=height) as (figure, axes):
         axes.set_xscale("log")
         axes.set_xlim(low, high)
         axes.set_ylim(len(rows) - 0.5, -0.5)
         ticks = [10.0**exponent for exponent in range(round(math.log10(low)), math.floor(math.log10(high)) + 1)]
-        axes.xaxis.set_major_locator(FixedLocator(ticks))
-        axes.xaxis.set_minor_locator(NullLocator())
-        axes.xaxis.set_minor_formatter(NullFormatter())
-        axes.set_xticklabels([format_rate(tick) for tick in ticks])
+        name_ticks(axes.xaxis, ticks, list(map(format_rate, ticks)))
         axes.yaxis.set_major_locator(FixedLocator(list(range(len(rows)))))
         axes.set_yticklabels([row.label for row in rows], parse_math=False)
-        axes.tick_params(axis="both", length=0, pad=6, labelcolor=_MUTED)
-        axes.tick_params(axis="y", labelcolor=_INK)
-        axes.grid(visible=True, axis="x", color=_HAIRLINE, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.patch.set_visible(False)
-        for spine in axes.spines.values():
-            spine.set_visible(False)
+        axes.tick_params(axis="y", labelcolor=INK)
+        axes.grid(visible=False, axis="y")
+        axes.spines["bottom"].set_visible(False)
         room = (high / low) ** (_WORDS / (_AXIS * _WIDTH))
         for place, row in enumerate(rows):
             _draw_row(axes, place, row, low, room)
         return inline(figure, identity, title, description)
 
 
-def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float, room: float) -> None:
+def _draw_row(axes: Axes, place: int, row: Row, low: float, room: float) -> None:
     if row.nominal:
         axes.barh(
             place,
@@ -86,7 +76,7 @@ def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float, room: float
             left=low,
             height=_OUTLINE,
             facecolor="none",
-            edgecolor=_INK,
+            edgecolor=INK,
             linewidth=1.3,
             zorder=4,
         )
@@ -101,7 +91,7 @@ def _draw_row(axes: mpl.axes.Axes, place: int, row: Row, low: float, room: float
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
-        color=_INK if row.measured else _MUTED,
+        color=INK if row.measured else MUTED,
         fontsize=10.5,
         zorder=6,
     )

@@ -8,26 +8,21 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Literal
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
-from busbw.units import format_size
-from busbw_analysis.report.plots.curves import (
+from busbw_analysis.report.plots.axes import (
     HAIRLINE,
-    HEIGHT,
     INK,
-    LINE_STYLES,
-    MUTED,
     PAGE,
-    POINTS_PER_INCH,
-    WIDTH,
-    Point,
-    binary_ticks,
-    widen,
+    canvas,
+    draw_points,
+    head,
+    name_ticks,
+    sample,
+    size_axis,
 )
-from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
+from busbw_analysis.report.plots.curves import LINE_STYLES, Point, draw_bars
+from busbw_analysis.report.plots.svg import SERIES, inline
 
 Part = Literal["messages", "bytes", "sums", "unexplained"]
 
@@ -94,8 +89,7 @@ def draw_ratios(ratios: Sequence[Ratios], identity: str, title: str, description
 
     ``identity`` is unique on the page; title and description are its alt text.
     """
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure, axes = _canvas()
+    with canvas() as (figure, axes):
         values = [ratio for one in ratios for _, ratio in one.points]
         reach = max(_LEAST_SPAN, *(max(value, 1 / value) * 1.15 for value in values))
         axes.set_yscale("log")
@@ -103,40 +97,29 @@ def draw_ratios(ratios: Sequence[Ratios], identity: str, title: str, description
         ticks = [ratio for ratio in _RATIOS if 1 / reach <= ratio <= reach]
         if len(ticks) > 7:
             ticks = [ratio for ratio in ticks if ratio not in {0.03, 0.2, 0.8, 1.25, 5.0, 30.0}]
-        _dress(axes, [size for one in ratios for size, _ in one.points], "Predicted / measured − 1")
-        _name(axes, ticks, [_difference(ratio) for ratio in ticks])
+        size_axis(axes, [size for one in ratios for size, _ in one.points])
+        head(axes, "Predicted / measured − 1")
+        name_ticks(axes.yaxis, ticks, [_difference(ratio) for ratio in ticks])
         axes.axhline(1.0, color=INK, linewidth=0.9, zorder=2)
         for one in ratios:
             slot = 0 if one.kind == "model" else 1
-            sizes, heights = zip(*one.points, strict=True)
-            axes.plot(
-                sizes,
-                heights,
-                color=SERIES[slot],
-                linewidth=0.8,
-                marker=MARKERS[slot],
-                markersize=5.6,
-                markerfacecolor=SERIES[slot] if slot == 0 else "none",
-                markeredgecolor=PAGE if slot == 0 else SERIES[slot],
-                markeredgewidth=0.8 if slot == 0 else 1.3,
-                zorder=4,
-            )
+            draw_points(axes, slot, one.points, linewidth=0.8)
         return inline(figure, identity, title, description)
 
 
 def draw_stack(columns: Sequence[Column], identity: str, title: str, description: str) -> str:
     """Shares of the measured time over size as an inline SVG, one column for each size, with a line at all of it."""
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure, axes = _canvas()
+    with canvas() as (figure, axes):
         top = max(1.0, *(sum(share for _, share in column.shares) for column in columns))
         axes.set_ylim(0, min(top, _HIGHEST_STACK) * 1.04)
         sizes = sorted(column.size_bytes for column in columns)
         nearest = min(two / one for one, two in pairwise(sizes))
         half = min(math.sqrt(nearest), 2.0) ** 0.84
-        _dress(axes, sizes, "Where the time goes", 1.15 * half)
+        size_axis(axes, sizes, 1.15 * half)
+        head(axes, "Where the time goes")
         ticks = [0.0, 0.25, 0.5, 0.75, 1.0, *((1.5, 2.0) if top > 1.3 else ())]
         ticks = [tick for tick in ticks if tick <= min(top, _HIGHEST_STACK) * 1.04]
-        _name(axes, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
+        name_ticks(axes.yaxis, ticks, [f"{100 * tick:.0f} %" for tick in ticks])
         for column in columns:
             floor = 0.0
             for part, share in column.shares:
@@ -158,18 +141,18 @@ def draw_relative(
     algorithms: Sequence[Relative], marks: Sequence[Mark], identity: str, title: str, description: str
 ) -> str:
     """Times over that of the fastest as an inline SVG, over size, with a line at every crossing and at its S*."""
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure, axes = _canvas()
+    with canvas() as (figure, axes):
         points = [point for one in algorithms for point in one.points]
         reach = max(_LEAST_SPAN, 1.15 * max(point.value for point in points))
         axes.set_yscale("log")
         axes.set_ylim(1 / reach**0.06, reach)
-        _dress(axes, [point.size_bytes for point in points], "Time / that of the fastest")
+        size_axis(axes, [point.size_bytes for point in points])
+        head(axes, "Time / that of the fastest")
         ticks = [tick for tick in _TIMES if tick <= reach]
         ticks = (
             ticks if len(ticks) <= 7 else [tick for tick in ticks if math.log10(tick) % 1 == 0 or tick in {3.0, 30.0}]
         )
-        _name(axes, ticks, [f"{tick:g} ×" for tick in ticks])
+        name_ticks(axes.yaxis, ticks, [f"{tick:g} ×" for tick in ticks])
         left, right = axes.get_xlim()
         for mark in marks:
             if mark.low_bytes is not None and mark.high_bytes is not None:
@@ -184,30 +167,14 @@ def draw_relative(
 
 
 def _draw_relative(axes: Axes, one: Relative) -> None:
-    colour, marker = SERIES[one.slot], MARKERS[one.slot]
-    barred = [(point.size_bytes, point.low, point.high) for point in one.points if point.low and point.high]
-    if barred:
-        sizes, lows, highs = zip(*barred, strict=True)
-        axes.vlines(sizes, lows, highs, color=colour, linewidth=1.4, alpha=0.6, zorder=3)
-    axes.plot(*zip(*one.line, strict=True), color=colour, linewidth=0.8, zorder=3)
-    axes.plot(
-        [point.size_bytes for point in one.points],
-        [point.value for point in one.points],
-        linestyle="none",
-        marker=marker,
-        markersize=5.6,
-        # Only the first is filled: where curves coincide, each is still seen through those upon it.
-        markerfacecolor=colour if one.slot == 0 else "none",
-        markeredgecolor=PAGE if one.slot == 0 else colour,
-        markeredgewidth=0.8 if one.slot == 0 else 1.3,
-        zorder=4,
-    )
+    draw_bars(axes, one.slot, one.points)
+    axes.plot(*zip(*one.line, strict=True), color=SERIES[one.slot], linewidth=0.8, zorder=3)
+    draw_points(axes, one.slot, [(point.size_bytes, point.value) for point in one.points])
 
 
 def swatch(part: Part) -> str:
     """A legend's sample of a part, as a small SVG that readers of the text may skip."""
-    shape = f'<path d="M7 1h14v12h-14z" fill="{_VARIABLES[part]}"/>'
-    return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{shape}</svg>'
+    return sample(f'<path d="M7 1h14v12h-14z" fill="{_VARIABLES[part]}"/>')
 
 
 def _difference(ratio: float) -> str:
@@ -216,35 +183,3 @@ def _difference(ratio: float) -> str:
     if share == 0:
         return "0"
     return f"{'+' if share > 0 else '−'}{abs(share):,.4g} %".replace(",", "\u202f")
-
-
-def _canvas() -> tuple[Figure, Axes]:
-    figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
-    figure.patch.set_visible(False)
-    return figure, figure.add_axes((0.148, 0.085, 0.838, 0.82))
-
-
-def _dress(axes: Axes, sizes: Sequence[int], heading: str, margin: float = 1.6) -> None:
-    left, right = widen(min(sizes), max(sizes), margin, 4.0)
-    axes.set_xscale("log", base=2)
-    axes.set_xlim(left, right)
-    horizontal = binary_ticks(left, right)
-    axes.xaxis.set_major_locator(FixedLocator(horizontal))
-    axes.xaxis.set_ticklabels([format_size(round(value)) for value in horizontal])
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
-    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
-    axes.grid(visible=True, axis="both", color=HAIRLINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.patch.set_visible(False)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(MUTED)
-    axes.set_title(heading, loc="left", x=-0.172, fontsize=12, fontweight="bold", color=INK, pad=10)
-
-
-def _name(axes: Axes, ticks: Sequence[float], labels: Sequence[str]) -> None:
-    axes.yaxis.set_major_locator(FixedLocator(ticks))
-    axes.yaxis.set_ticklabels(labels)
-    axes.yaxis.set_minor_locator(NullLocator())

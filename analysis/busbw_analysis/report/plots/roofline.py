@@ -4,26 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import matplotlib as mpl
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from busbw.units import format_flop, format_rate
-from busbw_analysis.report.plots.curves import (
-    HAIRLINE,
-    HEIGHT,
-    INK,
-    LINE_STYLES,
-    MUTED,
-    PAGE,
-    POINTS_PER_INCH,
-    SLOTS,
-    WIDTH,
-    decade_ticks,
-    widen,
-)
-from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
+from busbw_analysis.report.plots.axes import INK, MUTED, canvas, decade_ticks, draw_points, head, name_ticks, widen
+from busbw_analysis.report.plots.curves import LINE_STYLES
+from busbw_analysis.report.plots.svg import inline
 
 _LINE_OF: Final = {True: LINE_STYLES["fit"], False: LINE_STYLES["peak"]}
 
@@ -66,31 +52,18 @@ class Picture:
 
 def draw(picture: Picture, identity: str, title: str, description: str) -> str:
     """The picture as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
-    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
-        figure = Figure(figsize=(WIDTH / POINTS_PER_INCH, HEIGHT / POINTS_PER_INCH))
-        figure.patch.set_visible(False)
-        axes = figure.add_axes((0.19, 0.14, 0.79, 0.765))
-        left, right = _dress(axes, picture)
+    with canvas((0.19, 0.14, 0.79, 0.765)) as (figure, axes):
+        left, right = _scale(axes, picture)
         for slope in picture.slopes:
             _draw_slope(axes, slope, picture.ceilings, left, right)
         for ceiling in picture.ceilings:
             _draw_ceiling(axes, ceiling, picture.slopes, left, right)
         for dot in picture.dots:
-            axes.plot(
-                [dot.intensity],
-                [dot.flop_per_second],
-                linestyle="none",
-                marker=MARKERS[dot.slot % SLOTS],
-                markersize=5.6,
-                markerfacecolor=SERIES[0] if dot.slot % SLOTS == 0 else "none",
-                markeredgecolor=PAGE if dot.slot % SLOTS == 0 else SERIES[dot.slot % SLOTS],
-                markeredgewidth=0.8 if dot.slot % SLOTS == 0 else 1.3,
-                zorder=4,
-            )
+            draw_points(axes, dot.slot, [(dot.intensity, dot.flop_per_second)])
         return inline(figure, identity, title, description)
 
 
-def _dress(axes: Axes, picture: Picture) -> tuple[float, float]:
+def _scale(axes: Axes, picture: Picture) -> tuple[float, float]:
     """Scales, limits and ticks; the ends of the horizontal axis."""
     at = [dot.intensity for dot in picture.dots]
     at += [
@@ -109,23 +82,10 @@ def _dress(axes: Axes, picture: Picture) -> tuple[float, float]:
     axes.set_xlim(left, right)
     axes.set_ylim(bottom, top)
     vertical, horizontal = decade_ticks(bottom, top), decade_ticks(left, right)
-    for axis, ticks, labels in (
-        (axes.yaxis, vertical, [format_flop(value) for value in vertical]),
-        (axes.xaxis, horizontal, [f"{value:g}" for value in horizontal]),
-    ):
-        axis.set_major_locator(FixedLocator(ticks))
-        axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
-        axis.set_ticklabels(labels)
-    axes.tick_params(axis="both", length=0, pad=6, labelcolor=MUTED)
-    axes.grid(visible=True, color=HAIRLINE, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.patch.set_visible(False)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(MUTED)
+    name_ticks(axes.yaxis, vertical, list(map(format_flop, vertical)))
+    name_ticks(axes.xaxis, horizontal, [f"{value:g}" for value in horizontal])
     axes.set_xlabel("FLOP for every byte that must move", color=MUTED, fontsize=10)
-    axes.set_title(picture.heading, loc="left", x=-0.24, fontsize=12, fontweight="bold", color=INK, pad=10)
+    head(axes, picture.heading, -0.24)
     return left, right
 
 

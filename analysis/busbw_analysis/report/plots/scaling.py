@@ -9,7 +9,6 @@ from typing import Final
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
 
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import bus_factor
@@ -18,7 +17,7 @@ from busbw_analysis.predict.laws import Value
 from busbw_analysis.predict.prediction import Line, Scaling, scaling
 from busbw_analysis.predict.query import Question
 from busbw_analysis.predict.selection import Evidence
-from busbw_analysis.report.plots.curves import decade_ticks, widen
+from busbw_analysis.report.plots.axes import decade_ticks, dress, name_ticks, widen
 from busbw_analysis.report.plots.svg import SERIES
 
 FORMATS: Final = (".svg", ".png")
@@ -118,20 +117,10 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
     bottom, top = widen(min(drawn), max(drawn), 1.4, 6.0)
     axes.set_ylim(bottom, top)
     ticks = [2.0**power for power in range(1, right.bit_length(), 2)]
-    for axis, places, labels in (
-        (axes.xaxis, ticks, [f"{tick:,.0f}" for tick in ticks]),
-        (axes.yaxis, decade_ticks(bottom, top), [name(tick) for tick in decade_ticks(bottom, top)]),
-    ):
-        axis.set_major_locator(FixedLocator(places))
-        axis.set_minor_locator(NullLocator())
-        axis.set_minor_formatter(NullFormatter())
-        axis.set_ticklabels(labels)
-    axes.tick_params(axis="both", length=0, pad=5, labelcolor=_MUTED)
-    axes.grid(visible=True, color=_HAIRLINE, linewidth=0.7)
-    axes.set_axisbelow(True)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side == "bottom")
-        spine.set_color(_MUTED)
+    name_ticks(axes.xaxis, ticks, [f"{tick:,.0f}" for tick in ticks])
+    rates = decade_ticks(bottom, top)
+    name_ticks(axes.yaxis, rates, list(map(name, rates)))
+    dress(axes, pad=5, muted=_MUTED, hairline=_HAIRLINE, linewidth=0.7)
 
 
 _AS_IF_FREE: Final = "as if messages sent at once cost one α together"

@@ -24,6 +24,7 @@ from busbw_analysis.report.document import (
     three_digits,
 )
 from busbw_analysis.report.plots import curves, models
+from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.models import Mark, Relative
 from busbw_analysis.report.tables.crossovers import crossing_table
 
@@ -84,13 +85,13 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
 
 def _drawn(race: Race, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
     """As many as can be told apart: in their order where there are no more, else those nearest to the fastest."""
-    if len(race.curves) <= curves.SLOTS:
+    if len(race.curves) <= SLOTS:
         return list(race.curves)
 
     def distance(name: str) -> float:
         return sum(math.log(points[name].time_ns) for points in sizes.values())
 
-    chosen = list(dict.fromkeys([*race.leaders, *sorted(race.curves, key=distance)]))[: curves.SLOTS]
+    chosen = list(dict.fromkeys([*race.leaders, *sorted(race.curves, key=distance)]))[:SLOTS]
     return [name for name in race.curves if name in chosen]
 
 

@@ -31,6 +31,7 @@ from busbw_analysis.report.document import (
     three_digits,
 )
 from busbw_analysis.report.plots import curves as plots
+from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
 
 _STEPS_OF_A_SEGMENT = 24
@@ -136,8 +137,8 @@ def _operation(anchor: str, op: str, curves: Sequence[Curve], cases: dict[int, C
     for split, members in splits.items():
         varying = varying_fields(curve.series.key for curve in members)
         where = "" if len(splits) == 1 else "All ranks. " if split == "all" else f"Groups {split}, all at once. "
-        for start in range(0, len(members), plots.SLOTS):
-            chunk = members[start : start + plots.SLOTS]
+        for start in range(0, len(members), SLOTS):
+            chunk = members[start : start + SLOTS]
             labels = [curve_label(curve.series.key, varying) for curve in chunk]
             blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", op, where, chunk, labels, cases))
     blocks += _models(curves, varying_fields(curve.series.key for curve in curves))

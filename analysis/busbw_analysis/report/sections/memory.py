@@ -37,6 +37,7 @@ from busbw_analysis.report.document import (
     three_digits,
 )
 from busbw_analysis.report.plots import curves as plots
+from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
 from busbw_analysis.report.sections.curves import checked, curve_label, ends_in_words, flagged, varying_fields
 
@@ -209,8 +210,8 @@ def _pages(judgement: Judgement) -> str:
 def _kernel(anchor: str, heading: str, curves: Sequence[MemoryCurve], cases: dict[int, CaseSummary]) -> Section:
     varying = varying_fields(curve.key for curve in curves)
     blocks: list[Block] = []
-    for start in range(0, len(curves), plots.SLOTS):
-        chunk = curves[start : start + plots.SLOTS]
+    for start in range(0, len(curves), SLOTS):
+        chunk = curves[start : start + SLOTS]
         labels = [_label(curve, varying) for curve in chunk]
         blocks.append(_figure(f"{anchor}-{len(blocks) + 1}", heading, chunk, labels, cases))
     blocks += _plateaus(curves, [_label(curve, varying) for curve in curves])

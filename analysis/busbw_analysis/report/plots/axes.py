@@ -1,0 +1,122 @@
+"""Canvas, ticks, points and samples of a legend, the same in every figure of a report."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullFormatter, NullLocator
+
+from busbw.units import format_size
+from busbw_analysis.report.plots.svg import MARKERS, SERIES
+
+SLOTS: Final = len(SERIES)
+"""So many series can be told apart in one figure; more of them make a second figure."""
+
+WIDTH, HEIGHT, POINTS_PER_INCH = 460, 300, 72
+INK, MUTED, HAIRLINE, PAGE = "#010101", "#020202", "#030303", "#040404"
+_BOX: Final = (0.148, 0.085, 0.838, 0.82)
+_MOST_TICKS = 8
+
+
+@contextmanager
+def canvas(
+    box: tuple[float, float, float, float] = _BOX, *, width: float = WIDTH, height: float = HEIGHT
+) -> Iterator[tuple[Figure, Axes]]:
+    """A figure of ``width`` by ``height`` points with axes in ``box`` (shares of it): a floor, a grid and no frame."""
+    with mpl.rc_context({"font.size": 11, "axes.linewidth": 0.8, "path.simplify": False}):
+        figure = Figure(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH))
+        figure.patch.set_visible(False)
+        axes = figure.add_axes(box)
+        axes.patch.set_visible(False)
+        dress(axes)
+        yield figure, axes
+
+
+def dress(axes: Axes, *, pad: float = 6, muted: str = MUTED, hairline: str = HAIRLINE, linewidth: float = 0.8) -> None:
+    """A floor, a grid behind what is drawn, and names of ticks without ticks."""
+    axes.tick_params(axis="both", length=0, pad=pad, labelcolor=muted)
+    axes.grid(visible=True, color=hairline, linewidth=linewidth)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(muted)
+
+
+def head(axes: Axes, heading: str, left: float = -0.172) -> None:
+    """The heading of a figure, as far left of the axes as the names of their ticks."""
+    axes.set_title(heading, loc="left", x=left, fontsize=12, fontweight="bold", color=INK, pad=10)
+
+
+def name_ticks(axis: Axis, ticks: Sequence[float], labels: Sequence[str]) -> None:
+    """Names at ``ticks``, and nothing between them."""
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_minor_formatter(NullFormatter())
+    axis.set_ticklabels(labels)
+
+
+def size_axis(axes: Axes, sizes: Sequence[float], margin: float = 1.6) -> None:
+    """Sizes in bytes from left to right, by powers of two."""
+    left, right = widen(min(sizes), max(sizes), margin, 4.0)
+    axes.set_xscale("log", base=2)
+    axes.set_xlim(left, right)
+    ticks = binary_ticks(left, right)
+    name_ticks(axes.xaxis, ticks, [format_size(round(value)) for value in ticks])
+
+
+def draw_points(axes: Axes, slot: int, points: Sequence[tuple[float, float]], linewidth: float = 0.0) -> None:
+    """Points in the colour and marker of ``slot``, with a line through them where it has a width."""
+    slot %= SLOTS
+    axes.plot(
+        [x for x, _ in points],
+        [y for _, y in points],
+        color=SERIES[slot],
+        linestyle="-" if linewidth else "none",
+        linewidth=linewidth,
+        marker=MARKERS[slot],
+        markersize=5.6,
+        # Only the first is filled: where curves coincide, each is still seen through those upon it.
+        markerfacecolor=SERIES[slot] if slot == 0 else "none",
+        markeredgecolor=PAGE if slot == 0 else SERIES[slot],
+        markeredgewidth=0.8 if slot == 0 else 1.3,
+        zorder=4,
+    )
+
+
+def sample(shape: str) -> str:
+    """A sample of a legend as a small SVG, which readers of the text may skip."""
+    return f'<svg class="swatch" viewBox="0 0 28 14" width="28" height="14" aria-hidden="true">{shape}</svg>'
+
+
+def widen(low: float, high: float, margin: float, least: float) -> tuple[float, float]:
+    """Limits with a margin, spanning at least the factor ``least``: noise must not fill the picture."""
+    low, high = low / margin, high * margin
+    if high / low < least:
+        middle = math.sqrt(low * high)
+        low, high = middle / math.sqrt(least), middle * math.sqrt(least)
+    return low, high
+
+
+def decade_ticks(low: float, high: float) -> list[float]:
+    """Round numbers between the limits: 1-2-5 or 1-3 steps where decades alone would be few."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    candidates = [
+        [tick for decade in decades for digit in digits if low <= (tick := digit * 10.0**decade) <= high]
+        for digits in ((1, 2, 5), (1, 3), (1,))
+    ]
+    fitting = (ticks for ticks in candidates if len(ticks) <= _MOST_TICKS)
+    decades_only = candidates[-1]
+    return next(fitting, decades_only[:: 1 + len(decades_only) // _MOST_TICKS])
+
+
+def binary_ticks(low: float, high: float) -> list[float]:
+    """Powers of two between the limits, so few that their names do not touch."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    stride = next(step for step in (1, 2, 3, 4, 5, 10, 20) if (last - first) // step <= 6)
+    start = next(exponent for exponent in range(first, last + 1) if exponent % stride == 0)
+    return [2.0**exponent for exponent in range(start, last + 1, stride)]
