@@ -206,6 +206,7 @@ def observed(
             yield Observation(
                 op=op,
                 backend="gloo",
+                cost_models="gloo",
                 ranks=ranks,
                 hosts=hosts,
                 size_bytes=size,

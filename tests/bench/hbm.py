@@ -123,7 +123,7 @@ def by_busbw(backend: Backend, op: str, size_bytes: int) -> float:
         ranks=1,
         nodes=1,
         mode="pipelined",
-        held=True,
+        pre_enqueue=True,
     )
     made = measure(bench, case, (), launch=0, block=0)
     if not isinstance(made, Measurement):

@@ -212,7 +212,7 @@ _WORDS: Final = {
     "--algorithm": ("library", "all", "ring", "rabenseifner", "nvls", "x"),
     "--sync": ("barrier", "none", "window", "clock"),
     "--cache": ("warm", "rotating", "flushed", "hot"),
-    "--placement": ("native", "in", "out", "both", "up"),
+    "--in-place": ("native", "yes", "no", "both", "up"),
     "--pairs": ("together", "alone", "all"),
     "--backend": ("gloo", "mpi", "nccl", "local", "mpj"),
 }
@@ -238,7 +238,7 @@ _RUN_OPTIONS: Final[dict[str, Callable[[Random], str]]] = {
     "--root": lambda random: _of(random, _INTEGERS),
     "--imbalance": lambda random: _of(random, _FLOATS),
     "--threads": lambda random: _of(random, _THREADS),
-    "--memory-node": lambda random: _of(random, _LISTS),
+    "--numa-node": lambda random: _of(random, _LISTS),
     "--path": _text,
     "--ranks": lambda random: _of(random, ("2", "4", "8", "131072", "262144", *_INTEGERS)),
     "--launches": lambda random: _of(random, _INTEGERS),
@@ -305,11 +305,11 @@ def _field(random: Random, key: str) -> str:  # noqa: C901, PLR0911 - a table by
         return f"[{', '.join(map(_quoted, words))}]"
     if key == "blocks" and random.random() < 0.5:
         return f"[{', '.join(_quoted(_of(random, _SIZES)) for _ in range(random.choice((1, 2, 500))))}]"
-    if key in {"depths", "memory_nodes"}:
+    if key in {"depths", "numa_nodes"}:
         return f"[{', '.join(_of(random, _TOML_NUMBERS) for _ in range(random.choice((1, 2, 500))))}]"
     if key in {"name", "path", "backend"}:
         return _quoted(random.choice((*_TEXTS, "gloo", "nul\x00")))
-    if key in {"held", "direct"}:
+    if key in {"pre_enqueue", "direct"}:
         return random.choice(("true", "false", "1"))
     if f"--{key}" in _WORDS:
         return _quoted(_of(random, _WORDS[f"--{key}"]))
@@ -381,7 +381,7 @@ def _run(random: Random) -> Input:
         begin = [f"--op={','.join(_op(random) for _ in range(random.choice((1, 1, 2))))}"]
     if random.random() < 0.1:
         chosen.append("--traffic=traffic.csv")
-    flags = random.choice(([], [], [], ["--json"], ["--held"]))
+    flags = random.choice(([], [], [], ["--json"], ["--pre-enqueue"]))
     files = {"plan.toml": _plan_text(random).encode(errors="surrogatepass"), "traffic.csv": _csv(random)}
     return Input(("run", "--dry-run", *begin, *chosen, *flags), files)
 
@@ -392,7 +392,7 @@ def _submit(random: Random) -> Input:
         "--timeout": _RUN_OPTIONS["--timeout"],
         "--backend": _RUN_OPTIONS["--backend"],
         **dict.fromkeys(
-            ("--path", "--mpi", "--partition", "--time", "--before", "--srun", "--busbw", "--comment"), _text
+            ("--path", "--mpi", "--partition", "--time", "--setup", "--srun-arg", "--busbw", "--comment"), _text
         ),
         **dict.fromkeys(("--gpus-per-node", "--cpus-per-task", "--signal-seconds"), _RUN_OPTIONS["--port"]),
     }

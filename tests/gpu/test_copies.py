@@ -38,23 +38,29 @@ WITH_HOST = ("host_to_device", "device_to_host", "host_and_device")
 HOLD_NS = 50_000_000
 
 
-def one_case(op: str, mode: Mode, *, held: bool = False, pinning: str | None = None, dtype: str = "float32") -> Case:
-    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, pinning=pinning, dtype=dtype)
+def one_case(
+    op: str, mode: Mode, *, pre_enqueue: bool = False, pinning: str | None = None, dtype: str = "float32"
+) -> Case:
+    return case(
+        op, SIZE, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue, pinning=pinning, dtype=dtype
+    )
 
 
 @pytest.mark.parametrize("op", KERNELS)
 @pytest.mark.parametrize(("mode", "held"), [("isolated", False), ("pipelined", True), ("graph", False)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, held: bool, dtype: str) -> None:  # noqa: FBT001
-    made = measured(one_case(op, mode, held=held, dtype=dtype))
+def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, pre_enqueue: bool, dtype: str) -> None:  # noqa: FBT001
+    made = measured(one_case(op, mode, pre_enqueue=pre_enqueue, dtype=dtype))
     assert made.check.state == "verified"
     assert made.groups[0].timed_by == ("host" if mode == "isolated" else "device")
 
 
 @pytest.mark.parametrize("op", KERNELS)
-@pytest.mark.parametrize("held", [False, True])
-def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, op: str, held: bool) -> None:  # noqa: FBT001
-    made = measured(case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", held=held, cache="rotating"))
+@pytest.mark.parametrize("pre_enqueue", [False, True])
+def test_rows_over_buffers_in_turns_are_verified_in_every_set(measured: Measure, op: str, pre_enqueue: bool) -> None:  # noqa: FBT001
+    made = measured(
+        case(op, SIZE, 1, backend="nccl", device="cuda", mode="pipelined", pre_enqueue=pre_enqueue, cache="rotating")
+    )
     assert made.check.state == "verified"
     assert made.buffer_sets > 1
     assert made.groups[0].timed_by == "device"
@@ -85,12 +91,12 @@ def test_copies_with_the_host_are_verified_or_refused_in_words(
     op: str,
     pinning: str,
     mode: Mode,
-    held: bool,  # noqa: FBT001
+    pre_enqueue: bool,  # noqa: FBT001
 ) -> None:
-    one = one_case(op, mode, held=held, pinning=pinning)
+    one = one_case(op, mode, pre_enqueue=pre_enqueue, pinning=pinning)
     reason = skip_reason(one, backend, Place(oversubscribed=False, comparable=True))
     pageable = pinning == "pageable"
-    assert (reason is not None) == (pageable and (held or mode == "graph" or op == "host_and_device"))
+    assert (reason is not None) == (pageable and (pre_enqueue or mode == "graph" or op == "host_and_device"))
     if reason is None:
         assert measured(one).check.state == "verified"
 

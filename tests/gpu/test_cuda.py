@@ -34,17 +34,17 @@ TICK_NS = 2_000
 Measure = Callable[[Case], Measurement]
 
 
-def one_case(mode: Mode, *, held: bool = False, cache: Cache = "warm", op: str = "all_reduce") -> Case:
-    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, held=held, cache=cache)
+def one_case(mode: Mode, *, pre_enqueue: bool = False, cache: Cache = "warm", op: str = "all_reduce") -> Case:
+    return case(op, SIZE, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue, cache=cache)
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
-@pytest.mark.parametrize("held", [False, True])
-def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode: Mode, held: bool) -> None:  # noqa: FBT001
-    made = measured(one_case(mode, held=held, op="all_gather"))
+@pytest.mark.parametrize("pre_enqueue", [False, True])
+def test_every_mode_is_verified_and_timed_by_both_clocks(measured: Measure, mode: Mode, pre_enqueue: bool) -> None:  # noqa: FBT001
+    made = measured(one_case(mode, pre_enqueue=pre_enqueue, op="all_gather"))
     (group,) = made.groups
     assert made.check.state == "verified"
-    assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
+    assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
     assert group.beside_ns is not None
     by_device, by_host = group.slowest_ns, group.beside_ns
     if group.timed_by == "host":

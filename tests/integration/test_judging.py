@@ -59,7 +59,7 @@ def _wrong(commands: Commands) -> int:
 
 
 def _impossible(commands: Commands) -> int:
-    return commands.run("run", "--plan", commands.sweep("all_reduce"), "--ranks", "2", "--placement", "out").code
+    return commands.run("run", "--plan", commands.sweep("all_reduce"), "--ranks", "2", "--in-place", "no").code
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def _verified(run: StoredRun) -> None:
 def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands: Commands) -> None:
     modes = ["isolated", "pipelined", "persistent", "overlap"]
     talking = [name for name, op in OPS.items() if not (op.local or op.stores) or name == "memory_copy"]
-    plan = commands.sweep(",".join(talking), "1KiB", modes=str(modes), placement='"both"')
+    plan = commands.sweep(",".join(talking), "1KiB", modes=str(modes), in_place='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
     assert finished.code == 0, finished.told
     run = commands.read()

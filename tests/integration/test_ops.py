@@ -32,7 +32,7 @@ def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple
     """One run of every op, in place and out of place. Three ranks are those of test_conformance.py, too."""
     ranks: int = request.param
     results = shared_commands.results / str(ranks)
-    plan = shared_commands.sweep(_EVERY_OP, "1KiB", placement='"both"')
+    plan = shared_commands.sweep(_EVERY_OP, "1KiB", in_place='"both"')
     finished = shared_commands.run("run", "--plan", plan, "--ranks", str(ranks), "--results-dir", results)
     assert finished.code == 0, finished.told
     assert not shared_commands.alive()
@@ -41,7 +41,7 @@ def every_op(request: pytest.FixtureRequest, shared_commands: Commands) -> tuple
 
 def test_every_op_in_every_placement_is_measured_and_verified(every_op: tuple[int, StoredRun]) -> None:
     ranks, run = every_op
-    wanted = {(op.name, place == "in") for op in OPS.values() for place in op.placements}
+    wanted = {(op.name, in_place) for op in OPS.values() for in_place in op.in_place}
     assert {(case.op, case.in_place) for case in run.run.cases} == wanted
     assert not run.failed
     assert {row.case.op: row.reason for row in run.skipped} == _NO_DEVICE
@@ -127,7 +127,7 @@ def test_an_op_without_a_reduction_moves_every_dtype(commands: Commands) -> None
 @pytest.mark.slow
 def test_a_placement_that_an_op_lacks_is_a_stored_skip(commands: Commands) -> None:
     finished = commands.run(
-        "run", "--plan", commands.sweep("all_reduce,all_gather"), "--ranks", "2", "--placement", "out"
+        "run", "--plan", commands.sweep("all_reduce,all_gather"), "--ranks", "2", "--in-place", "no"
     )
     assert finished.code == 0, finished.told
     run = commands.read()
@@ -235,7 +235,7 @@ def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_
 
 @pytest.mark.slow
 def test_a_root_other_than_the_first_is_verified_and_one_that_is_missing_is_refused(commands: Commands) -> None:
-    plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", placement='"both"')
+    plan = commands.sweep("broadcast,reduce,gather,scatter", "1200", in_place='"both"')
     finished = commands.run("run", "--plan", plan, "--ranks", "3", "--root", "2")
     assert finished.code == 0, finished.told
     run = commands.read()

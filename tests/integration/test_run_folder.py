@@ -29,11 +29,11 @@ _LAUNCHES = 3
 @pytest.fixture(scope="module")
 def run(shared_commands: Commands) -> StoredRun:
     plan = shared_commands.sweep(
-        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", placement='"both"', imbalance="0.25"
+        "all_gather,all_reduce,ping_pong,barrier", "1KiB,2KiB", in_place='"both"', imbalance="0.25"
     )
     finished = shared_commands.run(
         *("run", "--plan", plan, "--ranks", str(_RANKS), "--launches", str(_LAUNCHES), "--seed", "11"),
-        *("--placement", "out"),
+        *("--in-place", "no"),
         environment={
             "API_TOKEN": _SECRET,
             "SLURM_JWT": _SECRET,
@@ -55,7 +55,7 @@ def test_the_folder_holds_two_files_and_the_plan_as_it_was_carried_out(run: Stor
     assert run.run.launcher == "local"
     assert not run.warnings
     plan = msgspec.convert(run.run.plan, Plan)
-    assert (plan.ranks, plan.launches, plan.seed, plan.sweep[0].placement) == (_RANKS, _LAUNCHES, 11, "out")
+    assert (plan.ranks, plan.launches, plan.seed, plan.sweep[0].in_place) == (_RANKS, _LAUNCHES, 11, "no")
     assert run.run.cases == expand(plan, _RANKS, 1).cases
 
 

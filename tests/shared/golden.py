@@ -137,7 +137,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
                     "--op barrier --backend smoke --dry-run",
                     "--suite huge",
                     "--op barrier --pairs both",
-                    "--op barrier --placement under",
+                    "--op barrier --in-place under",
                     "--op barrier --groups half --dry-run",
                     "--op barrier --groups 0,9",
                     "--op barrier --root -1",

@@ -25,7 +25,7 @@ def gloo(op: str) -> CostModel:
 
 
 def test_every_op_has_a_model_or_a_reason_and_not_both() -> None:
-    modelled = {model.op for model in MODELS if model.backend == "gloo"}
+    modelled = {model.op for model in MODELS if model.family == "gloo"}
     assert modelled | set(UNMODELLED) == set(OPS)
     assert not modelled & set(UNMODELLED)
     assert all(UNMODELLED.values())
@@ -33,7 +33,7 @@ def test_every_op_has_a_model_or_a_reason_and_not_both() -> None:
 
 def test_every_row_says_formula_and_source() -> None:
     assert all(model.formula and model.source and model.algorithm for model in MODELS)
-    names = [(model.op, model.backend, model.algorithm) for model in MODELS]
+    names = [(model.op, model.family, model.algorithm) for model in MODELS]
     assert len(set(names)) == len(names)
 
 
@@ -141,6 +141,7 @@ def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) ->
     key = SeriesKey(
         op="all_reduce",
         backend="nccl",
+        cost_models="nccl",
         device="cuda",
         dtype="float32",
         redop="sum",
@@ -150,7 +151,7 @@ def test_what_was_run_by_hand_is_held_against_its_own_formula(algorithm: str) ->
         mode="isolated",
         sync="barrier",
         cache="warm",
-        held=False,
+        pre_enqueue=False,
         in_place=True,
         root=None,
         algorithm=algorithm,

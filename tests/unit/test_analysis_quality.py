@@ -252,7 +252,7 @@ def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measureme
 
 
 def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
-    one = case("all_reduce", 1 << 20, 2, device="cuda", held=True)
+    one = case("all_reduce", 1 << 20, 2, device="cuda", pre_enqueue=True)
     stored = synthetic_run([one], launches=6, samples=SAMPLES)
     change = flagging(missed=20)
     rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)

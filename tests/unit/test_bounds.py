@@ -22,6 +22,7 @@ LINK = Parameters(ALPHA, BETA, None, "the test")
 KEY = SeriesKey(
     op="all_reduce",
     backend="gloo",
+    cost_models="gloo",
     device="cpu",
     dtype="float32",
     redop="sum",
@@ -31,7 +32,7 @@ KEY = SeriesKey(
     mode="isolated",
     sync="barrier",
     cache="warm",
-    held=False,
+    pre_enqueue=False,
     in_place=False,
     root=None,
     algorithm=None,
@@ -218,7 +219,7 @@ def test_an_algorithm_with_all_messages_at_once_is_held_against_a_bound_that_all
         (replace(KEY, ranks=(0,)), LINK, "one rank sends nothing"),
         (KEY, Unavailable("no-messages", "add ping_pong"), "add ping_pong"),
         (replace(KEY, op="all_to_all_v"), LINK, "traffic matrix"),
-        (replace(KEY, backend="nccl"), LINK, "no cost model"),
+        (replace(KEY, backend="nccl", cost_models="nccl"), LINK, "no cost model"),
     ],
 )
 def test_what_cannot_be_explained_says_why(key: SeriesKey, parameters: Parameters | Unavailable, reason: str) -> None:

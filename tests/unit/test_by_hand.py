@@ -71,7 +71,7 @@ def case_of(
         "size_bytes": 8 * elements if OPS[op].sized else 0,
         "ranks": ranks,
         "nodes": nodes,
-        "in_place": OPS[op].placements[0] == "in",
+        "in_place": OPS[op].in_place[0],
         "root": 0 if OPS[op].rooted else None,
         "algorithm": name,
         **more,

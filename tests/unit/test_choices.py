@@ -256,6 +256,7 @@ def test_a_butterfly_of_a_power_of_two_is_recursive_halving(ranks: int) -> None:
 KEY = SeriesKey(
     op="all_reduce",
     backend="mpi",
+    cost_models="mpi",
     device="cpu",
     dtype="float32",
     redop="sum",
@@ -265,7 +266,7 @@ KEY = SeriesKey(
     mode="isolated",
     sync="barrier",
     cache="warm",
-    held=False,
+    pre_enqueue=False,
     in_place=True,
     root=None,
     algorithm=None,

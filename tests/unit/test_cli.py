@@ -124,7 +124,7 @@ def test_help_loads_nothing_heavy(arguments: list[str]) -> None:
         (["run", "--op", "all_reduce", "--sizes", "1M"], ["'1M'", "1MiB"]),
         (["run", "--op", "all_reduce", "--dtype", "float33"], ["'float33'", "bfloat16"]),
         (["run", "--op", "all_reduce", "--redop", "plus"], ["'plus'", "product"]),
-        (["run", "--op", "all_reduce", "--placement", "up"], ["'up'", "native, in, out, both"]),
+        (["run", "--op", "all_reduce", "--in-place", "up"], ["'up'", "native, yes, no, both"]),
         (["run", "--op", "pair_matrix", "--pairs", "all"], ["'all'", "together, alone"]),
         (
             ["run", "--op", "barrier", "--mode", "isolated,fast"],
@@ -179,7 +179,7 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
 
 
 def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
-    options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--placement", "out", "--ranks", "2")
+    options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--in-place", "no", "--ranks", "2")
     document = dry(*options)
     assert [row["case"]["op"] for row in document["skipped"]] == ["all_reduce"] * 2
     assert {row["reason"] for row in document["skipped"]} == {"all_reduce is measured in place only"}
@@ -224,7 +224,7 @@ def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
         "overlap, sync window, rotating",
     ]
     cases = dry("--op", "all_reduce", "--sizes", "8", *options)["cases"]
-    assert [(case["mode"], case["sync"], case["cache"], case["held"]) for case in cases] == [
+    assert [(case["mode"], case["sync"], case["cache"], case["pre_enqueue"]) for case in cases] == [
         (mode, "window", "rotating", False) for mode in ("isolated", "pipelined", "overlap")
     ]
 

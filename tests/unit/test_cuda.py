@@ -387,21 +387,21 @@ def backend(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> Iterator[nccl.NcclBack
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "overlap"])
-@pytest.mark.parametrize("held", [False, True])
+@pytest.mark.parametrize("pre_enqueue", [False, True])
 def test_a_real_library_is_measured_behind_a_device(
     backend: nccl.NcclBackend,
     mode: Mode,
-    held: bool,  # noqa: FBT001
+    pre_enqueue: bool,  # noqa: FBT001
 ) -> None:
     clock = HostClock()
     bench = Bench(backend, clock, QUICK, CommonClock(backend, clock, ("here",)), 1, timer_ns=50, hosts=("here",))
-    one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, held=held)
+    one = case("all_gather", 4_096, 1, backend="nccl", device="cuda", mode=mode, pre_enqueue=pre_enqueue)
     assert backend.refuse(OPS["all_gather"], one) is None
     made = measure(bench, one, (), launch=0, block=0)
     assert isinstance(made, Measurement), made
     assert made.check.state == "verified"
     (group,) = made.groups
-    assert group.timed_by == ("host" if mode == "isolated" and not held else "device")
+    assert group.timed_by == ("host" if mode == "isolated" and not pre_enqueue else "device")
     assert group.beside_ns is not None
 
 

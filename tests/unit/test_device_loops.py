@@ -28,9 +28,9 @@ def world(ranks: int = 2, device: DeviceScript = DEVICE, call_ns: int = CALL) ->
 
 
 def one_case(
-    mode: Mode = "isolated", *, held: bool = False, cache: Cache = "warm", size_bytes: int = 64, ranks: int = 2
+    mode: Mode = "isolated", *, pre_enqueue: bool = False, cache: Cache = "warm", size_bytes: int = 64, ranks: int = 2
 ) -> Case:
-    return case("all_reduce", size_bytes, ranks, device="cuda", mode=mode, held=held, cache=cache)
+    return case("all_reduce", size_bytes, ranks, device="cuda", mode=mode, pre_enqueue=pre_enqueue, cache=cache)
 
 
 def measured(over: FakeWorld, one: Case) -> Measurement:
@@ -76,7 +76,7 @@ def test_a_call_on_its_own_is_timed_by_the_host_with_launch_and_wait_and_the_dev
 
 
 def test_holding_the_stream_leaves_the_launch_out() -> None:
-    (group,) = measured(world(), one_case(held=True)).groups
+    (group,) = measured(world(), one_case(pre_enqueue=True)).groups
     assert group.timed_by == "device", "the host's time has the hold in it"
     assert only(group.slowest_ns) == CALL
     assert group.missed == ()
@@ -86,7 +86,7 @@ def test_holding_the_stream_leaves_the_launch_out() -> None:
 
 @pytest.mark.parametrize("call_ns", [CALL, LAUNCH // 4])
 def test_a_row_of_held_calls_lasts_as_long_as_its_calls_however_short_they_are(call_ns: int) -> None:
-    made = measured(world(call_ns=call_ns), one_case("pipelined", held=True))
+    made = measured(world(call_ns=call_ns), one_case("pipelined", pre_enqueue=True))
     (group,) = made.groups
     assert made.calls >= 10
     assert group.timed_by == "device"
@@ -107,7 +107,7 @@ def test_a_graph_is_launched_once_however_many_calls_it_has() -> None:
     (group,) = made.groups
     assert group.timed_by == "device"
     assert only(group.slowest_ns) == REPLAY + made.calls * 1_000
-    held = measured(world(call_ns=1_000), one_case("graph", held=True))
+    held = measured(world(call_ns=1_000), one_case("graph", pre_enqueue=True))
     assert only(held.groups[0].slowest_ns) == held.calls * 1_000
     assert made.check.state == "verified"
     device = over.backends[0].stream
@@ -116,13 +116,13 @@ def test_a_graph_is_launched_once_however_many_calls_it_has() -> None:
 
 
 def test_rows_are_as_many_calls_as_fill_a_millisecond_of_the_device() -> None:
-    made = measured(world(), one_case("pipelined", held=True))
+    made = measured(world(), one_case("pipelined", pre_enqueue=True))
     assert made.calls == 1_000_000 // CALL
 
 
 def test_a_sample_shorter_than_the_device_can_tell_is_not_nothing() -> None:
     coarse = DeviceScript(launch_ns=0, clock_ns=512)
-    (group,) = measured(world(device=coarse, call_ns=1), one_case(held=True)).groups
+    (group,) = measured(world(device=coarse, call_ns=1), one_case(pre_enqueue=True)).groups
     assert set(group.slowest_ns) <= {1, 512}
 
 
@@ -159,7 +159,7 @@ def test_calls_that_wait_for_the_end_of_the_hold_do_not_make_it_longer_without_e
 def test_samples_that_were_not_held_are_among_those_that_were_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(device_loops, "_LEAST_HOLD_NS", 1)
     monkeypatch.setattr(device_loops, "_SLACK", 0.0)
-    (group,) = measured(world(), one_case("pipelined", held=True)).groups
+    (group,) = measured(world(), one_case("pipelined", pre_enqueue=True)).groups
     assert group.missed == tuple(range(len(group.slowest_ns)))
 
 
@@ -168,7 +168,7 @@ def test_all_ranks_hold_for_as_long_as_the_slowest_needs() -> None:
     for backend in over.backends:
         assert backend.stream is not None
         backend.stream.script = DeviceScript(launch_ns=LAUNCH * (1 + backend.rank), wait_ns=WAIT)
-    (group,) = measured(over, one_case("pipelined", held=True, ranks=3)).groups
+    (group,) = measured(over, one_case("pipelined", pre_enqueue=True, ranks=3)).groups
     assert group.missed == ()
     # The holds are handed over one launch of each rank after the barrier, and last equally long.
     assert set(group.slowest_ns) == {group.fastest_ns[0] + 2 * LAUNCH}
@@ -210,13 +210,15 @@ def test_graphs_of_rotating_buffers_use_all_of_them() -> None:
 # --- overlap ---------------------------------------------------------------------------------------------------
 
 
-def overlapped(units: int, *, held: bool = True, slowed: float = 1.0, lazy: bool = False) -> tuple[Overlapped, float]:
+def overlapped(
+    units: int, *, pre_enqueue: bool = True, slowed: float = 1.0, lazy: bool = False
+) -> tuple[Overlapped, float]:
     """The parts of samples of a call of CALL ns beside ``units`` of work, and what of the call they hide, %."""
     backend, device, operation = bound(world(1, DeviceScript(LAUNCH, REPLAY, WAIT, UNIT, slowed, lazy)))
     work = DeviceWork(device)
     assert set(work.tries_ns(backend.clock, units, 3)) == {units * UNIT}, "handing it over is not in it"
     assert operation.post is not None
-    timed = DeviceLoop(loop_of(backend, operation), device, Hold() if held else None)
+    timed = DeviceLoop(loop_of(backend, operation), device, Hold() if pre_enqueue else None)
     samples = take_overlapped(timed, repeat(operation.post), lambda: work.do(units), 3)
     parts = samples.overlapped
     assert parts is not None
@@ -254,7 +256,7 @@ def test_a_computation_that_ends_sooner_overlaps_partly() -> None:
 
 
 def test_posting_costs_the_host_and_that_is_kept_beside_the_device() -> None:
-    parts, _ = overlapped(CALL // UNIT, held=False)
+    parts, _ = overlapped(CALL // UNIT, pre_enqueue=False)
     assert values(parts) == (POST + CALL, POST, LAUNCH + CALL, 0)
     assert parts.host_post is not None
     assert only(tuple(parts.host_post.tolist())) == POST
@@ -324,9 +326,9 @@ def test_data_are_there_when_the_device_was_waited_for_and_not_before() -> None:
 
 
 @pytest.mark.parametrize("mode", ["isolated", "pipelined", "graph", "overlap"])
-@pytest.mark.parametrize("held", [False, True])
-def test_ranks_that_sit_out_bring_the_same_columns(mode: Mode, held: bool) -> None:  # noqa: FBT001
-    one = case("all_reduce", 64, 4, device="cuda", mode=mode, held=held, group="1,2")
+@pytest.mark.parametrize("pre_enqueue", [False, True])
+def test_ranks_that_sit_out_bring_the_same_columns(mode: Mode, pre_enqueue: bool) -> None:  # noqa: FBT001
+    one = case("all_reduce", 64, 4, device="cuda", mode=mode, pre_enqueue=pre_enqueue, group="1,2")
     made = measured(world(4), one)
     assert [group.ranks for group in made.groups] == [(1, 2)]
     assert made.check.state == "verified"

@@ -25,7 +25,7 @@ PLAN = Plan(
     timing=TWO_BLOCKS,
     sweep=(
         Sweep(ops=("all_reduce", "all_gather", "barrier"), sizes="64,1KiB"),
-        Sweep(ops=("all_to_all",), sizes="64", placement="in"),
+        Sweep(ops=("all_to_all",), sizes="64", in_place="yes"),
     ),
 )
 

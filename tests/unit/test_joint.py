@@ -65,6 +65,7 @@ def seen(  # noqa: PLR0913 - a world has as many sides
             Observation(
                 op=what.op,
                 backend="gloo",
+                cost_models="gloo",
                 ranks=ranks,
                 hosts=hosts,
                 size_bytes=size,
@@ -655,6 +656,6 @@ def test_what_a_switch_adds_up_is_found_over_nccl_and_no_candidate_elsewhere() -
     found = seen(term("ping_pong", "single message"), 2)
     for count in (2, 4, 8):
         found += seen(nvls, count) + seen(term("all_gather", "ring"), count)
-    over_nccl = fit_jointly([replace(one, backend="nccl") for one in found])
+    over_nccl = fit_jointly([replace(one, backend="nccl", cost_models="nccl") for one in found])
     assert over_nccl.algorithms["all_reduce"] == "nvls"
     assert fit_jointly(found).algorithms["all_reduce"] != "nvls"

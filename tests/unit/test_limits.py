@@ -111,7 +111,7 @@ def test_a_matrix_that_csv_cannot_read_is_refused(content: str, tmp_path: Path) 
         (Sweep(ops=("all_reduce",), sizes="1..9000+1", dtypes=("float32",) * 3), 4),
         (Sweep(ops=("storage_read",), blocks=("4KiB",) * 1000, depths=(1,) * 1000), 4),
         (
-            Sweep(ops=("memory_read",), threads="1..1000+1", memory_nodes=tuple(range(1000))),
+            Sweep(ops=("memory_read",), threads="1..1000+1", numa_nodes=tuple(range(1000))),
             4,
         ),
         (Sweep(ops=("all_reduce",), groups="each"), limits.MOST_RANKS),
@@ -152,7 +152,7 @@ def test_nodes_that_are_no_number_here_are_refused(nodes: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        ("--memory-node", "9" * 5000),
+        ("--numa-node", "9" * 5000),
         ("--launches", str(limits.MOST_LAUNCHES + 1)),
         ("--max-seconds", "1e308"),
         ("--ranks", "1000000000"),
@@ -161,7 +161,7 @@ def test_nodes_that_are_no_number_here_are_refused(nodes: str) -> None:
     ],
 )
 def test_options_beyond_a_limit_exit_in_words(options: tuple[str, ...]) -> None:
-    op = () if "--resume" in options else ("--op", "memory_read" if "--memory-node" in options else "all_reduce")
+    op = () if "--resume" in options else ("--op", "memory_read" if "--numa-node" in options else "all_reduce")
     result = CliRunner().invoke(main, ["run", "--dry-run", *op, *options])
     assert isinstance(result.exception, SystemExit), result.exception
     assert result.exit_code in {1, 2}

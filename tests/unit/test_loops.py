@@ -312,7 +312,7 @@ def test_wrong_data_of_the_posted_path_alone_fail_the_case_that_posts(mode: Mode
         (timed("all_reduce", "pipelined", cache="flushed"), "only the first would find flushed caches"),
         (timed("all_reduce", "pipelined", sync="none"), "without a barrier between them already"),
         (timed("all_reduce", "graph"), "a graph is captured on a GPU"),
-        (case("all_reduce", 64, 2, held=True), "only a device's stream can be held"),
+        (case("all_reduce", 64, 2, pre_enqueue=True), "only a device's stream can be held"),
     ],
 )
 def test_what_cannot_be_timed_so_is_refused(one: Case, said: str) -> None:

@@ -162,7 +162,7 @@ def test_pages_of_this_machine_are_put_on_its_first_node() -> None:
 
 
 def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
-    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", memory_nodes=(0, 1))
+    sweep = Sweep(ops=("stream_triad", "host_to_device", "all_reduce"), sizes="1KiB", numa_nodes=(0, 1))
     found = cases.expand(Plan(sweep=(sweep,)), 2, 1, "cuda").cases
     by_op = {op: [(one.pinning, one.numa_node) for one in found if one.op == op] for op in sweep.ops}
     assert by_op["stream_triad"] == [(None, 0), (None, 1)]
@@ -171,30 +171,30 @@ def test_nodes_are_for_what_is_in_memory_of_the_host() -> None:
 
 
 def test_threads_and_nodes_are_told_apart() -> None:
-    sweep = Sweep(ops=("stream_triad",), sizes="1KiB", memory_nodes=(1,), threads="2")
+    sweep = Sweep(ops=("stream_triad",), sizes="1KiB", numa_nodes=(1,), threads="2")
     (one,) = cases.expand(Plan(sweep=(sweep,)), 1, 1, cores=2).cases
     assert (one.threads, one.numa_node) == (2, 1)
     assert settings_in_words(one) == ["2 threads", "NUMA node 1"]
 
 
 def test_a_node_that_cannot_be_is_refused_with_the_key() -> None:
-    with pytest.raises(UsageError, match="key 'memory_nodes': memory node -1 is unknown"):
-        Sweep(ops=("stream_triad",), memory_nodes=(-1,))
-    with pytest.raises(UsageError, match="key 'memory_nodes': the list of memory nodes is empty; known: 0 to 1023"):
-        Sweep(ops=("stream_triad",), memory_nodes=())
+    with pytest.raises(UsageError, match="key 'numa_nodes': NUMA node -1 is unknown"):
+        Sweep(ops=("stream_triad",), numa_nodes=(-1,))
+    with pytest.raises(UsageError, match="key 'numa_nodes': the list of NUMA nodes is empty; known: 0 to 1023"):
+        Sweep(ops=("stream_triad",), numa_nodes=())
 
 
 def test_nodes_for_nothing_are_refused() -> None:
     given = Plan(sweep=(Sweep(ops=("all_reduce",)),))
-    with pytest.raises(UsageError, match="key 'memory_nodes': it would change nothing for all_reduce"):
-        plan.override(given, memory_nodes=(0,))
+    with pytest.raises(UsageError, match="key 'numa_nodes': it would change nothing for all_reduce"):
+        plan.override(given, numa_nodes=(0,))
 
 
 # --- where it cannot be ------------------------------------------------------------------------------------------
 
 
 def why_not(one: Case, *nodes: int) -> str | None:
-    place = Place(oversubscribed=False, comparable=True, memory_nodes=frozenset(nodes))
+    place = Place(oversubscribed=False, comparable=True, numa_nodes=frozenset(nodes))
     return skip_reason(one, FakeWorld(1).backends[0], place)
 
 
@@ -215,8 +215,10 @@ def test_a_kernel_on_a_gpu_lies_on_no_node() -> None:
 
 
 def test_nodes_are_those_of_every_host() -> None:
-    assert environment.memory_nodes([{"numa_nodes": {"0": "0-3", "1": "4-7"}}, {"numa_nodes": {"0": "0-7"}}]) == {0}
-    assert environment.memory_nodes([{"numa_nodes": {}}, {}]) == frozenset()
+    assert environment.common_numa_nodes([{"numa_nodes": {"0": "0-3", "1": "4-7"}}, {"numa_nodes": {"0": "0-7"}}]) == {
+        0
+    }
+    assert environment.common_numa_nodes([{"numa_nodes": {}}, {}]) == frozenset()
 
 
 # --- kernels and copies ------------------------------------------------------------------------------------------

@@ -192,7 +192,7 @@ def test_ranks_that_share_a_gpu_over_mpi_are_told_of(monkeypatch: pytest.MonkeyP
     ("op", "changes", "said"),
     [
         ("all_reduce", {"mode": "graph"}, "captured"),
-        ("all_reduce", {"held": True}, "held"),
+        ("all_reduce", {"pre_enqueue": True}, "held"),
         ("all_reduce", {"mode": "overlap"}, "the computation is the host's"),
         ("all_reduce", {"cache": "flushed"}, "caches of the host"),
         ("memory_copy", {}, "does not block the host"),

@@ -153,7 +153,7 @@ def test_an_average_that_is_not_exact_is_refused_and_any_other_is_not() -> None:
 def test_a_barrier_is_not_captured_and_not_held() -> None:
     barrier = OPS["barrier"]
     assert "captured in a graph" in str(why_not(barrier, case("barrier", 0, device="cuda", mode="graph")))
-    assert "while the stream is held" in str(why_not(barrier, case("barrier", 0, device="cuda", held=True)))
+    assert "while the stream is held" in str(why_not(barrier, case("barrier", 0, device="cuda", pre_enqueue=True)))
     assert why_not(barrier, case("barrier", 0, device="cuda")) is None
 
 

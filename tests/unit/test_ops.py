@@ -28,11 +28,11 @@ def members_of(op: Op) -> tuple[int, ...]:
 
 
 def variants(op: Op) -> list[tuple[int, bool, int]]:
-    """Ranks × placement × root."""
+    """Ranks × in place or not × root."""
     return [
-        (ranks, placement == "in", root)
+        (ranks, in_place, root)
         for ranks in members_of(op)
-        for placement in op.placements
+        for in_place in op.in_place
         for root in (sorted({0, ranks // 2, ranks - 1}) if op.rooted else [0])
     ]
 
@@ -116,7 +116,7 @@ def test_the_meaning_of_an_op_and_its_layout_agree(op: Op) -> None:
 @pytest.mark.parametrize("dtype", DTYPE_BYTES)
 def test_every_dtype_and_reduction_verifies(op: Op, dtype: str) -> None:
     for ranks, redop in itertools.product(members_of(op), REDOPS if op.reduces else ("sum",)):
-        made = table(op, ranks, block=160, dtype=dtype, redop=redop, in_place=op.placements[0] == "in")
+        made = table(op, ranks, block=160, dtype=dtype, redop=redop, in_place=op.in_place[0])
         assert made.wrong() == [0] * ranks, (ranks, redop)
 
 
@@ -133,7 +133,7 @@ def test_somebody_receives_and_buffers_that_are_shared_are_shared(op: Op) -> Non
         aliased = any(
             layout.sends_from_receive is not None or layout.receives_into_send is not None for layout in layouts
         )
-        assert aliased == (in_place or op.placements == ("in",))
+        assert aliased == (in_place or op.in_place == (True,))
 
 
 @pytest.mark.parametrize("op", [op for op in SIZED if not op.local], ids=lambda op: op.name)
@@ -231,7 +231,7 @@ def test_the_data_of_any_two_ranks_differ_in_every_element(name: str) -> None:
 def test_a_contribution_that_is_lost_or_counted_twice_is_caught(op: Op, redop: str) -> None:
     neutral = {"sum": 0.0, "avg": 0.0, "product": 1.0, "min": 1000.0, "max": -1000.0}[redop]
     for ranks in RANKS[1:]:
-        made = table(op, ranks, block=PERIOD, in_place=op.placements[0] == "in", redop=redop)
+        made = table(op, ranks, block=PERIOD, in_place=op.in_place[0], redop=redop)
         whole = made.sent
         for lost in range(ranks):
             made.sent = [torch.full_like(part, neutral) if rank == lost else part for rank, part in enumerate(whole)]
@@ -323,7 +323,7 @@ def test_every_op_has_a_reference() -> None:
 def test_a_row_is_complete(op: Op) -> None:
     assert op.summary
     assert op.size_meaning
-    assert op.placements
+    assert op.in_place
     assert op.least_ranks() == (1 if op.members == "all" else 2)
     assert op.trips >= 1
     assert all(op.multiple(ranks) in {1, ranks} for ranks in RANKS)

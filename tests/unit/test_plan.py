@@ -48,12 +48,12 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
         ("[timing]\nblocks = 1\nblox = 2\n" + GOOD_SWEEP, 3, ["'blox'", "blocks", "max_seconds"]),
         ("[timing]\nblocks = 'many'\n" + GOOD_SWEEP, 2, ["'blocks'", "int", "str"]),
         ("[timing]\nblocks = 1\n\nmax_seconds = inf\n" + GOOD_SWEEP, 4, ["'max_seconds'", "finite"]),
-        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsises = '8'\n", 7, ["'sises'", "sizes", "placement"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nsises = '8'\n", 7, ["'sises'", "sizes", "in_place"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nroot = 'first'\n", 7, ["'root'", "int", "str"]),
         (
-            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nplacement = 'q'\n",
+            GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nin_place = 'q'\n",
             7,
-            ["'placement'", "'q'", "allowed: native, in, out, both"],
+            ["'in_place'", "'q'", "allowed: native, yes, no, both"],
         ),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['pair_matrix']\npairs = 'q'\n", 7, ["'pairs'", "together, alone"]),
         (GOOD_SWEEP + "\n[[sweep]]\nops = ['all_reduse']\n", 6, ["'ops'", "'all_reduse'", *OPS]),
@@ -79,7 +79,7 @@ def cases_of(sweep: Sweep, ranks: int = 4) -> tuple[Case, ...]:
             7,
             ["'cache'", "'cold'", "allowed: warm, rotating, flushed"],
         ),
-        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\nheld = 'yes'\n", 7, ["'held'", "bool", "str"]),
+        (GOOD_SWEEP + "\n[[sweep]]\nops = ['barrier']\npre_enqueue = 'yes'\n", 7, ["'pre_enqueue'", "bool", "str"]),
         (GOOD_SWEEP + "\n[[sweep]]\nsizes = '8'\n", 5, ["ops"]),
         ("launches = 1\nsweep = 3\n", 2, ["'sweep'", "[[sweep]]"]),
         ("launches = 1\n[sweep]\nops = ['barrier']\n", 2, ["'sweep'", "[[sweep]]"]),
@@ -244,28 +244,28 @@ def test_a_mode_is_a_case_of_its_own_and_the_rest_of_the_timing_goes_with_it() -
         modes=("isolated", "pipelined", "overlap"),
         sync="window",
         cache="rotating",
-        held=True,
+        pre_enqueue=True,
     )
     found = [(case.op, case.mode, case.size_bytes) for case in cases_of(sweep)]
     sizes = {"all_reduce": (8, 16), "barrier": (0,)}
     assert found == [(op, mode, size) for op in sizes for mode in sweep.modes for size in sizes[op]]
-    assert {(case.sync, case.cache, case.held) for case in cases_of(sweep)} == {("window", "rotating", True)}
+    assert {(case.sync, case.cache, case.pre_enqueue) for case in cases_of(sweep)} == {("window", "rotating", True)}
 
 
 def test_the_usual_timing_is_a_barrier_before_each_of_single_calls_on_warm_buffers() -> None:
     (case,) = cases_of(Sweep(ops=("all_reduce",), sizes="8"))
-    assert (case.mode, case.sync, case.cache, case.held) == ("isolated", "barrier", "warm", False)
+    assert (case.mode, case.sync, case.cache, case.pre_enqueue) == ("isolated", "barrier", "warm", False)
 
 
 @pytest.mark.parametrize(
     ("choice", "all_gather", "all_reduce"),
-    [("native", [False], [True]), ("in", [True], [True]), ("out", [False], [False]), ("both", [False, True], [True])],
+    [("native", [False], [True]), ("yes", [True], [True]), ("no", [False], [False]), ("both", [False, True], [True])],
 )
-def test_a_placement_that_was_named_is_always_a_case(
-    choice: plan.PlacementChoice, all_gather: list[bool], all_reduce: list[bool]
+def test_a_way_of_buffers_that_was_named_is_always_a_case(
+    choice: plan.InPlace, all_gather: list[bool], all_reduce: list[bool]
 ) -> None:
     for op, expected in (("all_gather", all_gather), ("all_reduce", all_reduce)):
-        assert [case.in_place for case in cases_of(Sweep(ops=(op,), sizes="16", placement=choice))] == expected
+        assert [case.in_place for case in cases_of(Sweep(ops=(op,), sizes="16", in_place=choice))] == expected
 
 
 def test_sweeps_of_one_imbalance_over_different_groups_keep_their_own_traffic() -> None:
@@ -365,7 +365,7 @@ def test_a_small_budget_lowers_the_minimum_too() -> None:
 @pytest.mark.parametrize(
     ("setting", "value", "allowed"),
     [
-        ("placement", "sideways", "native, in, out, both"),
+        ("in_place", "sideways", "native, yes, no, both"),
         ("pairs", "apart", "together, alone"),
         ("modes", ("fast",), "isolated, pipelined, persistent, graph, overlap"),
         ("sync", "clock", "none, barrier, dissemination, window"),
@@ -394,8 +394,8 @@ def test_an_option_is_checked_as_a_plan_is(setting: str, value: object, allowed:
         (("all_reduce",), "threads", "1,4", "it is for memory_copy, stream_copy, "),
         (("all_reduce",), "path", "/scratch", "it is for storage_write, storage_read, checkpoint_save"),
         (("pair_matrix",), "algorithms", ("all",), "it is for all_reduce, "),
-        (("barrier",), "placement", "in", "it is for all but barrier"),
-        (("matmul",), "placement", "both", "it is for all_gather, "),
+        (("barrier",), "in_place", "yes", "it is for all but barrier"),
+        (("matmul",), "in_place", "both", "it is for all_gather, "),
         (("barrier",), "sizes", "8", "it is for all but barrier"),
         (("barrier",), "dtypes", ("int8",), "it is for all but barrier"),
         (("all_gather",), "redops", ("max",), "it is for all_reduce, "),
@@ -424,7 +424,7 @@ def test_a_setting_that_would_change_nothing_is_refused(
 
 def test_a_setting_that_is_as_it_would_be_anyway_is_no_mistake() -> None:
     here = Plan(sweep=(Sweep(ops=("barrier",)),))
-    assert plan.override(here, placement="native", algorithms=("library",), root=0, pairs="together") == here
+    assert plan.override(here, in_place="native", algorithms=("library",), root=0, pairs="together") == here
 
 
 def test_a_plan_is_stored_as_plain_values() -> None:

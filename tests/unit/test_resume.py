@@ -51,7 +51,7 @@ PLAN = Plan(
     timing=msgspec.structs.replace(QUICK, blocks=BLOCKS),
     sweep=(
         Sweep(ops=("all_reduce", "all_gather", "barrier"), sizes="64,1KiB"),
-        Sweep(ops=("all_to_all",), sizes="64", placement="in"),
+        Sweep(ops=("all_to_all",), sizes="64", in_place="yes"),
     ),
 )
 CASES = [case("all_reduce", 64), case("all_gather", 1024), case("barrier", 0)]

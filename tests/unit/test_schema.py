@@ -7,11 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from busbw.backends import BACKENDS
 from busbw.errors import DamagedRun
 from busbw.ops.storage import Access
 from busbw.runs import outline, soundness, store, upgrades
 from busbw.runs.cases import expand
-from busbw.runs.records import SCHEMA, SETTINGS, Case, settings_in_words
+from busbw.runs.records import SCHEMA, SETTINGS, BackendTraits, Case, settings_in_words
 from busbw.runs.resume import lack_of, plan_of
 
 
@@ -55,11 +56,11 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
     end = {"rows": None, "checksum": None}
     group["last_rank"] = None  # kept since before the end of schema 1, but not yet by this run
     # A launch has its clocks, even if none were compared; a block has none where all ranks read one.
-    assert set(added) == set(launch | block | group | end | {"sync": 0, "cache": 0, "held": 0, "entries_ns": 0})
+    assert set(added) == set(launch | block | group | end | {"sync": 0, "cache": 0, "pre_enqueue": 0, "entries_ns": 0})
     assert added["clocks"] == [(), None]
     assert added["sync"] == ["barrier"], "which is what it did: no other start was known"
     assert added["cache"] == ["warm"]
-    assert added["held"] == [False]
+    assert added["pre_enqueue"] == [False]
     assert added["entries_ns"] == [None]
     for name, value in (launch | block | group | end).items():
         assert name == "clocks" or added[name] == [value], name
@@ -74,6 +75,7 @@ def _hold(old: Any, new: Any, added: dict[str, Any]) -> None:  # noqa: ANN401 - 
     if isinstance(old, dict):
         if "variant" in old:
             old = {name: value for name, value in old.items() if name != "variant"} | _PAIRS[old["variant"]]
+        old = {"pre_enqueue" if name == "held" else name: value for name, value in old.items()}
         assert old.keys() <= new.keys()
         for key, value in new.items():
             if key in old:
@@ -92,7 +94,7 @@ def test_the_run_file_of_schema_1_keeps_all_but_the_number_of_its_schema() -> No
     old = upgrades.run_as_now(msgspec.json.decode((OLD / store.RUN_FILE).read_bytes()), 4)
     new = msgspec.to_builtins(store.read(OLD).run)
     del old["schema"], new["schema"]
-    unknown = {"sync", "cache", "held", *SETTINGS}
+    unknown = {"sync", "cache", "pre_enqueue", *SETTINGS}
     assert [{key: case[key] for key in case.keys() - unknown} for case in old.pop("cases")] == [
         {key: case[key] for key in case.keys() - unknown} for case in new.pop("cases")
     ]
@@ -263,3 +265,28 @@ def test_settings_have_ranges() -> None:
         odd: Case = msgspec.structs.replace(first, **{name: value})
         flaw = soundness.flaw_of_run(msgspec.structs.replace(run, cases=(odd, *run.cases[1:])))
         assert flaw is not None, (name, value)
+
+
+@pytest.mark.parametrize("schema", range(1, 6))
+def test_names_of_an_older_schema_read_as_those_of_now(schema: int) -> None:
+    folder = OLD.with_name(f"schema-{schema}")
+    raw = msgspec.json.decode((folder / store.RUN_FILE).read_bytes())
+    run = store.read(folder).run
+    assert [sweep["in_place"] for sweep in run.plan["sweep"]] == [
+        {"in": "yes", "out": "no"}.get(sweep["placement"], sweep["placement"]) for sweep in raw["plan"]["sweep"]
+    ]
+    for sweep, old in zip(run.plan["sweep"], raw["plan"]["sweep"], strict=True):
+        assert not {"held", "placement", "memory_nodes"} & set(sweep)
+        assert sweep.get("pre_enqueue") == old.get("held")
+        assert sweep.get("numa_nodes") == old.get("memory_nodes")
+    assert run.backend == BACKENDS[raw["plan"].get("backend", "gloo")].traits
+
+
+def test_the_run_of_schema_6_has_what_schema_6_is_for() -> None:
+    run = store.read(OLD.with_name("schema-6")).run
+    assert [(case.op, case.in_place) for case in run.cases if case.op == "all_gather"] == [
+        ("all_gather", False),
+        ("all_gather", True),
+    ]
+    assert run.backend == BackendTraits(cost_models="gloo", transport="gloo-tcp")
+    assert expand(plan_of(store.read(OLD.with_name("schema-6")).run, None), 2, 1).cases == run.cases

@@ -146,7 +146,7 @@ def test_a_timeout_that_is_none_is_refused_before_anything_is_submitted(slurm: P
 
 def test_options_of_the_job_and_of_srun_are_handed_over() -> None:
     options = ("--exclude", "n9", "--exclusive", "--no-requeue", "--signal-seconds", "0", "--cpus-per-task", "4")
-    lines = ("--before", "module load a", "--before", "module load b", "--srun=--cpu-bind=cores", "--busbw", "bb")
+    lines = ("--setup", "module load a", "--setup", "module load b", "--srun-arg=--cpu-bind=cores", "--busbw", "bb")
     text = busbw("submit", "quick", *WORLD, *options, *lines, "--dry-run").stdout
     for line in ("#SBATCH --exclude=n9", "#SBATCH --exclusive", "#SBATCH --no-requeue", "module load a\nmodule load b"):
         assert f"{line}\n" in text

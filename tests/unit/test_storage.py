@@ -329,7 +329,7 @@ def test_an_operation_without_a_folder_says_what_it_wants() -> None:
         ({"mode": "pipelined"}, "timed call by call"),
         ({"mode": "overlap"}, "timed call by call"),
         ({"cache": "flushed"}, "want cache warm"),
-        ({"held": True}, "not handed to a device's stream"),
+        ({"pre_enqueue": True}, "not handed to a device's stream"),
     ],
 )
 def test_ways_of_timing_that_say_nothing_of_storage_are_refused(changes: dict[str, Any], words: str) -> None:

@@ -100,7 +100,7 @@ def seen(
             exact = machines.seconds(op, algorithm, hosts, each, size)
             times = exact * np.exp(launch + scatter.normal(0, noise / 3, launches))
             ranks, middle = hosts * each, float(np.median(times))
-            found.append(Observation(op, "gloo", ranks, hosts, size, middle, tuple(times.tolist()), algorithm))
+            found.append(Observation(op, "gloo", "gloo", ranks, hosts, size, middle, tuple(times.tolist()), algorithm))
     return found
 
 
@@ -355,7 +355,7 @@ def test_gloos_rings_are_known_by_what_its_programs_send_to_other_hosts(op: str)
                     leaving[rank // each] += len(step.slots) * (rank // each != step.to // each)
         equal.append(max(leaving) == max(sent))
     own, *_ = candidates(op, "gloo")
-    assert own.backend == "gloo"
+    assert own.family == "gloo"
     assert own.of_hosts_known(8, 2, MIB) == all(equal)
 
 

@@ -31,7 +31,7 @@ def refused(tmp_path: Path, *arguments: str) -> Result:
         ("--op", "barrier", "--backend", "smoke", "--dry-run"),
         ("--suite", "huge"),
         ("--op", "barrier", "--pairs", "both"),
-        ("--op", "barrier", "--placement", "under"),
+        ("--op", "barrier", "--in-place", "under"),
         ("--op", "barrier", "--groups", "half", "--dry-run"),
         ("--op", "barrier", "--root", "-1"),
         ("--op", "barrier", "--port", "70000"),

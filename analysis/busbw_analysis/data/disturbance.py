@@ -20,7 +20,8 @@ FLAGGED_SHARE = 0.25
 @dataclass(frozen=True, slots=True)
 class Disturbance:
     """Of one case, over all its blocks. ``switched`` is the share of samples in which the kernel took a rank's core
-    away, ``missed`` that for which a rank was late at its window or, where a stream was ``held``, the GPU began
+    away, ``missed`` that for which a rank was late at its window or, with
+    ``pre_enqueue``, the GPU began
     too early, ``flagged`` that of either. ``foreign`` and
     ``stolen`` are the CPU time of others on the worst host (medians over the blocks that could tell; None: none
     could). ``throttled`` lists why GPUs ran slower than they can.
@@ -29,7 +30,7 @@ class Disturbance:
     switched: float
     missed: float
     flagged: float
-    held: bool
+    pre_enqueue: bool
     foreign: float | None
     stolen: float | None
     throttled: tuple[str, ...]
@@ -57,7 +58,7 @@ class Disturbance:
 
     @property
     def _missed_what(self) -> str:
-        return "a GPU began before it had all of its calls" if self.held else "a rank missed its window"
+        return "a GPU began before it had all of its calls" if self.pre_enqueue else "a rank missed its window"
 
 
 def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = ()) -> Disturbance:
@@ -81,7 +82,7 @@ def disturbance_of(blocks: Sequence[Block], pair_blocks: Sequence[PairBlock] = (
         switched=switched / samples,
         missed=missed / samples,
         flagged=flagged / samples,
-        held=any(one.case.held for one in measured),
+        pre_enqueue=any(one.case.pre_enqueue for one in measured),
         foreign=median(foreign) if foreign else None,
         stolen=median(stolen) if stolen else None,
         throttled=tuple(sorted(reasons)),

@@ -17,7 +17,7 @@ from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.placement import RankPlacement, binding, oversubscribed_hosts, rank_placements, variables_of
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, Case, GroupSamples, LoopKind, Measurement, Run
+from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
 from busbw_analysis.data.pair_columns import PairBlock, packed
@@ -98,6 +98,12 @@ class Dataset:
         """Where every rank sits (in the first run)."""
         run = self.runs[0].run
         return rank_placements(run.hosts, run.environments)
+
+    @property
+    def backend(self) -> BackendTraits:
+        """What is to be known of the backend; of one that no version knew, that nothing is."""
+        run = self.runs[0].run
+        return run.backend or BackendTraits(cost_models=run.cases[0].backend if run.cases else "")
 
     @property
     def oversubscribed_hosts(self) -> dict[str, tuple[int, int]]:

@@ -12,10 +12,13 @@ from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
 
 @dataclass(frozen=True, slots=True)
 class SeriesKey:
-    """What two points must share to be on one curve. ``ranks`` are the group, ``hosts`` how many it spans."""
+    """What two points must share to be on one curve. ``ranks`` are the group, ``hosts`` how many it spans;
+    ``cost_models`` is the family of those of the backend (``BackendTraits``).
+    """
 
     op: str
     backend: str
+    cost_models: str
     device: str
     dtype: str | None
     redop: str | None
@@ -25,7 +28,7 @@ class SeriesKey:
     mode: str
     sync: str
     cache: str
-    held: bool
+    pre_enqueue: bool
     in_place: bool
     root: int | None
     algorithm: str | None = None
@@ -115,6 +118,7 @@ def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> Serie
     return SeriesKey(
         op=case.op,
         backend=case.backend,
+        cost_models=dataset.backend.cost_models,
         device=case.device,
         dtype=case.dtype,
         redop=case.redop,
@@ -124,7 +128,7 @@ def key_of(dataset: Dataset, summary: CaseSummary, group: GroupSummary) -> Serie
         mode=case.mode,
         sync=case.sync,
         cache=case.cache,
-        held=case.held,
+        pre_enqueue=case.pre_enqueue,
         in_place=case.in_place,
         root=case.root,
         **{name: getattr(case, name) for name in SETTINGS},

@@ -119,10 +119,9 @@ def _nominal(dataset: Dataset, roofline: Roofline, rows: Catalogue) -> _Network 
         if links is None or isinstance(links, str):
             return None
         return _Network(links.peak.nominal, links.in_words("GPUs"), measured=False)
-    backend = dataset.cases[0].case.backend
     shares: list[_Network] = []
     for host in hosts:
-        network = host_network(dataset.environment(host), backend, rows)
+        network = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(network, str):
             return None
         name, peak = network

@@ -30,6 +30,7 @@ from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 from busbw_analysis.diagnosis.verdicts import LAUNCHES_FOR_A_VERDICT
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
+from busbw_analysis.models.families import GLOO
 
 Floats = npt.NDArray[np.float64]
 Severity = Literal["bad", "caution", "note"]
@@ -89,7 +90,7 @@ def remarks_on(
         *_clocks(measured),
         *_tested(selftest, dataset),
         *_not_checked(measured),
-        *_moved(measured),
+        *_moved(dataset, measured),
         *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
     ]
     unique = list(dict.fromkeys(found))
@@ -427,7 +428,7 @@ def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
         yield Remark("caution", "not-checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
 
 
-def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _moved(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Remark]:
     factors = {
         (summary.case.backend, summary.case.op, factor)
         for summary in measured
@@ -435,10 +436,11 @@ def _moved(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
         if factor > 1
     }
     for backend, op, factor in sorted(factors):
-        known = _MOVED.get((backend, op), f"{backend} is known to move more than the best algorithm would")
+        usual = f"{backend} is known to move more than the best algorithm would"
+        known = _MOVED.get((dataset.backend.cost_models, op), usual)
         limit = f"Its busbw reaches at most {1 / factor:.0%} of a peak."
         text = f"{op} moves {factor:g} times the bytes it needs: {known}. {limit}"
         yield Remark("note", "moved-factor", text)
 
 
-_MOVED: Final = {("gloo", "reduce_scatter"): "gloo's reduce_scatter is a whole all_reduce and a slice, not a slow link"}
+_MOVED: Final = {(GLOO, "reduce_scatter"): "gloo's reduce_scatter is a whole all_reduce and a slice, not a slow link"}

@@ -62,6 +62,7 @@ class Observation:
 
     op: str
     backend: str
+    cost_models: str
     ranks: int
     hosts: int
     size_bytes: int
@@ -91,7 +92,7 @@ Models = Mapping[tuple[str, str | None], CostModel]
 def candidates_of(observations: Sequence[Observation]) -> tuple[CostModel, ...]:
     """What may be behind ``observations``, which are of one curve, as of ``select.candidates``."""
     first = observations[0]
-    return candidates(first.op, first.backend, first.algorithm, _calls_of(observations))
+    return candidates(first.op, first.cost_models, first.algorithm, _calls_of(observations))
 
 
 def _calls_of(observations: Sequence[Observation]) -> Calls | None:

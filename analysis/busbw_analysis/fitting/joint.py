@@ -127,6 +127,7 @@ class Joint:
 
     regime: Regime
     backend: str
+    cost_models: str
     parameters: Mapping[Parameter, Estimate]
     together: tuple[Together, ...]
     algorithms: Mapping[str, str]
@@ -286,6 +287,7 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> Joint:
     return Joint(
         regime=observations[0].regime,
         backend=observations[0].backend,
+        cost_models=observations[0].cost_models,
         parameters=found.parameters,
         together=found.together,
         algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
@@ -412,14 +414,14 @@ def _remedies(observations: Sequence[Observation], models: Models, coefficients:
             (f"another number of ranks on each host, such as {2 * each} on {hosts} hosts", (2 * largest, hosts)),
         ]
         if ("all_reduce", "ring") not in models:
-            (ring,) = candidates("all_reduce", first.backend, "ring")
+            (ring,) = candidates("all_reduce", first.cost_models, "ring")
             found.append(
                 ("all_reduce by a ring by hand", [amounts(ring, *place, size) for place in where for size in sizes])
             )
     for op in ("all_gather", "all_reduce", "ping_pong"):
         # Two ranks of two hosts are another regime than several ranks on each.
         if op not in {measured for measured, _ in models} and not (op == "ping_pong" and several):
-            model = next(iter(candidates(op, first.backend)))
+            model = next(iter(candidates(op, first.cost_models)))
             places = [(2, min(hosts, 2))] if op == "ping_pong" else where
             found.append((op, [amounts(model, *place, size) for place in places for size in sizes]))
     for words, shape in there:

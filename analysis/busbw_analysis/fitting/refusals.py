@@ -32,7 +32,7 @@ def usable(observations: Sequence[Observation]) -> tuple[tuple[Observation, ...]
     for _, members in groupby(sorted(observations, key=_curve), key=_curve):
         curve = list(members)
         try:
-            candidates(curve[0].op, curve[0].backend, curve[0].algorithm)
+            candidates(curve[0].op, curve[0].cost_models, curve[0].algorithm)
             for one in curve:
                 _refuse_time(one)
             _refuse_curve(curve)

@@ -170,7 +170,7 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
             rivals[op], equals = _ranked(field, curve, choice, observations, seed)
             if max(rivals[op][0].held_out, rivals[op][0].seen) > _UNEXPLAINED:
                 notes.append(_unexplained(op, rivals[op][0]))
-            if _KNOWN in equals and options[_KNOWN].models[0].backend == observations[0].backend:
+            if _KNOWN in equals and options[_KNOWN].models[0].family == observations[0].cost_models:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
         elif len(options) > 1:

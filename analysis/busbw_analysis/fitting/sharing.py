@@ -79,7 +79,7 @@ def carrier(observations: Sequence[Observation]) -> Carrier:
 def _cards(observations: Sequence[Observation]) -> Carrier:
     """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
     known, _ = through_one_card([one for one in observations if one.algorithm is not None])
-    models = {one.curve: candidates(one.op, one.backend, one.algorithm)[0] for one in known}
+    models = {one.curve: candidates(one.op, one.cost_models, one.algorithm)[0] for one in known}
     if not any(model.two_levels for model in models.values()):
         return Carrier(_OWN_CARDS)
     own, one_card = (

@@ -148,7 +148,7 @@ def explain(
             )
         )
     sharing = parameters.host_bytes_per_second is not None
-    rows = alternatives(key.op, ranks, hosts, key.backend)
+    rows = alternatives(key.op, ranks, hosts, key.cost_models)
     others = [
         Other(
             row.label,

@@ -26,6 +26,7 @@ from busbw_analysis.models.decisions import (
     of_mpich,
     of_open_mpi,
 )
+from busbw_analysis.models.families import MPI
 from busbw_analysis.models.library_algorithms import formula_of
 from busbw_analysis.models.library_rows import one_after_another
 
@@ -118,7 +119,7 @@ def library_in(text: str) -> tuple[Literal["Open MPI", "MPICH"], tuple[int, ...]
 def library_of_run(dataset: Dataset) -> Library | Unavailable | None:
     """The MPI library of the first run (pooled runs used the same); None where no case ran over MPI."""
     run = dataset.runs[0].run
-    if not any(case.backend == "mpi" for case in run.cases):
+    if dataset.backend.cost_models != MPI:
         return None
     environment = run.environments.get(run.hosts[0], {}) if run.hosts else {}
     return library_of(environment.get("mpi"), variables_of(environment))

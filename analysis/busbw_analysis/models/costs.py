@@ -50,7 +50,7 @@ class CostModel:
     ``algorithm``: the name that ``--algorithm`` takes, or what a backend runs, in words.
     ``rounds``: message times in a row (times α).
     ``formula``, ``source``: the cost in symbols, and whose it is.
-    ``backend``: the one that runs it by default, or ``textbook``.
+    ``family``: that of the backends that run it by default (``BackendTraits.cost_models``), or ``textbook``.
     ``sent``: bytes through one direction of the link of the busiest rank (times β).
     ``added``: bytes that the busiest rank adds up (times γ).
     ``moved``: bytes that all ranks send together (over R, where they share one host).
@@ -69,7 +69,7 @@ class CostModel:
     formula: str
     source: str
     _: KW_ONLY
-    backend: str = "textbook"
+    family: str = "textbook"
     sent: Count = none
     added: Count = none
     moved: Count = none
@@ -84,7 +84,7 @@ class CostModel:
     @property
     def label(self) -> str:
         """The algorithm as a text has it: ``recursive doubling``, ``Bruck``."""
-        if self.backend != "textbook":
+        if self.family != "textbook":
             return self.algorithm
         name, bracket, more = self.algorithm.partition(" (")
         return _LABELS.get(name, name.replace("-", " ")) + bracket + more

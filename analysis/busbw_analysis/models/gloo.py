@@ -21,6 +21,7 @@ from busbw_analysis.models.counts import (
     two,
     up,
 )
+from busbw_analysis.models.families import GLOO, MPI
 
 _MIB = 1 << 20
 
@@ -66,7 +67,7 @@ _BROADCAST: Final = (
     "measured: 2 for 2, 3 and 4 ranks; messages of a rank share its link, as was measured: 1, 2 and 3 S β for these"
 )
 
-_gloo = partial(CostModel, backend="gloo")
+_gloo = partial(CostModel, family=GLOO)
 _ring = partial(
     _gloo,
     rounds=_gloo_ring_rounds,
@@ -153,7 +154,7 @@ MODELS: tuple[CostModel, ...] = (
         two,
         "2 α + max(S β, n S / R)",
         f"Hockney 1994; {_TWO_DELAYS}: 2 at n = 2, 3 and 4",
-        backend="gloo",
+        family=GLOO,
         moved=lambda n, *_: n,
     ),
     _message(
@@ -162,7 +163,7 @@ MODELS: tuple[CostModel, ...] = (
         one,
         "α + max(S β, n S / R)",
         "Hockney 1994; no message waits to be asked for",
-        backend="mpi",
+        family=MPI,
         moved=lambda n, *_: n,
     ),
     _message(
@@ -171,7 +172,7 @@ MODELS: tuple[CostModel, ...] = (
         one,
         "α + max(S β, S / R)",
         "Hockney 1994; it was asked for while the other one was under way, and so costs one delay",
-        backend="gloo",
+        family=GLOO,
     ),
     *(
         _message(
@@ -180,7 +181,7 @@ MODELS: tuple[CostModel, ...] = (
             two,
             "2 α + max(S β, S / R)",
             "Hockney 1994, twice",
-            backend="gloo",
+            family=GLOO,
         )
         for op in ("pair_uni", "pair_matrix")
     ),
@@ -190,7 +191,7 @@ MODELS: tuple[CostModel, ...] = (
         two,
         "2 α + max(S β, 2 S / R)",
         f"Hockney 1994, both directions of a full-duplex link; {_TWO_DELAYS}: 2",
-        backend="gloo",
+        family=GLOO,
         moved=two,
     ),
     _message(
@@ -199,7 +200,7 @@ MODELS: tuple[CostModel, ...] = (
         one,
         "α + max(S β, 2 S / R)",
         "Hockney 1994, both directions of a full-duplex link; no message waits to be asked for",
-        backend="mpi",
+        family=MPI,
         moved=two,
     ),
 )

@@ -68,7 +68,7 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
         one.mode != two.mode,
         one.group != two.group,
         one.dtype != two.dtype,
-        (one.sync, one.cache, one.held) != (two.sync, two.cache, two.held),
+        (one.sync, one.cache, one.pre_enqueue) != (two.sync, two.cache, two.pre_enqueue),
     )
 
 

@@ -11,6 +11,7 @@ from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.models.choices import Calls, Choice, Library
 from busbw_analysis.models.costs import CostModel, Parameters
+from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.library_rows import OF_LIBRARIES
 from busbw_analysis.models.textbook import LIMITS, rows_of, textbook
@@ -29,21 +30,21 @@ class Prediction:
     parameters: str
 
 
-def model_for(op: str, backend: str) -> CostModel | Unavailable:
-    """The algorithm that ``backend`` runs for ``op`` by default, or why there is none."""
+def model_for(op: str, family: str) -> CostModel | Unavailable:
+    """The algorithm that backends of ``family`` run for ``op`` by default, or why there is none."""
     if op in UNMODELLED:
         return Unavailable("op-not-modelled", UNMODELLED[op])
     rows = [row for row in MODELS if row.op == op]
-    own = next((row for row in rows if row.backend == backend), None)
+    own = next((row for row in rows if row.family == family), None)
     if own is not None:
         return own
-    if backend == "mpi" and op in MESSAGES:
+    if family == MPI and op in MESSAGES:
         return rows[0]  # one way, as over any backend
-    if backend == "mpi":
+    if family == MPI:
         return Unavailable(
             "library-not-told", f"which algorithm MPI runs for {op} depends on the library, the ranks and the size"
         )
-    return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {backend}")
+    return Unavailable("backend-not-modelled", f"no cost model is known for {op} on {family}")
 
 
 def model_of(
@@ -55,66 +56,64 @@ def model_of(
     if key.algorithm is not None:
         row = textbook(key.op, key.algorithm)
         return row or Unavailable("algorithm-not-known", f"{key.algorithm} is unknown to this version")
-    by_table = key.backend == "mpi" and key.op not in MESSAGES and key.op not in UNMODELLED
+    by_table = key.cost_models == MPI and key.op not in MESSAGES and key.op not in UNMODELLED
     if by_table and size_bytes is not None and library is not None:
         found = Calls(library, key.dtype, key.mode).choice(key.op, len(key.ranks), key.hosts, size_bytes)
         return found.model if isinstance(found, Choice) else found
-    return model_for(key.op, key.backend)
+    return model_for(key.op, key.cost_models)
 
 
-def alternatives(op: str, ranks: int, hosts: int = 1, backend: str = "textbook") -> tuple[CostModel, ...]:
-    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``backend``."""
-    rows = (*rows_of(op, backend), *(row for row in LIMITS if row.op == op))
+def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") -> tuple[CostModel, ...]:
+    """The textbook algorithms for ``op`` that exist for so many ranks on so many hosts, and for ``family``."""
+    rows = (*rows_of(op, family), *(row for row in LIMITS if row.op == op))
     return tuple(row for row in rows if row.possible(ranks, hosts, 0))
 
 
-def candidates(
-    op: str, backend: str, algorithm: str | None = None, calls: Calls | None = None
-) -> tuple[CostModel, ...]:
+def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls | None = None) -> tuple[CostModel, ...]:
     """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured by hand,
-    else what ``backend`` is known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses by its
-    table), first, and then all of the textbook, over MPI also those that only its libraries have.
+    else what backends of ``family`` are known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses
+    by its table), first, and then all of the textbook, over MPI also those that only its libraries have.
 
     A message between two ranks has one. Raises AnalysisError for an op or an algorithm of which no cost is known.
     """
     if algorithm is not None:
-        named = tuple(row for row in _known(op, backend) if row.algorithm == algorithm)
+        named = tuple(row for row in _known(op, family) if row.algorithm == algorithm)
         if not named:
-            known = ", ".join(algorithms(op, backend)) or "none"
+            known = ", ".join(algorithms(op, family)) or "none"
             message = f"no cost is known of {op} by {algorithm!r}; known for {op}: {known}"
             raise AnalysisError(message)
         return named
-    own = [row for row in MODELS if row.op == op and row.backend == backend]
+    own = [row for row in MODELS if row.op == op and row.family == family]
     if op in MESSAGES:
         # A message is a message on every backend, so what is known of it for one serves for all.
-        own = own or [row for row in [model_for(op, "mpi")] if isinstance(row, CostModel)]
+        own = own or [row for row in [model_for(op, MPI)] if isinstance(row, CostModel)]
     else:
-        own = [replace(row, algorithm=f"{row.algorithm} ({backend})") for row in own]
+        own = [replace(row, algorithm=f"{row.algorithm} ({family})") for row in own]
         if calls is not None and not isinstance(calls.library, Unavailable):
-            own.append(_by_table(op, backend, calls, calls.library))
-    found = (*own, *_rows(op, backend), *(row for row in LIMITS if row.op == op))
+            own.append(_by_table(op, family, calls, calls.library))
+    found = (*own, *_rows(op, family), *(row for row in LIMITS if row.op == op))
     if not found:
-        message = f"no cost is known of {op} on {backend}, neither of its own algorithm nor of one of the textbook"
+        message = f"no cost is known of {op} on {family}, neither of its own algorithm nor of one of the textbook"
         raise AnalysisError(message)
     return found
 
 
-def _rows(op: str, backend: str) -> tuple[CostModel, ...]:
+def _rows(op: str, family: str) -> tuple[CostModel, ...]:
     """What may be behind ``op``: over NCCL also what a switch adds up, over MPI what its libraries alone have."""
-    return (*rows_of(op, backend), *(row for row in OF_LIBRARIES if row.op == op and backend == "mpi"))
+    return (*rows_of(op, family), *(row for row in OF_LIBRARIES if row.op == op and family == MPI))
 
 
-def _known(op: str, backend: str) -> tuple[CostModel, ...]:
+def _known(op: str, family: str) -> tuple[CostModel, ...]:
     """What can be asked for by name: over any backend, what a switch would make of it."""
-    return tuple(dict.fromkeys((*_rows(op, backend), *rows_of(op))))
+    return tuple(dict.fromkeys((*_rows(op, family), *rows_of(op))))
 
 
-def algorithms(op: str, backend: str) -> tuple[str, ...]:
+def algorithms(op: str, family: str) -> tuple[str, ...]:
     """The names of those of which a cost is known, whoever runs them."""
-    return tuple(row.algorithm for row in _known(op, backend))
+    return tuple(row.algorithm for row in _known(op, family))
 
 
-def _by_table(op: str, backend: str, calls: Calls, library: Library) -> CostModel:
+def _by_table(op: str, family: str, calls: Calls, library: Library) -> CostModel:
     """Whatever ``library`` takes by its table for each number of ranks and each size."""
 
     def of_call(ranks: int, hosts: int, size_bytes: float) -> CostModel:
@@ -129,7 +128,7 @@ def _by_table(op: str, backend: str, calls: Calls, library: Library) -> CostMode
         lambda *where: of_call(*where).rounds(*where),
         "that of the algorithm in its table for so many ranks and bytes",
         library.source,
-        backend=backend,
+        family=family,
         sent=lambda *where: of_call(*where).sent(*where),
         added=lambda *where: of_call(*where).added(*where),
         moved=lambda *where: of_call(*where).moved(*where),
@@ -172,7 +171,7 @@ def predict_alternatives(
         return ()
     return tuple(
         _prediction(model, key, bus_factor, size_bytes, parameters)
-        for model in alternatives(key.op, ranks, key.hosts, key.backend)
+        for model in alternatives(key.op, ranks, key.hosts, key.cost_models)
     )
 
 
@@ -187,6 +186,6 @@ def _prediction(
         busbw=size / seconds * bus_factor if size and bus_factor is not None else None,
         algorithm=model.label,
         formula=model.formula,
-        source=model.source + (left_out if model.backend == "textbook" else ""),
+        source=model.source + (left_out if model.family == "textbook" else ""),
         parameters=parameters.origin,
     )

@@ -39,6 +39,7 @@ from busbw_analysis.models.counts import (
     two,
     up,
 )
+from busbw_analysis.models.families import NCCL
 from busbw_analysis.models.in_network import LIMITS, SWITCHED
 
 __all__ = ["LIMITS", "SWITCHED", "TEXTBOOK", "rows_of", "share", "textbook", "up"]
@@ -357,15 +358,11 @@ TEXTBOOK: tuple[CostModel, ...] = (
 """Every algorithm that can be measured by hand, and none else. What all rows of an op have is said once, above."""
 
 
-_SWITCHING: Final = frozenset({"nccl"})
-"""Backends that run what a switch adds up."""
-
-
-def rows_of(op: str, backend: str | None = None) -> tuple[CostModel, ...]:
-    """The algorithms that may be behind ``op`` over a backend: those that can be measured by hand, and of one that has
+def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
+    """The algorithms that may be behind ``op`` in a family: those that can be measured by hand, and of one that has
     them those of a switch that adds; None: all of both.
     """
-    every = (*TEXTBOOK, *SWITCHED) if backend is None or backend in _SWITCHING else TEXTBOOK
+    every = (*TEXTBOOK, *SWITCHED) if family in {None, NCCL} else TEXTBOOK
     return tuple(row for row in every if row.op == op)
 
 

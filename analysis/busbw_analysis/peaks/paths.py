@@ -7,7 +7,7 @@ reason, in words, why none is known.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from busbw.runs.records import JSON
+from busbw.runs.records import JSON, TransportRules
 from busbw.system.catalog import Catalogue, Gpu, HardwarePeak
 from busbw.system.detect import called, gpus_of, host_link_of, memory_of, no_row, nvlink_of, nvlinks, row_of
 from busbw.system.networks import efa_together, interface_of, is_slingshot, port_of, rdma_ports
@@ -110,11 +110,13 @@ def _way_out(gpu: Mapping[str, JSON], peers: Sequence[str], rows: Catalogue) -> 
     return host_link_of(gpu, rows)
 
 
-def host_network(environment: Mapping[str, JSON], backend: str, rows: Catalogue) -> tuple[str, HardwarePeak] | str:
+def host_network(
+    environment: Mapping[str, JSON], by: TransportRules, rows: Catalogue
+) -> tuple[str, HardwarePeak] | str:
     """What connects a host to the others, in one direction: all RDMA ports that the backend may use together, else the
     interface that its sockets go by; or what is missing.
     """
-    transport = transport_of(environment, backend)
+    transport = transport_of(environment, by)
     ports = [] if transport.rdma is False else list(_rdma(environment, transport, rows))
     if not ports:
         return _interface(environment, transport, rows)

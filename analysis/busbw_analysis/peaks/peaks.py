@@ -374,7 +374,7 @@ def _network_peak(dataset: Dataset, series: Series, rows: Catalogue) -> Peak | U
     hosts = dataset.hosts_of(key.ranks)
     speeds: dict[str, tuple[str, HardwarePeak]] = {}
     for host in hosts:
-        found = host_network(dataset.environment(host), key.backend, rows)
+        found = host_network(dataset.environment(host), dataset.backend.transport, rows)
         if isinstance(found, str):
             return Unavailable("network-not-known", f"the speed of the network is unknown: {host} {found}")
         speeds[host] = found

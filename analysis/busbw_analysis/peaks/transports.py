@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
-from busbw.runs.records import JSON
+from busbw.runs.records import JSON, TransportRules
 from busbw.system.networks import rdma_ports
 from busbw_analysis.data.load import fact
 
@@ -75,13 +75,13 @@ class Transport:
     together: bool
 
 
-def transport_of(environment: Mapping[str, JSON], backend: str) -> Transport:
-    """What ``backend`` may have sent by, by the facts of a host."""
+def transport_of(environment: Mapping[str, JSON], by: TransportRules) -> Transport:
+    """What a backend that follows the rules ``by`` may have sent by, by the facts of a host."""
     told = fact(environment, "variables")
     variables = {str(name): str(value) for name, value in told.items()} if isinstance(told, Mapping) else {}
-    if backend == "nccl":
+    if by == "nccl-net":
         return _of_nccl(variables)
-    if backend in {"mpi", "mpi-cuda"}:
+    if by == "mpi-net":
         return _of_mpi(environment, variables)
     gloo = Choice("GLOO_SOCKET_IFNAME", variables.get("GLOO_SOCKET_IFNAME"))
     return Transport(rdma=False, ports=Choice("GLOO_SOCKET_IFNAME"), interfaces=gloo, together=False)

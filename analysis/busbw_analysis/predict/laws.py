@@ -288,7 +288,7 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
 
     order = {name: place for place, name in enumerate((chosen, *tied))}
     own = [one for one in joint.observations if one.curve == (op, None)]
-    models = candidates(op, joint.backend, algorithm) if algorithm else candidates_of(own)
+    models = candidates(op, joint.cost_models, algorithm) if algorithm else candidates_of(own)
     return tuple(law(model) for model in sorted(models, key=lambda model: order.get(model.algorithm, len(order))))
 
 

@@ -329,8 +329,10 @@ def _by_messages(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], 
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that names something for some of the sizes answers those, and of the others it is said why not.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    models = candidates(evidence.op, evidence.backend, by_hand, None if why else calls)
-    own = isinstance(model_for(evidence.op, evidence.backend), CostModel) or models[0].backend == evidence.backend
+    models = candidates(evidence.op, evidence.cost_models, by_hand, None if why else calls)
+    own = (
+        isinstance(model_for(evidence.op, evidence.cost_models), CostModel) or models[0].family == evidence.cost_models
+    )
     known = by_hand is not None or own
     names = ", ".join(model.algorithm for model in models)
     untold = f"what {evidence.backend} runs for {evidence.op} is not known{why}; name one with --algorithm: {names}"

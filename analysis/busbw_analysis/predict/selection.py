@@ -18,6 +18,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.fitting.joint import Observation
 from busbw_analysis.models.choices import Calls, Library, library_of_run
 from busbw_analysis.models.costs import Parameters
+from busbw_analysis.models.families import MPI
 from busbw_analysis.models.gloo import MODELS, UNMODELLED
 from busbw_analysis.models.parameters import parameters_for
 from busbw_analysis.models.select import algorithms
@@ -36,14 +37,14 @@ _USUAL = {
     "mode": "isolated",
     "sync": "barrier",
     "cache": "warm",
-    "held": False,
+    "pre_enqueue": False,
     "dtype": "float32",
     "redop": "sum",
     **dict.fromkeys(SETTINGS),
     "imbalance": 0.5,
 }
 _NO_WAY = frozenset({"op", "ranks", "group", "hosts", "algorithm"})
-_UNTOLD = frozenset({"held", "device", *SETTINGS})
+_UNTOLD = frozenset({"pre_enqueue", "device", *SETTINGS})
 _WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
 
 
@@ -75,6 +76,7 @@ class Evidence:
 
     op: str
     backend: str
+    cost_models: str
     device: str
     algorithm: str
     curves: tuple[Series, ...]
@@ -123,6 +125,7 @@ class Evidence:
             Observation(
                 op=one.key.op,
                 backend=one.key.backend,
+                cost_models=one.key.cost_models,
                 ranks=len(one.key.ranks),
                 hosts=one.key.hosts,
                 size_bytes=point.size_bytes,
@@ -142,7 +145,7 @@ class Evidence:
 
 
 def _calls_of(group: _Group, key: SeriesKey) -> Calls | None:
-    return None if group.library is None or key.backend != "mpi" else Calls(group.library, key.dtype, key.mode)
+    return None if group.library is None or key.cost_models != MPI else Calls(group.library, key.dtype, key.mode)
 
 
 def shape_of(series: Series) -> tuple[int, int]:
@@ -253,6 +256,7 @@ def evidence_from(
     return Evidence(
         op=op,
         backend=key.backend,
+        cost_models=key.cost_models,
         device=key.device,
         algorithm=wanted,
         curves=tuple(curves[shape] for shape in sorted(curves)),
@@ -295,7 +299,7 @@ def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[S
 
 
 def _known(of_op: Iterable[Series], op: str) -> list[str]:
-    named = [name for backend in {one.key.backend for one in of_op} for name in algorithms(op, backend)]
+    named = [name for family in {one.key.cost_models for one in of_op} for name in algorithms(op, family)]
     return list(dict.fromkeys([LIBRARY, *named, *(algorithm_of(one.key) for one in of_op)]))
 
 

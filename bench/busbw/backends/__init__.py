@@ -12,7 +12,7 @@ from pathlib import Path
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.mpi.probe import unaware
 from busbw.errors import UsageError
-from busbw.runs.records import JSON
+from busbw.runs.records import JSON, BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
 
@@ -183,6 +183,7 @@ BACKENDS: dict[str, BackendRow] = {
             summary="torch.distributed over Gloo: CPU ranks, TCP",
             missing=_torch_missing,
             open=_open_gloo,
+            traits=BackendTraits(cost_models="gloo"),
             versions=_torch_versions,
         ),
         BackendRow(
@@ -191,6 +192,7 @@ BACKENDS: dict[str, BackendRow] = {
             summary="torch.distributed over NCCL: one NVIDIA GPU a rank, or one of AMD over RCCL",
             missing=_nccl_missing,
             open=_open_nccl,
+            traits=BackendTraits(cost_models="nccl", transport="nccl-net"),
             versions=_nccl_versions,
             facts=_nccl_facts,
             places=_gpus,
@@ -201,6 +203,7 @@ BACKENDS: dict[str, BackendRow] = {
             summary="MPI through mpi4py: CPU ranks, whatever network the library has",
             missing=_mpi_missing,
             open=_open_mpi,
+            traits=BackendTraits(cost_models="mpi", transport="mpi-net"),
             versions=_mpi_versions,
             started_by="mpiexec",
             facts=_mpi_facts,
@@ -212,6 +215,7 @@ BACKENDS: dict[str, BackendRow] = {
             summary="MPI through mpi4py: one NVIDIA GPU a rank, whose memory the library takes",
             missing=_mpi_cuda_missing,
             open=_open_mpi_cuda,
+            traits=BackendTraits(cost_models="mpi-cuda", transport="mpi-net"),
             versions=_mpi_versions,
             places=_gpus,
             started_by="mpiexec",

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from busbw.backends.compiled_loop import Native
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
-from busbw.runs.records import JSON, Case, CrossCheck
+from busbw.runs.records import JSON, BackendTraits, Case, CrossCheck
 from busbw.system.device import Device, DeviceConditions
 
 if TYPE_CHECKING:
@@ -167,7 +167,7 @@ class BackendRow:
     """A row of the table of backends. ``missing`` says why it cannot run on this machine (None: it can), ``places`` how
     many ranks have a device of their own here (None: any number). ``started_by`` is what has to start its ranks: any
     launcher, or one that speaks to the library. ``facts`` is what the library says of itself once it is open.
-    ``native``: what it binds can be called by a compiled loop.
+    ``native``: what it binds can be called by a compiled loop. ``traits`` is stored with a run for its analysis.
 
     ``open`` is called on every rank and returns when the world has formed. Raises LaunchError when it does not.
     """
@@ -177,6 +177,7 @@ class BackendRow:
     summary: str
     missing: Callable[[], str | None]
     open: Callable[[World], Backend]
+    traits: BackendTraits
     versions: Callable[[], dict[str, str]]
     places: Callable[[], int | None] = lambda: None
     started_by: Literal["anybody", "mpiexec"] = "anybody"

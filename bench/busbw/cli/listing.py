@@ -42,13 +42,12 @@ def _cell(value: JSON) -> str:
 
 
 def _ops() -> list[Row]:
-    placements = {"in": "in place", "out": "out of place"}
     return [
         {
             "op": op.name,
             "size S is": op.size_meaning,
             "busbw / algbw at 4 ranks": op.factor(4),
-            "buffers": [placements[placement] for placement in op.placements] if op.sized else None,
+            "buffers": ["in place" if way else "out of place" for way in op.in_place] if op.sized else None,
             "what": op.summary,
         }
         for op in OPS.values()

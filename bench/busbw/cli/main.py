@@ -135,12 +135,12 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
 @click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
 @click.option(
-    "--held",
+    "--pre-enqueue",
     is_flag=True,
     default=None,
-    help="GPUs: hold the stream while calls are handed to it, so that launching them is not in the time.",
+    help="GPUs: block the stream until all calls are enqueued, so that launch overhead is not timed.",
 )
-@click.option("--placement", help="Buffers: native (what the op has), in, out, or both.  [default: native]")
+@click.option("--in-place", help="Receive into the send buffer: yes, no, both, native.  [default: native]")
 @click.option(
     "--groups", help="all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]"
 )
@@ -155,8 +155,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON inst
     "--threads", help="Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"
 )
 @click.option(
-    "--memory-node",
-    "memory_nodes",
+    "--numa-node",
+    "numa_nodes",
     help="NUMA nodes that memory of the host is put on: 0,1.  [default: where it is touched first]",
 )
 @click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
@@ -201,7 +201,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     algorithm: str | None,
     traffic: Path | None,
     path: str | None,
-    memory_nodes: str | None,
+    numa_nodes: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -228,7 +228,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
         else:
             listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
             asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
-            asked["memory_nodes"] = _numbers(memory_nodes)
+            asked["numa_nodes"] = _numbers(numa_nodes)
             if path is not None:
                 asked["path"] = given_path(path)
             if traffic is not None:
@@ -319,7 +319,7 @@ def _numbers(text: str | None) -> tuple[int, ...] | None:
     names = _names(text)
     if names is None or all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
         return None if names is None else tuple(map(int, names))
-    message = f"--memory-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
+    message = f"--numa-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
     raise UsageError(message)
 
 

@@ -70,8 +70,10 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
     show_default=True,
     help="Come to an end so long before the time limit; 0: not before Slurm ends it.",
 )
-@click.option("--before", multiple=True, metavar="LINE", help="A line before the run, as: module load …  Repeatable.")
-@click.option("--srun", multiple=True, metavar="OPTION", help="An option for srun, as: --cpu-bind=cores  Repeatable.")
+@click.option("--setup", multiple=True, metavar="LINE", help="A line before the run, as: module load …  Repeatable.")
+@click.option(
+    "--srun-arg", "srun", multiple=True, metavar="OPTION", help="An option for srun, as: --cpu-bind=cores  Repeatable."
+)
 @click.option("--busbw", metavar="PATH", help="The command on the nodes.  [default: this one]")
 @click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Follow the job, and end with its verdict.")
@@ -89,7 +91,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
     timeout_seconds: float | None,
     mpi: str | None,
     nodelist: str | None,
-    before: tuple[str, ...],
+    setup: tuple[str, ...],
     srun: tuple[str, ...],
     busbw: str | None,
     dry_run: bool,
@@ -117,7 +119,7 @@ def submit(  # noqa: PLR0913 - click hands every option over by name
         nodelist=order.nodelist if nodelist is None else nodelist,
         comment=resumption_of(order.resumed) if order.resumed else None,
         about=(f"Written by busbw submit: {order.shape.nodes} × {order.shape.ranks_per_node} ranks.",),
-        before=before,
+        before=setup,
         **of_sbatch,
     )
     text = render(job)

@@ -115,7 +115,7 @@ def place_here(ranks: int) -> Place:
         oversubscribed=ranks > cores,
         comparable=True,
         cores=max(1, cores // ranks),
-        memory_nodes=environment.memory_nodes([facts]),
+        numa_nodes=environment.common_numa_nodes([facts]),
         hosts=(host,) * ranks,
         memory={host: free} if isinstance(free, int) else {},
     )

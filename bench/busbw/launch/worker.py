@@ -152,7 +152,7 @@ def _work(job: Job, backend: Backend, world: World, clock: Clock, listener: List
         common.comparable,
         cores,
         in_blocks=environment.in_blocks(hosts),
-        memory_nodes=environment.memory_nodes(of_hosts),
+        numa_nodes=environment.common_numa_nodes(of_hosts),
         hosts=hosts,
         memory=_memory_of_hosts(job, backend, there),
     )
@@ -309,6 +309,7 @@ def _appender(
             adjusted=cases.adjusted,
             hosts=hosts,
             environments=facts,
+            backend=job.backend.traits,
         )
         store.write_run(job.folder, run_record)
     elif job.remaining is not None:

@@ -264,7 +264,7 @@ def sample(
     budget, device = terms.budget, bench.backend.device
     start = synchronizer_for(case.sync, bench.backend, bench.common)
     work = bench.work if device is None else DeviceWork(device)
-    sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.held else None)
+    sampler = _Sampler(bench, case, part, start, terms.flush, work, Hold() if case.pre_enqueue else None)
     once = sampler.batch(1, 0)
     by_python = part is not None and part.row is None
     estimate, anywhere = map(int, agreed(bench, [int((once.exits - once.entries)[0]), by_python]))

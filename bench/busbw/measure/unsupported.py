@@ -34,14 +34,14 @@ class Place:
     comparable: bool
     cores: int = 1
     in_blocks: bool = True
-    memory_nodes: frozenset[int] = field(default=frozenset())
+    numa_nodes: frozenset[int] = field(default=frozenset())
     hosts: tuple[str, ...] = ()
     memory: Mapping[str, int] = field(default_factory=dict)
 
 
 def anywhere() -> Place:
     """A place that has everything: what is refused there is refused on any host."""
-    return Place(oversubscribed=False, comparable=True, cores=sys.maxsize, memory_nodes=frozenset(range(MOST_NODES)))
+    return Place(oversubscribed=False, comparable=True, cores=sys.maxsize, numa_nodes=frozenset(range(MOST_NODES)))
 
 
 def skip_reason(case: Case, backend: Backend, place: Place) -> str | None:
@@ -52,9 +52,8 @@ def skip_reason(case: Case, backend: Backend, place: Place) -> str | None:
 def unsuited(case: Case, place: Place) -> str | None:
     """Why ``case`` cannot run at ``place``, whatever the backend; None when that would have to be asked."""
     op = OPS[case.op]
-    wanted = "in" if case.in_place else "out"
-    if op.sized and wanted not in op.placements:
-        return f"{op.name} is measured {_placement_words(op)} only"
+    if op.sized and case.in_place not in op.in_place:
+        return f"{op.name} is measured {'out of place' if case.in_place else 'in place'} only"
     groups = split_world(case.group, case.ranks)
     smallest = min(len(group) for group in groups)
     if smallest < op.least_ranks():
@@ -82,12 +81,10 @@ def _no_numa_node(case: Case, place: Place) -> str | None:
     node = case.numa_node
     if node is None:
         return None
-    if len(place.memory_nodes) < 2:
+    if len(place.numa_nodes) < 2:
         return "there is no NUMA node to choose: a host here has one, or its system tells of none"
-    if node not in place.memory_nodes:
-        return (
-            f"there is no NUMA node {node} on every host; there are {', '.join(map(str, sorted(place.memory_nodes)))}"
-        )
+    if node not in place.numa_nodes:
+        return f"there is no NUMA node {node} on every host; there are {', '.join(map(str, sorted(place.numa_nodes)))}"
     return None
 
 
@@ -147,12 +144,8 @@ def _mode_conflict(case: Case, place: Place) -> str | None:
         ),
         (case.mode == "graph" and cpu, "a graph is captured on a GPU; there is none on a CPU"),
         (
-            case.held and cpu,
+            case.pre_enqueue and cpu,
             "only a device's stream can be held while calls are handed to it; on a CPU a call runs when it is made",
         ),
     )
     return next((reason for applies, reason in obstacles if applies), None)
-
-
-def _placement_words(op: Op) -> str:
-    return " and ".join({"in": "in place", "out": "out of place"}[placement] for placement in op.placements)

@@ -6,7 +6,6 @@ from typing import Literal
 
 from busbw.ops.bounds import Crossing, LowerBound
 
-Placement = Literal["in", "out"]
 Matrix = tuple[tuple[int, ...], ...]
 
 REDUCED = -1
@@ -81,7 +80,7 @@ class Op:
     bus_factor: busbw over algbw for n > 1 ranks; None where nothing crosses a wire.
     wire_bytes: of n ranks and S, what all ranks together must send by the best algorithm, bytes.
     multiple: S must hold a multiple of so many elements for n ranks.
-    placements: which of in place and out of place exist, the usual one first.
+    in_place: whether it can receive into the buffer that it sends from, the usual answer first.
     reduces, rooted, uneven, sized: it has a reduction, a root, a traffic matrix, a size.
     synchronising: no rank can leave before the last one has come, so the fastest rank is the one that came last.
     members: which ranks of a group take part: all, its two ends, or every ordered pair in turn.
@@ -109,7 +108,7 @@ class Op:
     bus_factor: Callable[[int], float] | None
     wire_bytes: Callable[[int, float], float]
     multiple: Callable[[int], int] = lambda _ranks: 1
-    placements: tuple[Placement, ...] = ("out",)
+    in_place: tuple[bool, ...] = (False,)
     reduces: bool = False
     rooted: bool = False
     uneven: bool = False

@@ -10,12 +10,12 @@ from busbw import units
 from busbw.errors import UsageError
 from busbw.ops import OPS, limits, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
-from busbw.ops.base import Matrix, Op, Placement
+from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
-from busbw.runs.plan import PlacementChoice, Plan, Sweep
+from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
 _BLOCK_OVERHEAD_SECONDS = 0.15
@@ -127,15 +127,15 @@ def _every_setting(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[Settings
     if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
     settings = tuple(_settings(op, sweep, way, cores))
-    if not sweep.memory_nodes or not takes_nodes(op):
+    if not sweep.numa_nodes or not takes_nodes(op):
         return settings
-    if len(settings) * len(sweep.memory_nodes) > limits.MOST_CASES:
+    if len(settings) * len(sweep.numa_nodes) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
-    return tuple({**one, "numa_node": node} for one in settings for node in sweep.memory_nodes)
+    return tuple({**one, "numa_node": node} for one in settings for node in sweep.numa_nodes)
 
 
 def _number_of_cases(op: Op, sweep: Sweep, settings: int, sizes: int) -> int:
-    kinds = len(sweep.dtypes) * sizes * len(_placements(op, sweep.placement)) if op.sized else 1
+    kinds = len(sweep.dtypes) * sizes * len(_in_place(op, sweep.in_place)) if op.sized else 1
     return len(sweep.modes) * settings * kinds * (len(sweep.redops) if op.reduces else 1)
 
 
@@ -151,12 +151,10 @@ def _cases_of(
 ) -> Iterator[tuple[Case, str | None]]:
     dtypes: tuple[str | None, ...] = sweep.dtypes if op.sized else (None,)
     redops: tuple[str | None, ...] = sweep.redops if op.reduces else (None,)
-    placements = _placements(op, sweep.placement)
+    in_place = _in_place(op, sweep.in_place)
     sizes = units.parse_sizes(sweep.sizes) if op.sized else (0,)
     spec, unit = split[0], _unit(op, split[1])
-    for mode, setting, dtype, redop, placement, wanted in product(
-        sweep.modes, settings, dtypes, redops, placements, sizes
-    ):
+    for mode, setting, dtype, redop, inside, wanted in product(sweep.modes, settings, dtypes, redops, in_place, sizes):
         size = _rounded(op, unit, dtype, wanted) if dtype is not None else 0
         note = None
         if size != wanted and dtype is not None:
@@ -175,19 +173,19 @@ def _cases_of(
             mode=cast("Mode", mode),
             sync=sweep.sync,
             cache=sweep.cache,
-            held=sweep.held,
-            in_place=placement == "in",
+            pre_enqueue=sweep.pre_enqueue,
+            in_place=inside,
             root=sweep.root if op.rooted else None,
             **setting,
         )
         yield case, note
 
 
-def _placements(op: Op, choice: PlacementChoice) -> tuple[Placement, ...]:
+def _in_place(op: Op, choice: InPlace) -> tuple[bool, ...]:
     if choice == "native" or not op.sized:
-        return op.placements[:1]
-    # One that was named and that the op lacks is still made a case: stored as skipped, not just missing.
-    return op.placements if choice == "both" else (choice,)
+        return op.in_place[:1]
+    # What was asked for and the op lacks is still made a case: stored as skipped, not just missing.
+    return op.in_place if choice == "both" else (choice == "yes",)
 
 
 def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:

@@ -24,7 +24,7 @@ from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pi
 _MANY_CORES = 1 << 10
 
 
-PlacementChoice = Literal["native", "in", "out", "both"]
+InPlace = Literal["native", "yes", "no", "both"]
 
 
 _EVERY_ALGORITHM = tuple(
@@ -96,9 +96,10 @@ class Sweep(Record, frozen=True, kw_only=True):
     """Ops × modes × data types × reductions × sizes. Sizes are written as in ``units.parse_sizes``. Files are gone
     through in each of ``blocks``, with each of ``depths`` of them under way, past the page cache where ``direct``.
 
-    ``modes``, ``sync``, ``cache`` and ``held`` say how calls are timed (see ``records.Case``), ``pinning`` what memory
+    ``modes``, ``sync``, ``cache`` and ``pre_enqueue`` say how calls are timed (see ``records.Case``), ``in_place``
+    whether they receive into the buffer that they send from (native: as the op usually does), ``pinning`` what memory
     of the host is copied from and to, where a GPU copies. ``threads``: how many of a rank share a call, where they can,
-    as in ``ops.threads``; None: its own thread makes it, unbound. ``memory_nodes``: the NUMA nodes that memory of the
+    as in ``ops.threads``; None: its own thread makes it, unbound. ``numa_nodes``: the NUMA nodes that memory of the
     host is put on, one after another; None: it lies where it is touched first.
     """
 
@@ -109,8 +110,8 @@ class Sweep(Record, frozen=True, kw_only=True):
     modes: tuple[str, ...] = ("isolated",)
     sync: Sync = "barrier"
     cache: Cache = "warm"
-    held: bool = False
-    placement: PlacementChoice = "native"
+    pre_enqueue: bool = False
+    in_place: InPlace = "native"
     groups: str = ALL
     root: int = 0
     imbalance: float = 0.5
@@ -122,7 +123,7 @@ class Sweep(Record, frozen=True, kw_only=True):
     direct: bool = True
     threads: str | None = None
     pinning: tuple[str, ...] = get_args(Pinning)
-    memory_nodes: tuple[int, ...] | None = None
+    numa_nodes: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         checks: dict[str, Callable[[], object]] = {
@@ -133,13 +134,13 @@ class Sweep(Record, frozen=True, kw_only=True):
             "modes": lambda: _known("mode", self.modes, get_args(Mode)),
             "sync": lambda: _known("sync", (self.sync,), get_args(Sync)),
             "cache": lambda: _known("cache", (self.cache,), get_args(Cache)),
-            "placement": lambda: _known("placement", (self.placement,), get_args(PlacementChoice)),
+            "in_place": lambda: _known("in place", (self.in_place,), get_args(InPlace)),
             "algorithms": lambda: _known("algorithm", self.algorithms, _EVERY_ALGORITHM),
             "pairs": lambda: _known("pairs", (self.pairs,), get_args(Pairs)),
             "pinning": lambda: _known("pinning", self.pinning, get_args(Pinning)),
             "threads": lambda: parse_threads(CORES if self.threads is None else self.threads, _MANY_CORES),
-            "memory_nodes": lambda: _known(
-                "memory node", (0,) if self.memory_nodes is None else self.memory_nodes, range(MOST_NODES)
+            "numa_nodes": lambda: _known(
+                "NUMA node", (0,) if self.numa_nodes is None else self.numa_nodes, range(MOST_NODES)
             ),
             "root": lambda: _known("root", (self.root,), range(limits.MOST_RANKS)),
             "blocks": lambda: storage.accesses(self.blocks, (1,), "direct"),
@@ -392,7 +393,8 @@ _OPTIONS = {
     "redops": "--redop",
     "modes": "--mode",
     "algorithms": "--algorithm",
-    "memory_nodes": "--memory-node",
+    "in_place": "--in-place",
+    "numa_nodes": "--numa-node",
     "timeout_seconds": "--timeout",
 }
 """Keys of a plan → the options that have another name."""
@@ -410,12 +412,12 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "dtypes": lambda op: op.sized,
     "redops": lambda op: op.reduces,
     "algorithms": lambda op: op.name in ALGORITHMS,
-    "placement": lambda op: op.sized,
+    "in_place": lambda op: op.sized,
     "root": lambda op: op.rooted,
     "imbalance": lambda op: op.uneven,
     "traffic": lambda op: op.uneven,
     "threads": lambda op: op.threaded,
-    "memory_nodes": takes_nodes,
+    "numa_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
 }
@@ -431,7 +433,7 @@ def _refuse_what_changes_nothing(plan: Plan, given: Mapping[str, Any]) -> None:
     for key, takes in _TAKEN_BY.items():
         if key not in given or given[key] == usual.get(key):
             continue
-        takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.placements) > 1)]
+        takers = [name for name, op in OPS.items() if takes(op) and (given[key] != "both" or len(op.in_place) > 1)]
         if not set(takers) & set(ops):
             others = [name for name in OPS if name not in takers]
             known = ", ".join(takers) if len(takers) < len(others) else f"all but {', '.join(others)}"

@@ -10,6 +10,8 @@ SCHEMA history (``upgrades.UPGRADES`` lifts older runs one step at a time):
 3 - which loop made the calls, what a call costs in the compiled one, mode ``persistent``, what another tool says.
 4 - the end tells how many rows there are before it, and their checksum.
 5 - the settings of a case are fields of it; before, they were words of one text, ``variant``.
+6 - ``held`` is called ``pre_enqueue``; of a plan ``placement`` is ``in_place``, ``memory_nodes`` is ``numa_nodes``.
+    A run has what the analysis must know of its ``backend``.
 """
 
 import math
@@ -21,7 +23,7 @@ import msgspec
 from busbw.ops.storage import Access
 from busbw.units import format_size
 
-SCHEMA = 5
+SCHEMA = 6
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
@@ -53,6 +55,8 @@ Pinning = Literal["pinned", "pageable"]
 StopReason = Literal["converged", "cap_time", "cap_samples"]
 CheckState = Literal["verified", "wrong", "not checked"]
 EndStatus = Literal["complete", "failed", "interrupted"]
+
+TransportRules = Literal["gloo-tcp", "nccl-net", "mpi-net"]
 
 FailureCause = Literal["wrong_data", "backend", "rank_lost", "timeout", "environment", "unknown"]
 """Why a case failed: its data were wrong; the library or the program refused it; a rank died; a rank did not answer in
@@ -86,8 +90,8 @@ class Case(Record, frozen=True, kw_only=True):
     ``group`` says how they were split (``all`` or a split such as ``div:2``). ``dtype`` and ``redop`` are None where
     the op has none.
     ``mode``, ``sync`` and ``cache`` say how it was timed: they change the number as much as the library does, so they
-    are part of what is measured. ``held``: the device's stream was held while the calls were handed to it, so that
-    launching them is not in the time.
+    are part of what is measured. ``pre_enqueue``: the device's stream was blocked until all calls were enqueued, so
+    that launching them is not in the time.
 
     The settings, None where the op has no such or it was not asked for (``settings_in_words`` says them):
     ``algorithm``: done by this one over send and receive; None: by the backend's own.
@@ -112,7 +116,7 @@ class Case(Record, frozen=True, kw_only=True):
     mode: Mode = "isolated"
     sync: Sync = "barrier"
     cache: Cache = "warm"
-    held: bool = False
+    pre_enqueue: bool = False
     in_place: bool = False
     root: int | None = None
     algorithm: str | None = None
@@ -175,7 +179,7 @@ _DETAILS: dict[str, Callable[[Any], str]] = {
     "mode": lambda name: "" if name == "isolated" else name,
     "sync": lambda name: "" if name == "barrier" else f"sync {name}",
     "cache": lambda name: "" if name == "warm" else name,
-    "held": lambda yes: "held" if yes else "",
+    "pre_enqueue": lambda yes: "pre-enqueued" if yes else "",
     "root": lambda rank: f"root {rank}" if rank else "",
 }
 
@@ -471,12 +475,27 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
 Row: TypeAlias = Measurement | Skipped | Failed | LaunchStarted | Ended
 
 
+class BackendTraits(Record, frozen=True, kw_only=True):
+    """What the analysis has to know of a backend, so that it can judge one that it has never heard of.
+
+    ``cost_models``: the family of cost models that its algorithms follow: ``gloo``, ``mpi`` (chosen by the library's
+    tables), ``nccl`` (switches may add up); another name: none is known.
+    ``transport``: whose rules say how messages leave a host: ``gloo-tcp`` (sockets of one interface), ``nccl-net`` or
+    ``mpi-net`` (RDMA cards or sockets, by NCCL's or by MPI's variables).
+    """
+
+    cost_models: str
+    transport: TransportRules = "gloo-tcp"
+
+
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: what was asked for, of what, on what; written once, when the world has formed.
 
     ``plan`` is the plan as executed. ``cases`` are all cases of it, in the order of the plan, so that one that was
     never reached can be named. ``adjusted`` says in words which sizes were rounded. ``hosts[r]`` is the host of rank
-    r and ``environments`` holds the facts of each host, from allow-lists only. ``launcher`` is how ranks came to life.
+    r and ``environments`` holds the facts of each host, from allow-lists only. ``launcher`` is how ranks came to life,
+    ``backend`` what the analysis has to know of the plan's backend (None: a run of an older version with one that this
+    version does not know).
     """
 
     schema: int
@@ -490,3 +509,4 @@ class Run(Record, frozen=True, kw_only=True):
     adjusted: tuple[str, ...]
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, JSON]]
+    backend: BackendTraits | None = None

@@ -80,11 +80,50 @@ def _renamed_skew(sweep: JSON) -> JSON:
 
 
 def _typed_run(run: JSON) -> JSON:
-    lifted = {**run, "schema": 5}
+    return _lifted(run, 5, _typed_case, _renamed_skew)
+
+
+_SWEEP_NAMES = {"held": "pre_enqueue", "placement": "in_place", "memory_nodes": "numa_nodes"}
+_IN_PLACE = {"in": "yes", "out": "no"}
+
+
+def _renamed(of: JSON, names: dict[str, str]) -> JSON:
+    return {names.get(name, name): value for name, value in of.items()} if isinstance(of, dict) else of
+
+
+def _pre_enqueued_case(case: JSON) -> JSON:
+    return _renamed(case, {"held": "pre_enqueue"})
+
+
+def _sweep_in_place(sweep: JSON) -> JSON:
+    lifted = _renamed(sweep, _SWEEP_NAMES)
+    if isinstance(lifted, dict) and isinstance(chosen := lifted.get("in_place"), str):
+        lifted["in_place"] = _IN_PLACE.get(chosen, chosen)
+    return lifted
+
+
+_TRAITS = {
+    "gloo": {"cost_models": "gloo", "transport": "gloo-tcp"},
+    "nccl": {"cost_models": "nccl", "transport": "nccl-net"},
+    "mpi": {"cost_models": "mpi", "transport": "mpi-net"},
+    "mpi-cuda": {"cost_models": "mpi-cuda", "transport": "mpi-net"},
+}
+"""The backends of schema 5 and before."""
+
+
+def _renamed_run(run: JSON) -> JSON:
+    lifted = _lifted(run, 6, _pre_enqueued_case, _sweep_in_place)
+    backend = plan.get("backend", "gloo") if isinstance(plan := run.get("plan"), dict) else None
+    return {**lifted, "backend": _TRAITS.get(backend) if isinstance(backend, str) else None}
+
+
+def _lifted(run: JSON, schema: int, of_case: Upgrade, of_sweep: Upgrade) -> JSON:
+    """A ``run.json`` with each of its cases, and each sweep of its plan, lifted to ``schema``."""
+    lifted = {**run, "schema": schema}
     if isinstance(cases := run.get("cases"), list):
-        lifted["cases"] = [_typed_case(case) for case in cases]
+        lifted["cases"] = [of_case(case) for case in cases]
     if isinstance(plan := run.get("plan"), dict) and isinstance(sweeps := plan.get("sweep"), list):
-        lifted["plan"] = {**plan, "sweep": [_renamed_skew(sweep) for sweep in sweeps]}
+        lifted["plan"] = {**plan, "sweep": [of_sweep(sweep) for sweep in sweeps]}
     return lifted
 
 
@@ -93,6 +132,7 @@ UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     2: (lambda run: {**run, "schema": 3}, _as_it_is),  # up to then Python made all calls, the default of loop
     3: (lambda run: {**run, "schema": 4}, _as_it_is),
     4: (_typed_run, _typed_case),
+    5: (_renamed_run, _pre_enqueued_case),
 }
 """Schema n → how its run.json and the case of a row become those of n + 1. Schema 1 is the first."""
 

@@ -237,7 +237,7 @@ def in_blocks(hosts: Sequence[str]) -> bool:
     return len(hosts) == each * len(set(hosts)) and all(len(block) == 1 for block in blocks)
 
 
-def memory_nodes(facts: Sequence[dict[str, JSON]]) -> frozenset[int]:
+def common_numa_nodes(facts: Sequence[dict[str, JSON]]) -> frozenset[int]:
     """The NUMA nodes that every host has, by the facts of each."""
     return frozenset.intersection(*(frozenset(map(int, fact.get("numa_nodes") or {})) for fact in facts))
 

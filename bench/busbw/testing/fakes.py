@@ -24,7 +24,7 @@ from busbw.measure.compute import ComputeLoad
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
-from busbw.runs.records import Case
+from busbw.runs.records import BackendTraits, Case
 from busbw.system.device import Device, DeviceConditions
 from busbw.testing.devices import DeviceScript, FakeDevice
 from busbw.testing.reference import MEANINGS, Exchange
@@ -183,6 +183,7 @@ class FakeWorld:
             summary="ranks as threads, with scripted time",
             missing=lambda: None,
             open=lambda world: self.backends[world.rank],
+            traits=BackendTraits(cost_models="fake"),
             versions=dict,
         )
 

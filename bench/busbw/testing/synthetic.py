@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw import __version__
+from busbw.backends import BACKENDS
 from busbw.ops import OPS
 from busbw.ops.groups import pair_rounds, split_world
 from busbw.runs import store
@@ -175,7 +176,7 @@ def case(op: str, size_bytes: int, ranks: int = 4, **changes: JSON) -> Case:
         "size_bytes": size_bytes if row.sized else 0,
         "ranks": ranks,
         "nodes": 1,
-        "in_place": row.placements[0] == "in",
+        "in_place": row.in_place[0],
         "root": 0 if row.rooted else None,
     }
     return Case(**{**usual, **changes})
@@ -232,6 +233,7 @@ def synthetic_run(
         adjusted=(),
         hosts=hosts,
         environments=environments,
+        backend=BACKENDS[cases[0].backend].traits if cases and cases[0].backend in BACKENDS else None,
     )
     return store.StoredRun(path=Path(identifier), run=run, rows=tuple(rows), warnings=())
 

@@ -5,6 +5,7 @@ Run as: python pretend_many.py RESULTS RANKS PLAN
 """
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,7 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from busbw.backends.base import BackendRow, Vector, World
+from busbw.backends import BACKENDS
+from busbw.backends.base import Vector, World
 from busbw.backends.pytorch.backend import TorchBackend
 from busbw.launch.base import finish_well
 from busbw.launch.observers import Silent
@@ -54,7 +56,7 @@ class FakeGroupBackend(TorchBackend):
 def main() -> None:
     """Measure, as if."""
     results, ranks, plan = Path(sys.argv[1]), int(sys.argv[2]), read_plan(Path(sys.argv[3]))
-    row = BackendRow("gloo", "cpu", "nothing moves", lambda: None, FakeGroupBackend, dict)
+    row = replace(BACKENDS["gloo"], open=FakeGroupBackend)
     folder = store.create(results, "pretended")
     outcome = run(Job(plan, folder, 0, "local", row), World(0, ranks, 0, "local", 60.0), Silent())
     finish_well(folder, outcome.failed)

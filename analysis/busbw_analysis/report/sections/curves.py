@@ -110,7 +110,7 @@ def curve_label(key: SeriesKey, varying: frozenset[str] | None = None) -> str:
         "mode": key.mode,
         "sync": f"sync {key.sync}",
         "cache": key.cache,
-        "held": "held" if key.held else "not held",
+        "pre_enqueue": "pre-enqueued" if key.pre_enqueue else "not pre-enqueued",
         "in_place": "in place" if key.in_place else "out of place",
         "root": "no root" if key.root is None else f"root {key.root}",
         **{name: " ".join(settings_in_words(key, {name})) or _WITHOUT.get(name, f"no {name}") for name in SETTINGS},

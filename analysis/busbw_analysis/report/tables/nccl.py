@@ -14,6 +14,7 @@ from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.series import Series, SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement
+from busbw_analysis.models.families import NCCL
 from busbw_analysis.models.nccl import SOURCE, Chosen
 from busbw_analysis.models.nccl_runs import choices_of
 from busbw_analysis.report.document import Column, Table, table
@@ -66,7 +67,7 @@ _COLUMNS: Final[tuple[Column[NcclChoice], ...]] = (
 def nccl_choices(judgement: Judgement, names: Mapping[SeriesKey, str], rows: Catalogue) -> Iterator[NcclChoice]:
     """Every choice of every curve over NCCL."""
     for curve in judgement.curves:
-        if curve.series.key.backend == "nccl":
+        if curve.series.key.cost_models == NCCL:
             yield from _choices(judgement, curve.series, names[curve.series.key], rows)
 
 

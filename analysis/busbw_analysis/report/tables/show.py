@@ -63,7 +63,7 @@ def _case_rows(
         "mode": case.mode,
         "sync": case.sync,
         "cache": case.cache,
-        "held": case.held,
+        "pre_enqueue": case.pre_enqueue,
         "groups": case.group,
         "settings": {name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None},
         "in_words": case_in_words(case, _IN_COLUMNS),

@@ -123,7 +123,7 @@ def _refuse(case: Case) -> str | None:
             "the host stages a copy of pageable memory itself, so it cannot have both directions under way",
         ),
         (
-            pageable and (case.held or case.mode == "graph"),
+            pageable and (case.pre_enqueue or case.mode == "graph"),
             "the host stages a copy of pageable memory itself, so it can be neither captured nor handed over ahead",
         ),
     )
@@ -177,7 +177,10 @@ def _refuse_peer(case: Case) -> str | None:
         (case.mode == "persistent", f"{case.op} is nothing that could be prepared"),
         (case.mode == "overlap", f"{case.op} is one step, which cannot be posted first and waited for later"),
         (case.mode == "graph", "a copy to another GPU waits for a stream there, which is not part of the capture"),
-        (case.held, "the GPU that is copied to would be held by the rank that lends it, and the copy would wait"),
+        (
+            case.pre_enqueue,
+            "the GPU that is copied to would be blocked by the rank that lends it: the copy would wait",
+        ),
         (case.cache != "warm", "the buffers are on two GPUs, of whose caches only one would be treated so"),
     )
     return next((reason for applies, reason in obstacles if applies), None)

@@ -131,7 +131,7 @@ def _refuse(case: Case) -> str | None:
             f"{case.op} is timed call by call (mode isolated): before each one the page cache is kept out",
         ),
         (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
-        (case.held, "files are not handed to a device's stream"),
+        (case.pre_enqueue, "files are not handed to a device's stream"),
     )
     return next((reason for applies, reason in obstacles if applies), None)
 

@@ -75,7 +75,7 @@ def why_not(op: Op, case: Case) -> str | None:
     """What a call that blocks the host cannot be timed as."""
     obstacles = (
         (case.mode == "graph", "MPI's calls block the host, so they cannot be captured in a graph"),
-        (case.held, "MPI's calls block the host, so no stream can be held while they are handed over"),
+        (case.pre_enqueue, "MPI's calls block the host, so no stream can be held while they are handed over"),
         (case.mode == "overlap", "the computation is the host's and the data are on a GPU: neither disturbs the other"),
         (case.cache != "warm", f"{case.cache} buffers are sized by the caches of the host, and the data are on a GPU"),
         (case.algorithm is not None, "by hand the sums are a GPU's, and MPI's calls wait for none of its streams"),

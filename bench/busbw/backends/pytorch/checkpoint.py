@@ -31,7 +31,7 @@ def refuse(case: Case) -> str | None:
         (case.group != "all", "a checkpoint is of all ranks; groups want to be all"),
         (case.sync in {"none", "window"}, "a save waits until all ranks have removed the one before; want a barrier"),
         (case.cache != "warm", "caches of the processor say nothing of storage; want cache warm"),
-        (case.held, "files are not handed to a device's stream"),
+        (case.pre_enqueue, "files are not handed to a device's stream"),
     )
     return next((reason for applies, reason in obstacles if applies), None)
 

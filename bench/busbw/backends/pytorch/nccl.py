@@ -79,8 +79,8 @@ def facts() -> dict[str, JSON]:
 
 def why_not(op: Op, case: Case) -> str | None:
     """Why NCCL cannot run ``case``, or not so that its data could be checked."""
-    if op.name in _WAITED_FOR_BY_THE_HOST and (case.held or case.mode == "graph"):
-        how = "handed over while the stream is held" if case.held else "captured in a graph"
+    if op.name in _WAITED_FOR_BY_THE_HOST and (case.pre_enqueue or case.mode == "graph"):
+        how = "handed over while the stream is held" if case.pre_enqueue else "captured in a graph"
         return f"the host waits within a {op.name} of torch's NCCL, so it cannot be {how}"
     if case.redop == "avg" and case.dtype is not None and TORCH_DTYPES[case.dtype].is_floating_point:
         uneven = sorted({len(group) for group in split_world(case.group, case.ranks) if len(group).bit_count() != 1})

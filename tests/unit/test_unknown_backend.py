@@ -1,0 +1,49 @@
+"""A stored run of a backend that this version has never heard of is judged by the traits that are stored with it."""
+
+import msgspec
+
+from busbw.runs import store
+from busbw.runs.records import BackendTraits
+from busbw.testing.synthetic import case, synthetic_run
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.peaks.transports import transport_of
+
+GLOO = BackendTraits(cost_models="gloo", transport="gloo-tcp")
+
+
+def judged(backend: str, traits: BackendTraits | None) -> Judgement:
+    sizes = [1 << power for power in range(8, 24, 3)]
+    cases = [case(op, size, backend=backend) for op in ("all_reduce", "ping_pong", "broadcast") for size in sizes]
+    made = synthetic_run(cases, launches=6)
+    run = msgspec.structs.replace(made.run, backend=traits)
+    return judge(pool((store.StoredRun(made.path, run, made.rows, ()),)))
+
+
+def models(judgement: Judgement) -> dict[str, list[float]]:
+    """By op: what the model says of each size; nothing where there is none."""
+    return {
+        curve.series.key.op: [] if isinstance(curve.model, Unavailable) else [one.time_ns for one in curve.model]
+        for curve in judgement.curves
+    }
+
+
+def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
+    known, unknown = judged("gloo", GLOO), judged("foo", GLOO)
+    assert models(unknown) == models(known)
+    assert models(unknown)["all_reduce"]
+    assert [one.code for one in unknown.remarks] == [one.code for one in known.remarks]
+    assert [str(one.word) for one in unknown.verdicts] == [str(one.word) for one in known.verdicts]
+
+
+def test_a_backend_of_which_nothing_is_stored_has_no_model() -> None:
+    judgement = judged("foo", None)
+    assert judgement.dataset.backend == BackendTraits(cost_models="foo")
+    assert models(judgement)["all_reduce"] == []
+
+
+def test_how_messages_leave_a_host_is_by_the_stored_rules() -> None:
+    facts = {"variables": {"NCCL_IB_HCA": "mlx5_0", "GLOO_SOCKET_IFNAME": "eth1"}}
+    assert transport_of(facts, "nccl-net").ports.value == "mlx5_0"
+    assert transport_of(facts, "gloo-tcp").interfaces.value == "eth1"
