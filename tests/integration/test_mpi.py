@@ -137,7 +137,7 @@ def test_prepared_calls_in_groups_in_any_order_and_with_other_roots_are_verified
         f'[[sweep]]\nops = {ops}\nsizes = "1200"\ngroups = "3,0,1"\nmodes = ["persistent"]\n',
         (
             '[[sweep]]\nops = ["broadcast", "reduce", "gather", "scatter"]\nsizes = "1200"\nroot = 2\n'
-            'modes = ["persistent"]\nplacement = "both"\n'
+            'modes = ["persistent"]\nin_place = "both"\n'
         ),
         '[[sweep]]\nops = ["all_reduce", "all_gather"]\nsizes = "64"\nmodes = ["persistent"]\ncache = "rotating"\n',
     ]

@@ -23,8 +23,6 @@ from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_n
 
 _COPY = "memory_copy"
 _STREAM = "tcp_stream"
-_OVER_SOCKETS = frozenset({"gloo"})
-"""Backends whose ranks talk through TCP sockets inside a host, too."""
 _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
@@ -318,7 +316,7 @@ def _comparable(dataset: Dataset, series: Series, streams: Mapping[str, SocketSt
     """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores."""
     host = dataset.hosts_of(series.key.ranks)[0]
     stream, cores = streams.get(host), fact(dataset.environment(host), "cpu.usable_cores")
-    if stream is None or series.key.backend not in _OVER_SOCKETS or series.key.op == _STREAM:
+    if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == _STREAM:
         return None
     enough = isinstance(cores, int) and len(stream.ranks) <= cores
     return stream if series.key.ranks == stream.ranks or enough else None

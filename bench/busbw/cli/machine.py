@@ -8,6 +8,7 @@ import click
 import msgspec
 
 from busbw.cli import examine, listing
+from busbw.cli.options import json_option
 from busbw.escape import echo, plain_text
 from busbw.runs.records import JSON
 from busbw.system import environment
@@ -21,12 +22,11 @@ peaks_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help=f"A TOML file of your own peaks.  [default: ${VARIABLE}, else ~/.config/busbw/peaks.toml]",
 )
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of text.")
 
 
 @click.command()
 @peaks_option
-@_as_json
+@json_option
 def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
     """Say what this machine is, what can run on it, and what cannot and why."""
     examined = examine.examine(catalogue(peaks_file))
@@ -36,7 +36,7 @@ def doctor(*, peaks_file: Path | None, as_json: bool) -> None:
 @click.command()
 @click.option("--here", is_flag=True, help="Only what applies to this machine, and by what it was found.")
 @peaks_option
-@_as_json
+@json_option
 def peaks(*, here: bool, peaks_file: Path | None, as_json: bool) -> None:
     """List the catalogue of peaks: rates in one direction unless they say otherwise, each with its source."""
     rows = catalogue(peaks_file)

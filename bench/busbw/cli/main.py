@@ -1,70 +1,122 @@
-"""The command line: parse, call one function, print. The commands of other modules are loaded by name."""
+"""The table of commands, which are loaded by name; and how errors become exit codes."""
 
 import importlib
-import json
-import os
-import shlex
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from busbw import __version__
-from busbw.cli.streams import guard, unwritten
-from busbw.errors import BusbwError, Interrupted, UsageError
+from busbw.cli.streams import guard
+from busbw.errors import BusbwError, UsageError
 from busbw.escape import echo, plain_text
 
-_LAZY = {
-    "show": "busbw_analysis.cli.main",
-    "fit": "busbw_analysis.cli.main",
-    "predict": "busbw_analysis.cli.predict",
-    "report": "busbw_analysis.cli.main",
-    "compare": "busbw_analysis.cli.main",
-    "simulate": "busbw_analysis.cli.simulate",
-    "submit": "busbw.cli.slurm",
-    "status": "busbw.cli.slurm",
-    "launches": "busbw.cli.slurm",
-    "doctor": "busbw.cli.machine",
-    "peaks": "busbw.cli.machine",
-}
-"""Commands → the module that has them; pandas and matplotlib are loaded with those of the analysis alone."""
 
-_LAZY_HELP = {
-    "show": "Print a run's table: every case with its rate, interval, skew and share of the peak.",
-    "fit": "Fit the cost models to a run and say how far they hold.",
-    "predict": "Say how long a call would take that was not measured, and what of it is extrapolated.",
-    "report": "Write report.html, its Markdown twin and a JSON summary.",
-    "compare": "Hold one run against another: faster, slower, equal, or cannot tell.",
-    "simulate": "Say how long algorithms take on a network that is described, and which link they wait for.",
-    "submit": "Submit a job to Slurm that measures a plan, or what a run lacks.",
-    "status": "List jobs and runs together: how each stands, and which belongs to which.",
-    "launches": "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
-    "doctor": "Say what this machine is, what can run on it, and what cannot and why.",
-    "peaks": "List what hardware can do at most, or with --here what this machine can, and by what it was found.",
+@dataclass(frozen=True, slots=True)
+class Command:
+    """A row of the table of commands: the module that has it, and its line of help below the heading ``group``.
+    ``function`` is its name there, where that is not the command's.
+    """
+
+    name: str
+    group: str
+    module: str
+    help: str
+    function: str | None = None
+
+
+COMMANDS: dict[str, Command] = {
+    row.name: row
+    for row in (
+        Command(
+            "run", "Measure", "busbw.cli.run", "Start ranks here, or join those that torchrun, mpirun or srun started."
+        ),
+        Command("selftest", "Measure", "busbw.cli.selftest", "Test the instrument on this machine, in about a minute."),
+        Command(
+            "show",
+            "Analyse",
+            "busbw_analysis.cli.main",
+            "Print a run's table: every case with its rate, interval, skew and share of the peak.",
+        ),
+        Command(
+            "report", "Analyse", "busbw_analysis.cli.main", "Write report.html, its Markdown twin and a JSON summary."
+        ),
+        Command(
+            "compare",
+            "Analyse",
+            "busbw_analysis.cli.main",
+            "Hold one run against another: faster, slower, equal, or cannot tell.",
+        ),
+        Command("fit", "Analyse", "busbw_analysis.cli.main", "Fit the cost models to a run and say how far they hold."),
+        Command(
+            "predict",
+            "Analyse",
+            "busbw_analysis.cli.predict",
+            "Say how long a call would take that was not measured, and what of it is extrapolated.",
+        ),
+        Command(
+            "simulate",
+            "Analyse",
+            "busbw_analysis.cli.simulate",
+            "Say how long algorithms take on a network that is described, and which link they wait for.",
+        ),
+        Command(
+            "submit", "Slurm", "busbw.cli.slurm", "Submit a job to Slurm that measures a plan, or what a run lacks."
+        ),
+        Command(
+            "status",
+            "Slurm",
+            "busbw.cli.slurm",
+            "List jobs and runs together: how each stands, and which belongs to which.",
+        ),
+        Command(
+            "launches",
+            "Slurm",
+            "busbw.cli.slurm",
+            "In a batch script: start srun … busbw run … once a launch, until the run is whole.",
+        ),
+        Command(
+            "list",
+            "System",
+            "busbw.cli.list",
+            "List ops, algorithms, backends, suites, launchers or runs.",
+            function="list_",
+        ),
+        Command(
+            "doctor",
+            "System",
+            "busbw.cli.machine",
+            "Say what this machine is, what can run on it, and what cannot and why.",
+        ),
+        Command(
+            "peaks",
+            "System",
+            "busbw.cli.machine",
+            "List what hardware can do at most, or with --here what this machine can, and by what it was found.",
+        ),
+    )
 }
+"""Loaded one at a time, so that pandas and matplotlib come with those of the analysis alone."""
 
 
 class _Commands(click.Group):
     """A group that knows its lazy commands by name and turns busbw's errors into exit codes."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*super().list_commands(ctx), *_LAZY]
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's own
+        return list(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in _LAZY:
-            return super().get_command(ctx, cmd_name)
-        command = getattr(importlib.import_module(_LAZY[cmd_name]), cmd_name)
-        return command if isinstance(command, click.Command) else None
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002 - click's own
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            return None
+        command: click.Command = getattr(importlib.import_module(row.module), row.function or row.name)
+        return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002 - click's own
-        # Asking a lazy command for its help would load pandas just to print a line.
-        rows = [(name, command.get_short_help_str(80)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl([*rows, *_LAZY_HELP.items()])
+        for group in dict.fromkeys(row.group for row in COMMANDS.values()):
+            with formatter.section(group):
+                formatter.write_dl([(row.name, row.help) for row in COMMANDS.values() if row.group == group])
 
     def main(self, *args: Any, **extra: Any) -> Any:  # noqa: ANN401 - click's own signature
         streams = guard()
@@ -105,370 +157,6 @@ def _say(error: BaseException) -> None:
 @click.version_option(__version__, prog_name="busbw")
 def main() -> None:
     """Measure how fast ranks really talk, compare it with theory and peak, and say where it is lost."""
-
-
-_results_dir = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    show_default=True,
-    envvar="BUSBW_RESULTS_DIR",
-    help="Where runs are kept.",
-)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-
-
-@main.command()
-@click.option("--op", "ops", help="Operations, separated by commas (busbw list ops).")
-@click.option("--sizes", help="Sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.")
-@click.option("--dtype", help="Data types, separated by commas.  [default: float32]")
-@click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
-@click.option(
-    "--mode",
-    help="How calls are timed, by commas: isolated, pipelined, persistent, graph, overlap.  [default: isolated]",
-)
-@click.option(
-    "--algorithm",
-    help="By commas: library (its own), all, or by hand ring, rabenseifner … (busbw list algorithms).  "
-    "[default: library]",
-)
-@click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
-@click.option("--cache", help="Data before a call: warm, rotating (buffers in turns) or flushed.  [default: warm]")
-@click.option(
-    "--pre-enqueue",
-    is_flag=True,
-    default=None,
-    help="GPUs: block the stream until all calls are enqueued, so that launch overhead is not timed.",
-)
-@click.option("--in-place", help="Receive into the send buffer: yes, no, both, native.  [default: native]")
-@click.option(
-    "--groups", help="all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]"
-)
-@click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
-@click.option("--imbalance", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
-@click.option(
-    "--traffic",
-    type=click.Path(path_type=Path),
-    help="all_to_all_v: CSV of what each rank (row) sends to each (column).",
-)
-@click.option(
-    "--threads", help="Threads of a rank that share a kernel in memory: 1,4 or 1..cores*2.  [default: its own]"
-)
-@click.option(
-    "--numa-node",
-    "numa_nodes",
-    help="NUMA nodes that memory of the host is put on: 0,1.  [default: where it is touched first]",
-)
-@click.option("--pairs", help="Matrices of pairs: disjoint pairs together, or every pair alone.  [default: together]")
-@click.option(
-    "--path",
-    type=click.Path(),
-    help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
-)
-@click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
-@click.option(
-    "--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it."
-)
-@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2; one a GPU]")
-@click.option("--backend", help="Communication library (busbw list backends).  [default: gloo]")
-@click.option("--launches", type=int, help="Repeat everything in this many fresh sets of processes.  [default: 1]")
-@click.option("--seed", type=int, help="Seed of the order and of the data.  [default: 1]")
-@click.option("--max-seconds", type=float, help="Time budget of a case in one launch.  [default: 0.5]")
-@click.option(
-    "--precision", type=float, help="Stop when the median's interval is within ± this share.  [default: 0.05]"
-)
-@click.option(
-    "--timeout", "timeout_seconds", type=float, help="Seconds after which a silent rank is lost.  [default: 60]"
-)
-@click.option(
-    "--port", type=click.IntRange(0, 65535), default=0, help="Rendezvous port of local ranks.  [default: a free one]"
-)
-@click.option(
-    "--resume",
-    metavar="RUN",
-    help="Measure what a run that was broken off still lacks: its folder, its name, or latest. It keeps its plan.",
-)
-@click.option("--dry-run", is_flag=True, help="Print the cases and the estimated time, and measure nothing.")
-@click.option("--quiet", is_flag=True, help="No live table and no progress bar.")
-@_results_dir
-@_as_json
-def run(  # noqa: PLR0913 - click hands every option over by name
-    *,
-    ops: str | None,
-    dtype: str | None,
-    redop: str | None,
-    mode: str | None,
-    algorithm: str | None,
-    traffic: Path | None,
-    path: str | None,
-    numa_nodes: str | None,
-    suite: str | None,
-    plan_file: Path | None,
-    port: int,
-    resume: str | None,
-    results_dir: Path,
-    dry_run: bool,
-    quiet: bool,
-    as_json: bool,
-    **settings: Any,  # noqa: ANN401 - each goes to the plan's field of that name, which checks it
-) -> None:
-    """Measure: start ranks here, or join the world that torchrun, mpirun or srun has started."""
-    from busbw import launch  # noqa: PLC0415 - numpy comes with it
-    from busbw.launch.base import Settings  # noqa: PLC0415
-    from busbw.runs.plan import Timing, given_path  # noqa: PLC0415
-
-    timeout = settings["timeout_seconds"]
-    timeout = Timing().timeout_seconds if timeout is None else timeout
-    with _broken_off_in_words(), launch.session(Settings(results_dir, port, quiet or as_json), timeout) as world:
-        if not world.leads:
-            result = launch.follow(world)
-        elif resume is not None:
-            changes = {name: settings[name] for name in ("launches", "timeout_seconds")}
-            result = _resume(resume, changes, world, dry_run, as_json)
-        else:
-            listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
-            asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
-            asked["numa_nodes"] = _numbers(numa_nodes)
-            if path is not None:
-                asked["path"] = given_path(path)
-            if traffic is not None:
-                from busbw.ops.traffic import read_weights  # noqa: PLC0415
-
-                asked["traffic"] = read_weights(traffic)
-            wanted = _plan(suite, plan_file, _names(ops), asked)
-            if dry_run:
-                _print_dry_run(wanted, as_json=as_json)
-            result = None if dry_run else launch.execute(wanted, world)
-    if result is None:
-        return
-    if result.speaks:
-        _conclude(result, as_json=as_json)
-    if not result.whole and (result.failed or not result.measured):
-        click.get_current_context().exit(result.status)
-    if result.unwritten is not None:
-        click.get_current_context().exit(1)
-
-
-_KEPT_WITH_RESUME = {"resume", "launches", "timeout_seconds", "port", "quiet", "as_json", "results_dir", "dry_run"}
-"""Options of ``run`` that leave a stored plan as it is; ``--launches`` may ask for more of the same."""
-
-
-def _resume(selector: str, changes: Mapping[str, Any], settings: Any, dry_run: bool, as_json: bool) -> Any:  # noqa: ANN401, FBT001
-    from busbw import launch  # noqa: PLC0415
-    from busbw.runs import resume, store  # noqa: PLC0415
-
-    context = click.get_current_context()
-    given = [
-        parameter.opts[0]
-        for parameter in context.command.params
-        if parameter.name not in _KEPT_WITH_RESUME
-        and context.get_parameter_source(parameter.name or "") is ParameterSource.COMMANDLINE
-    ]
-    resume.refuse_options(given)
-    folder = store.find(settings.results_dir, selector)
-    if dry_run:
-        stored = store.read(folder)
-        _print_lack(resume.lack_of(stored, resume.plan_of(stored.run, **changes)), as_json=as_json)
-        return None
-    return launch.resume(folder, changes["launches"], settings, changes["timeout_seconds"])
-
-
-def _print_lack(lack: Any, *, as_json: bool) -> None:  # noqa: ANN401
-    import msgspec  # noqa: PLC0415
-
-    from busbw.launch.observers import in_words  # noqa: PLC0415
-
-    missing = [
-        {"launch": lack.first + one.number, "resumes": one.resumes, "case": case, "blocks": blocks}
-        for one in lack.launches
-        for case, blocks in lack.by_case(one).items()
-    ]
-    if as_json:
-        document = {"run": lack.stored.run.id, "missing": missing, "not_tried_again": lack.void}
-        echo(msgspec.json.format(msgspec.json.encode(document), indent=2).decode())
-        return
-    for row in missing:
-        why = "" if row["resumes"] is None else f" for launch {row['resumes'] + 1}"
-        blocks = ", ".join(str(block + 1) for block in row["blocks"])
-        echo(plain_text(f"launch {row['launch'] + 1}{why}  {in_words(row['case'])}  block {blocks}"))
-    for case in lack.void:
-        echo(f"not tried again: {plain_text(in_words(case))} failed", err=True)
-    echo(f"{plain_text(lack.in_words())}; nothing was measured", err=True)
-
-
-@contextmanager
-def _broken_off_in_words() -> Iterator[None]:
-    """Say of a run that was broken off where it is and what goes on with it, and exit with 1."""
-    try:
-        yield
-    except (BusbwError, Interrupted) as broken:
-        if broken.folder is None:
-            raise
-        from busbw.launch.launchers import launcher_here  # noqa: PLC0415 - numpy comes with it; it is there by now
-
-        folder = plain_text(shlex.quote(str(broken.folder)))
-        # A step of Slurm is read where another world would form: on the node that submits.
-        command = "submit" if launcher_here(os.environ).name == "srun" else "run"
-        echo(
-            f"busbw: {plain_text(str(broken))}\nresults: {folder}\nnext:    busbw {command} --resume {folder}", err=True
-        )
-        click.get_current_context().exit(1)
-
-
-def _numbers(text: str | None) -> tuple[int, ...] | None:
-    names = _names(text)
-    if names is None or all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
-        return None if names is None else tuple(map(int, names))
-    message = f"--numa-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
-    raise UsageError(message)
-
-
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(name.strip() for name in text.split(","))
-
-
-def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None, asked: Mapping[str, Any]) -> Any:  # noqa: ANN401
-    from busbw.runs import plan  # noqa: PLC0415
-
-    if suite is not None and plan_file is not None:
-        message = "--suite and --plan exclude each other; give one"
-        raise UsageError(message)
-    if suite is None and plan_file is None and ops is None:
-        message = f"nothing to measure: give --op, --suite ({', '.join(plan.suites())}) or --plan FILE"
-        raise UsageError(message)
-    base = plan.read_suite(suite) if suite is not None else plan.read_plan(plan_file) if plan_file is not None else None
-    with plan.told_as_options():
-        if base is None:
-            return plan.override(plan.Plan(sweep=(plan.Sweep(ops=ops or ()),)), **asked)
-        return plan.override(base, ops=ops or (), **asked)
-
-
-def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
-    import msgspec  # noqa: PLC0415
-
-    from busbw import launch, units  # noqa: PLC0415
-    from busbw.backends import backend_named  # noqa: PLC0415
-    from busbw.launch.launchers import launcher_here  # noqa: PLC0415
-    from busbw.launch.observers import timing_in_words  # noqa: PLC0415
-    from busbw.launch.run_session import place_here, refuse_impossible, way_here  # noqa: PLC0415
-    from busbw.measure.unsupported import anywhere, unsuited  # noqa: PLC0415
-    from busbw.runs import cases  # noqa: PLC0415
-    from busbw.runs.plan import told_as_options  # noqa: PLC0415
-    from busbw.runs.records import settings_in_words  # noqa: PLC0415
-    from busbw.system import environment  # noqa: PLC0415
-
-    ranks = launch.ranks_of(wanted, os.environ)
-    cores = max(1, environment.cores_of_launcher() // ranks)
-    # Of a world of several hosts, which of its ranks make files here is not known before they are there.
-    here = launcher_here(os.environ).name == "local"
-    way = way_here(wanted, ranks) if here else "direct"
-    with told_as_options():
-        refuse_impossible(wanted, ranks, on_one_host=here)
-    planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
-    place = place_here(ranks) if here else anywhere()
-    skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
-    seconds = cases.estimated_seconds(wanted, [case for case in planned.cases if case not in skipped])
-    if as_json:
-        document = {
-            "plan": wanted.as_json(),
-            "cases": msgspec.to_builtins(planned.cases),
-            "adjusted": list(planned.adjusted),
-            "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
-            "estimated_seconds": seconds,
-        }
-        echo(json.dumps(document, indent=2))
-        return
-    for case in planned.cases:
-        why = f"  would be skipped: {skipped[case]}" if case in skipped else ""
-        details = " ".join(part for part in (case.dtype, case.redop, *settings_in_words(case)) if part)
-        way_of_call = "in place" if case.in_place else "out of place"
-        echo(
-            f"{case.op:15} {units.format_size(case.size_bytes):>10}  {details:24} "
-            + ", ".join([f"{case.ranks} ranks", f"groups {case.group}", way_of_call, *timing_in_words(case)])
-            + why
-        )
-    for note in planned.adjusted:
-        echo(f"size rounded: {note}", err=True)
-    echo(
-        f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
-        f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "
-        "cases would be skipped, and those that the backend refuses; nothing was measured",
-        err=True,
-    )
-
-
-def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
-    folder = plain_text(shlex.quote(str(result.folder)))
-    if as_json:
-        try:
-            echo(json.dumps({"run": str(result.folder), "measured": result.measured, "failed": result.failed}))
-        except OSError:
-            echo(f"results: {folder}", err=True)
-            raise
-        return
-    echo(f"results: {folder}", err=True)
-    if result.unwritten is not None:
-        echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)
-    echo(f"next:    busbw report {folder}", err=True)
-    if result.whole:
-        return
-    if result.failed:
-        echo(f"busbw: {result.failed} case(s) failed; busbw show {folder} says which and why", err=True)
-    elif not result.measured:
-        echo(f"busbw: nothing was measured, every case was skipped; busbw show {folder} says why", err=True)
-
-
-@main.command("list")
-@click.argument("what", type=click.Choice(["ops", "algorithms", "backends", "suites", "launchers", "runs"]))
-@_results_dir
-@_as_json
-def list_(*, what: str, results_dir: Path, as_json: bool) -> None:
-    """List what there is: ops, algorithms, backends, suites, launchers or runs."""
-    from busbw.cli import listing  # noqa: PLC0415
-
-    rows = listing.rows(what, results_dir)
-    if as_json:
-        echo(json.dumps(rows, indent=2))
-    elif not rows:
-        echo(f"no {what} in {plain_text(str(results_dir))}", err=True)
-    else:
-        echo(listing.as_table(rows))
-
-
-@main.command()
-@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
-@click.option("--backend", default="gloo", show_default=True, help="Communication library (busbw list backends).")
-@click.option(
-    "--launches",
-    # With 4 a side no p-value of three cases can be below 0.086 after Holm: the check could not fail.
-    type=click.IntRange(6, 1000),
-    default=10,
-    show_default=True,
-    help="Launches on either side of the comparison of a thing with itself; more resolve finer differences.",
-)
-@_results_dir
-@_as_json
-def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Path, as_json: bool) -> None:
-    """Test the instrument on this machine, in about a minute, and say how far its numbers can be trusted.
-
-    Exit status 1 when they cannot. Reports of this machine say what was found.
-    """
-    from busbw.cli.selftest import run_selftest  # noqa: PLC0415 - it measures, and so it loads torch
-
-    folder = run_selftest(
-        results_dir,
-        backend=backend,
-        ranks=ranks,
-        launches=launches,
-        say=lambda text: echo(f"busbw: {text}", err=True),
-    )
-    judge = importlib.import_module("busbw_analysis.diagnosis.selftest")
-    judged = judge.judge_selftest(folder)
-    kept = judge.write_selftest(folder, judged)
-    echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
-    echo(f"kept in {shlex.quote(str(kept))}", err=True)
-    if judged.failures:
-        click.get_current_context().exit(1)
 
 
 if __name__ == "__main__":

@@ -4,16 +4,22 @@ They are runs like any others, over the same launcher, backend and store; only w
 them. What they show is for the analysis to say.
 """
 
+import importlib
+import json
 import os
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import msgspec
 
 from busbw import launch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend, BackendRow
+from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
+from busbw.escape import echo
 from busbw.launch.base import Settings
 from busbw.launch.launchers import launcher_here
 from busbw.runs import store
@@ -105,3 +111,37 @@ def run_selftest(
     }
     (stamp / TRUTH_FILE).write_bytes(msgspec.json.format(msgspec.json.encode(truth), indent=2) + b"\n")
     return stamp
+
+
+@click.command()
+@click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2]")
+@click.option("--backend", default="gloo", show_default=True, help="Communication library (busbw list backends).")
+@click.option(
+    "--launches",
+    # With 4 a side no p-value of three cases can be below 0.086 after Holm: the check could not fail.
+    type=click.IntRange(6, 1000),
+    default=10,
+    show_default=True,
+    help="Launches on either side of the comparison of a thing with itself; more resolve finer differences.",
+)
+@results_dir_option
+@json_option
+def selftest(*, ranks: int | None, backend: str, launches: int, results_dir: Path, as_json: bool) -> None:
+    """Test the instrument on this machine, in about a minute, and say how far its numbers can be trusted.
+
+    Exit status 1 when they cannot. Reports of this machine say what was found.
+    """
+    folder = run_selftest(
+        results_dir,
+        backend=backend,
+        ranks=ranks,
+        launches=launches,
+        say=lambda text: echo(f"busbw: {text}", err=True),
+    )
+    judge = importlib.import_module("busbw_analysis.diagnosis.selftest")
+    judged = judge.judge_selftest(folder)
+    kept = judge.write_selftest(folder, judged)
+    echo(json.dumps(judge.as_json(judged), indent=2, ensure_ascii=False) if as_json else judge.as_text(judged))
+    echo(f"kept in {shlex.quote(str(kept))}", err=True)
+    if judged.failures:
+        click.get_current_context().exit(1)

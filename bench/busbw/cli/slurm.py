@@ -10,6 +10,7 @@ import click
 from busbw import units
 from busbw.backends import backend_named
 from busbw.cli import listing
+from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import LaunchError, UsageError
 from busbw.escape import echo, plain_text
 from busbw.runs import cases, store
@@ -18,16 +19,6 @@ from busbw.slurm.follow import Follower
 from busbw.slurm.job_plan import JobRequest
 from busbw.slurm.script import SIGNAL_SECONDS, Job, render
 from busbw.slurm.status import refuse_a_second_job, resumption_of, rows
-
-_results_dir = click.option(
-    "--results-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=Path("results"),
-    show_default=True,
-    envvar="BUSBW_RESULTS_DIR",
-    help="Where runs are kept.",
-)
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
 @click.command()
@@ -77,8 +68,8 @@ _as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--busbw", metavar="PATH", help="The command on the nodes.  [default: this one]")
 @click.option("--dry-run", is_flag=True, help="Print the batch script, and submit nothing.")
 @click.option("--wait", is_flag=True, help="Follow the job, and end with its verdict.")
-@_results_dir
-@_as_json
+@results_dir_option
+@json_option
 def submit(  # noqa: PLR0913 - click hands every option over by name
     *,
     plan: str | None,
@@ -208,8 +199,8 @@ def _wait(follower: Follower) -> None:
 
 
 @click.command()
-@_results_dir
-@_as_json
+@results_dir_option
+@json_option
 def status(*, results_dir: Path, as_json: bool) -> None:
     """List jobs of yours that run busbw, and all runs: how each stands, and which belongs to which.
 
@@ -238,7 +229,7 @@ def _queued() -> tuple[queue.QueuedJob, ...]:
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, required=True)
-@_results_dir
+@results_dir_option
 def launches(*, command: tuple[str, ...], results_dir: Path) -> None:
     """In a batch script: start COMMAND (srun … busbw run …) once a launch, until the run of the job is whole.
 
