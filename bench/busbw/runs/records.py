@@ -480,8 +480,8 @@ class BackendTraits(Record, frozen=True, kw_only=True):
 
     ``cost_models``: the family of cost models that its algorithms follow: ``gloo``, ``mpi`` (chosen by the library's
     tables), ``nccl`` (switches may add up); another name: none is known.
-    ``transport``: whose rules say how messages leave a host: ``gloo-tcp`` (sockets of one interface, also within a host), ``nccl-net`` or
-    ``mpi-net`` (RDMA cards or sockets, by NCCL's or by MPI's variables).
+    ``transport``: whose rules say how messages leave a host: ``gloo-tcp`` (sockets of one interface, within a host,
+    too), ``nccl-net`` or ``mpi-net`` (RDMA cards or sockets, by NCCL's or by MPI's variables).
     """
 
     cost_models: str
