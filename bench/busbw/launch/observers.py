@@ -68,7 +68,7 @@ class Several:
 
 
 def timing_in_words(case: Case) -> list[str]:
-    """How ``case`` is timed, where it is not the usual way: mode, sync, cache and whether calls were enqueued before."""
+    """How ``case`` is timed, where it is not the usual way: mode, sync, cache and pre-enqueued."""
     return case_in_words(case, {"op", "dtype", "redop", "in_place", "device", "group", "root", *SETTINGS})
 
 
