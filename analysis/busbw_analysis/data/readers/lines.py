@@ -25,18 +25,14 @@ RATES: Final = {
 
 _DTYPES: Final = {
     "float": "float32",
-    "half": "float16",
-    "double": "float64",
-    "bf16": "bfloat16",
     "fp32": "float32",
-    "char": "int8",
-    "int": "int32",
+    "double": "float64",
+    "half": "float16",
     "fp16": "float16",
-    "MPI_CHAR": "int8",
-    "MPI_INT": "int32",
-    "MPI_FLOAT": "float32",
-    "MPI_DOUBLE": "float64",
-    "MPI_BYTE": "uint8",
+    "bf16": "bfloat16",
+    "char": "int8",
+    "byte": "uint8",
+    "int": "int32",
 }
 _REDOPS: Final = {"prod": "product", "none": None, "": None}
 _OPS: Final = {name.replace("_", ""): name for name in OPS} | {"bcast": "broadcast", "alltoallsingle": "all_to_all"}
@@ -118,7 +114,7 @@ def op_named(name: str) -> str | None:
 
 def dtype_named(name: str | None) -> str | None:
     """busbw's name of a type; the given one where it has none."""
-    return None if not name else _DTYPES.get(name, name)
+    return None if not name else _DTYPES.get(name.removeprefix("MPI_").lower(), name)
 
 
 def redop_named(name: str | None) -> str | None:

@@ -5,12 +5,12 @@ one latency, in every cell; the arrow in its description says which way the data
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from busbw_analysis.data.readers.draft import Draft
 from busbw_analysis.data.readers.json_text import document, items, mapping, real, text
-from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, scaled
+from busbw_analysis.data.readers.lines import RATES, SECONDS, Line, number, rest, scaled
 from busbw_analysis.data.readers.log import ForeignLog, Place
 
 TEXT: Final = re.compile(
@@ -31,6 +31,7 @@ _END: Final = re.compile(r"(\w+)\((row|column)\)")
 _PART: Final = re.compile(r"\b(Read|Write)\d|\bTotal\b|\btotal\b")
 _SUMMARY: Final = re.compile(r"(SUM|MIN|MAX|AVG|AVERAGE|MEDIAN|COEFFICIENT_OF_VARIATION) (\w+) (\S+)")
 _SPREAD: Final = {"MIN": "min", "MAX": "max", "AVG": "mean", "AVERAGE": "mean", "MEDIAN": "p50"}
+_EXTREMES: Final = {"min": "min", "max": "max", "average": "mean"}
 _DEVICE: Final = re.compile(r"Device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
 _PROCESS: Final = re.compile(r"Process\s+(\d+)\s+\((.*?)\): device (\d+): (.*?)\s*(?:\(([0-9a-fA-F:.]+)\))?$")
 _LISTED: Final = re.compile(r"(\d+): (.*?) \(([0-9a-fA-F:.]+)\)(?:: \((.*)\))?")
@@ -58,18 +59,29 @@ class _Matrix:
             first = self._label(0, row, column)
             second = self._label(-1, row, column) if len(self.ends) > 1 else None
             back = len(self.ends) > 1 and self.ends[1] == "<-"
-            time = self.unit in SECONDS
-            draft.add(
+            both = self.op == "peer_copy_both" and self.part == "Total"
+            self._result(
+                draft,
                 line,
-                op=self.op,
-                tool_op=self.test,
-                time_seconds=scaled(value, SECONDS[self.unit]) if time else None,
-                rate=None if time else value * RATES[self.unit],
-                messages=None if time else 2 if self.op == "peer_copy_both" and self.part == "Total" else 1,
+                value,
+                messages=2 if both else 1,
                 source=second if back else first,
                 target=first if back or second is None else second,
-                part=self.part,
             )
+
+    def sum(self, draft: Draft, line: int, name: str | None, total: float, spread: Mapping[str, float]) -> None:
+        """The sum of its cells, with the extremes of them."""
+        factor = (RATES | SECONDS)[self.unit]
+        extremes = {key: value * factor for key, value in spread.items()}
+        self._result(draft, line, total, tool_op=name, statistic="sum", spread=extremes)
+
+    def _result(self, draft: Draft, line: int, value: float, messages: int | None = None, **fields: object) -> None:
+        number = (
+            {"time_seconds": scaled(value, SECONDS[self.unit])}
+            if self.unit in SECONDS
+            else {"rate": value * RATES[self.unit], "messages": messages}
+        )
+        draft.add(line, **({"op": self.op, "tool_op": self.test, "part": self.part} | number | fields))
 
     def _label(self, end: int, row: str, column: str) -> str:
         found = _END.search(self.ends[end])
@@ -109,22 +121,15 @@ def read_text(source: str, lines: Iterator[str]) -> ForeignLog:
 
 def _summary(draft: Draft, line: Line, found: re.Match[str], matrix: _Matrix | None) -> None:
     value = number(found[3])
-    unit = "GB/s" if matrix is None else matrix.unit
+    matrix = matrix or _Matrix(found[2], "", "GB/s")
     if value is None:
         draft.note("not-a-number", line.number, f"the {found[1]} of {found[2]} is not a number")
     elif found[1] == "SUM":
-        draft.add(
-            line.number,
-            op=None if matrix is None else matrix.op,
-            tool_op=found[2],
-            statistic="sum",
-            part=None if matrix is None else matrix.part,
-            **({"rate": value * RATES[unit]} if unit in RATES else {"time_seconds": scaled(value, SECONDS[unit])}),
-        )
+        matrix.sum(draft, line.number, found[2], value, {})
     elif draft.rows and draft.rows[-1].get("statistic") == "sum":
         name = _SPREAD.get(found[1], "cv")
-        factor = 1.0 if name == "cv" else (RATES | SECONDS)[unit]
-        draft.rows[-1]["spread"] = draft.rows[-1].get("spread", {}) | {name: value * factor}
+        factor = 1.0 if name == "cv" else (RATES | SECONDS)[matrix.unit]
+        draft.rows[-1]["spread"] |= {name: value * factor}
 
 
 def _say(draft: Draft, line: Line, test: str | None) -> None:
@@ -172,17 +177,7 @@ def read_json(source: str, lines: Iterator[str]) -> ForeignLog:
         for row, cells in enumerate(items(one.get("bandwidth_matrix"))):
             matrix.columns = [str(at) for at in range(len(items(cells)))]
             matrix.add(draft, line, str(row), items(cells))
-        total = real(one.get("sum"))
-        factor = (RATES | SECONDS)[matrix.unit]
-        spread = {short: real(one.get(long)) for short, long in (("min", "min"), ("max", "max"), ("mean", "average"))}
-        if total is not None:
-            draft.add(
-                line,
-                op=matrix.op,
-                tool_op=name,
-                statistic="sum",
-                part=matrix.part,
-                spread={key: value * factor for key, value in spread.items() if value is not None},
-                **{"rate" if matrix.unit in RATES else "time_seconds": total * factor},
-            )
+        if (total := real(one.get("sum"))) is not None:
+            extremes = {name: real(one.get(key)) for key, name in _EXTREMES.items()}
+            matrix.sum(draft, line, name, total, rest(extremes, ()))
     return draft.log()
