@@ -174,6 +174,17 @@ def test_two_ranks_that_both_print_rows_are_several_jobs() -> None:
     assert refused.value.code == "interleaved-logs"
 
 
+def test_two_headers_are_several_jobs_only_when_the_rows_come_twice() -> None:
+    lines = (LOGS / "nccl-tests-2.19.txt").read_text(encoding="utf-8").splitlines(keepends=True)
+    head = next(line for line in lines if line.startswith("#       size"))
+    once = [head, *lines]
+    assert len(nccl_text.read("log", iter(once)).rows) == 6
+    twice = [line for line in lines if line[:1] == " " or line == head for _ in range(2)]
+    with pytest.raises(LogError) as refused:
+        nccl_text.read("log", iter(twice))
+    assert refused.value.code == "interleaved-logs"
+
+
 @pytest.mark.parametrize(
     ("name", "op"), [("ReduceScatter", "reduce_scatter"), ("alltoallv_perf", "all_to_all_v"), ("hypercube", None)]
 )

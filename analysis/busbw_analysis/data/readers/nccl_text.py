@@ -82,7 +82,8 @@ class _Reader:
         self.part_line = 0
         self.op_hint: str | None = None
         self.labels: set[str | None] = set()
-        self.titled = self.done = False
+        self.titled = self.done = self.doubled = False
+        self.cases: set[tuple[str, ...]] = set()
         self.time_unit, self.rate_unit = "us", "GB/s"
 
     def take(self, line: Line) -> None:
@@ -141,6 +142,10 @@ class _Reader:
             self.part = []
 
     def _add(self, columns: Columns, words: list[str], line: int) -> None:
+        case = tuple(words[: len(columns.base)])
+        if self.doubled and case in self.cases:
+            self._interleaved(line, "every row comes twice below two headers")
+        self.cases.add(case)
         base = dict(zip(columns.base, words, strict=False))
         at = len(columns.base)
         after = words[at + sum(map(len, columns.groups)) :]
@@ -174,8 +179,8 @@ class _Reader:
             )
 
     def _head(self, line: Line, columns: Columns) -> None:
-        if self.columns is not None and not self.draft.rows and not self.titled:
-            self._interleaved(line.number, "two headers follow each other")
+        self.doubled = self.columns is not None and not self.draft.rows and not self.titled
+        self.cases.clear()
         self.cut()
         if self.draft.rows:
             self.close()
