@@ -121,7 +121,7 @@ class _Reader:
         else:
             return False
         missing = self.columns.width - len(self.part)
-        blank = missing == 1 and "redop" in self.columns.base and number(self.part[3]) is not None
+        blank = missing == 1 and "redop" in self.columns.base and number("".join(self.part[3:4])) is not None
         if blank:
             self.part.insert(self.columns.base.index("redop"), "")
         if missing < 0:
