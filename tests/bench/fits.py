@@ -21,7 +21,8 @@ from scipy.stats import binomtest, norm
 from busbw.testing.synthetic import Piece
 from busbw_analysis.fitting import curve
 from busbw_analysis.fitting.curve import fit_points
-from busbw_analysis.fitting.joint import Observation, Parameter, fit_jointly
+from busbw_analysis.fitting.design import Observation, Parameter
+from busbw_analysis.fitting.joint import fit_jointly
 
 Floats = npt.NDArray[np.float64]
 

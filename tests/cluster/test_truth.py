@@ -19,13 +19,13 @@ from measured import measured
 
 from busbw.runs import store
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.algorithms import Race
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Curve, judge
 from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.fitting.score import VALID_RANKS
-from busbw_analysis.predict.prediction import predict
-from busbw_analysis.predict.query import question
-from busbw_analysis.predict.selection import algorithm_of, evidence_of, read_groups
+from busbw_analysis.predict import prediction
+from busbw_analysis.predict.prediction import query
+from busbw_analysis.predict.selection import algorithm_of, measured_curves, read_groups
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -141,7 +141,7 @@ class Found:
     curves: dict[str, Curve]
     """By operation, and by operation and algorithm where there is one."""
 
-    races: tuple[Race, ...]
+    races: tuple[AlgorithmComparison, ...]
     """Algorithms of one operation beside each other."""
 
     @property
@@ -271,7 +271,7 @@ def test_a_ring_by_hand_takes_a_delay_a_round(networks: Networks) -> None:
     }
 
 
-def measured_over_expected(race: Race, below: str, above: str) -> float:
+def measured_over_expected(race: AlgorithmComparison, below: str, above: str) -> float:
     """The size at which ``above`` becomes faster than ``below``, which is the only place where they cross, over S*."""
     pair = next(pair for pair in race.pairs if set(pair.names) == {below, above})
     assert [(one.below, one.above) for one in pair.measured] == [(below, above)], pair
@@ -301,9 +301,9 @@ def test_what_is_predicted_for_eight_hosts_is_what_they_take(tmp_path: Path) -> 
         key, points = curve.series.key, curve.series.points
         if key.op == "ping_pong":
             continue
-        evidence = evidence_of(groups, key.op, algorithm_of(key))
-        asked = question(evidence, 8, [point.size_bytes for point in points])
-        forecasts = predict(evidence, asked).forecasts
+        evidence = measured_curves(groups, key.op, algorithm_of(key))
+        asked = query(evidence, 8, [point.size_bytes for point in points])
+        forecasts = prediction.answer(evidence, asked).forecasts
         ratios = [one.seconds.value * 1e9 / point.time_ns for one, point in zip(forecasts, points, strict=True)]
         assert all(one.held_out.passed for one in forecasts), [one.held_out.words for one in forecasts]
         assert all(abs(ratio - 1) < VALID_RANKS for ratio in ratios), (key.label, ratios)

@@ -23,14 +23,14 @@ from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.summary import Interval
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import Pair, Race, lacks_formulas, races_of
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.crossovers import Crossing, crossings, faster, gain
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import alternatives
 from busbw_analysis.models.textbook import textbook
-from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.predict import joint_fits_of
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Figure, Section, Table
 from busbw_analysis.report.sections.models import theory
@@ -210,12 +210,12 @@ def _judged(
     return judge(pool((synthetic_run(cases, world, launches=launches),)))
 
 
-def race_of(judgement: Judgement) -> Race:
+def race_of(judgement: Judgement) -> AlgorithmComparison:
     (race,) = judgement.races
     return race
 
 
-def pair_of(race: Race, *names: str) -> Pair:
+def pair_of(race: AlgorithmComparison, *names: str) -> Pair:
     (found,) = [pair for pair in race.pairs if set(pair.names) == set(names)]
     return found
 
@@ -386,7 +386,7 @@ class TestRaces:
         assert formula_words(pair) == agreement_words(pair) == "–"
         assert origin_words(pair).startswith("no S*: no message between two ranks was measured")
         joint = joint_fits_of([judgement.dataset])
-        (race,) = races_of(judgement.curves, None, joint)
+        (race,) = algorithm_comparisons(judgement.curves, None, joint)
         assert not lacks_formulas([race])
         fitted = pair_of(race, "ring", "binomial-tree")
         (found,) = fitted.measured
@@ -394,14 +394,14 @@ class TestRaces:
         assert "from a joint fit that has these very curves among its data" in origin_words(fitted)
         # Of other curves it says nothing.
         others = judged(["ring", "binomial-tree"], messages=False, noise=0.03)
-        assert lacks_formulas(races_of(others.curves, None, joint))
+        assert lacks_formulas(algorithm_comparisons(others.curves, None, joint))
 
     def test_a_joint_fit_of_several_shapes_compares_two_levels_of_which_messages_say_nothing(self) -> None:
         judgements = [two_levels(hosts, each) for hosts, each in ((2, 2), (2, 4), (4, 4))]
         joint = joint_fits_of([judgement.dataset for judgement in judgements])
         for judgement in judgements:
             assert lacks_formulas(judgement.races)
-            (race,) = races_of(judgement.curves, None, joint)
+            (race,) = algorithm_comparisons(judgement.curves, None, joint)
             assert not lacks_formulas([race])
             for pair in race.pairs:
                 assert ("from a joint fit" in origin_words(pair)) == ("hierarchical" in pair.names), pair.names
@@ -418,8 +418,8 @@ class TestRaces:
         (fitted,) = joint_fits_of([judgement.dataset])
         assert fitted.joint is not None
         assert fitted.joint.parameters == {}
-        (race,) = races_of(judgement.curves, None, [fitted])
-        of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.together)
+        (race,) = algorithm_comparisons(judgement.curves, None, [fitted])
+        of_a_call, of_a_byte = (re.escape(mixed.sum) for mixed in fitted.joint.not_separated)
         assert re.fullmatch(
             rf"S\* by {of_a_call} = [\d.]+ µs, {of_a_byte} = [\d.]+ ns/B, from a joint fit that has .* among its data",
             origin_words(race.pairs[0]),
@@ -440,7 +440,7 @@ class TestRaces:
         assert fitted.joint.algorithms == {"reduce_scatter": "choice of Open MPI 5.0.8"}
         with pytest.raises(AnalysisError, match="of which no formula is known"):
             fitted.joint.seconds(fitted.joint.models["reduce_scatter"], 5, 1, SIZES[0] / 4)
-        (race,) = races_of(judgement.curves, library_of_run(judgement.dataset), [fitted])
+        (race,) = algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), [fitted])
         pair = pair_of(race, "ring", "library")
         assert not isinstance(pair.expected, Unavailable)
         assert list(pair.expected.faster) == list(SIZES)

@@ -16,13 +16,13 @@ from hypothesis import strategies as st
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
-from busbw_analysis.fitting.design import PARAMETERS, Parameter, Regime, amounts, middle, resampled_times
-from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
-from busbw_analysis.fitting.refusals import usable
+from busbw_analysis.fitting.checks import usable
+from busbw_analysis.fitting.design import PARAMETERS, Observation, Parameter, Regime, amounts, middle, resampled_times
+from busbw_analysis.fitting.joint import JointFit, fit_jointly, fit_regimes
 from busbw_analysis.fitting.selection import chosen_models
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.laws import from_joint
+from busbw_analysis.predict.scaling_models import from_joint
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.to_json import joint_rows
 from busbw_analysis.report.to_terminal import render
@@ -123,14 +123,14 @@ def test_curves_that_have_no_part_in_a_score_are_no_numbers_that_happen_to_be_in
     assert chosen_models(observations, ("alpha", "beta", "per_call", "gamma"))
 
 
-def values(fitted: Joint) -> dict[str, float]:
+def values(fitted: JointFit) -> dict[str, float]:
     return {name: estimate.value for name, estimate in fitted.parameters.items()}
 
 
 def test_exact_times_give_back_all_four_parameters() -> None:
     fitted = fit_jointly(rings((2, 4, 8)))
     assert values(fitted) == pytest.approx({name: value for name, value in TRUE.items() if name != "shared"}, rel=1e-6)
-    assert fitted.together == ()
+    assert fitted.not_separated == ()
     assert fitted.algorithms == {}
     assert all(check.passed for check in fitted.validations if check.held_out != "each launch in turn")
     assert fitted.seconds(term("all_reduce", "ring"), 64, 1, 1 << 20) == pytest.approx(
@@ -222,7 +222,7 @@ def test_what_a_launch_has_in_common_is_kept_together_by_its_launch_set() -> Non
     # One op of the same launches: with launch sets of its own, what both had in common would count as a difference.
     split = fit_jointly([replace(one, launch_set=one.op) for one in apart])
 
-    def width(fitted: Joint) -> float:
+    def width(fitted: JointFit) -> float:
         estimate = fitted.parameters["gamma"]
         assert estimate.low is not None
         assert estimate.high is not None
@@ -305,7 +305,7 @@ def test_the_true_algorithm_wins_or_ties_on_ranks_that_were_held_out(
     fitted = fit_jointly(world(all_reduce, all_gather, ranks, launches=6, noise=0.02))
     for op, name in (("all_reduce", all_reduce), ("all_gather", all_gather)):
         assert name in {fitted.algorithms[op], *fitted.ties.get(op, ())}
-        worst = fitted.rivals[op][-1]
+        worst = fitted.candidates[op][-1]
         assert worst.algorithm not in fitted.ties.get(op, ())
         assert worst.held_out > 0.2
     by_ranks = fitted.validations[1]
@@ -347,12 +347,12 @@ def test_what_ties_says_times_by_parameters_of_its_own() -> None:
     fitted = fit_jointly([one for one in scattered("segmented ring (gloo)") if one.op != "ping_pong"])
     assert "ring" in fitted.ties["all_reduce"]
     own, ring = (
-        next(law for law in from_joint(fitted, "all_reduce") if law.model.algorithm == name)
+        next(law for law in from_joint(fitted, "all_reduce") if law.cost.algorithm == name)
         for name in ("segmented ring (gloo)", "ring")
     )
     assert ring.tied
     assert ring.told(8, 8, 2048) == pytest.approx(own.told(8, 8, 2048), rel=0.1)
-    assert fitted.seconds(ring.model, 8, 8, 2048) < 0.6 * fitted.seconds(own.model, 8, 8, 2048)
+    assert fitted.seconds(ring.cost, 8, 8, 2048) < 0.6 * fitted.seconds(own.cost, 8, 8, 2048)
 
 
 def test_of_a_tie_the_one_that_the_backend_is_known_to_run_is_taken() -> None:
@@ -368,7 +368,7 @@ def test_on_one_or_two_numbers_of_ranks_ring_and_tree_are_not_told_apart() -> No
         fitted = fit_jointly(world("binomial-tree", "bruck", ranks))
         assert fitted.algorithms["all_reduce"] == "segmented ring (gloo)"
         assert {"ring", "binomial-tree", "recursive-doubling"} <= set(fitted.ties["all_reduce"])
-        assert fitted.rivals == {}
+        assert fitted.candidates == {}
         said = next(note for note in fitted.notes if "all_reduce" in note)
         assert "cannot be told" in said
         assert "at least 3 numbers of ranks" in said
@@ -391,7 +391,7 @@ def test_a_ring_all_reduce_alone_keeps_beta_and_gamma_together() -> None:
     found = [one for count in (2, 4, 8) for one in seen(term("all_reduce", "ring"), count, by_hand=True, hosts=count)]
     fitted = fit_jointly(found)
     assert set(fitted.parameters) == {"alpha", "per_call"}
-    (mixed,) = fitted.together
+    (mixed,) = fitted.not_separated
     assert mixed.sum == "β + 0.5 γ"
     assert mixed.estimate is not None
     assert mixed.estimate.value == pytest.approx(TRUE["beta"] + TRUE["gamma"] / 2, rel=1e-6)
@@ -405,7 +405,7 @@ def test_a_ring_all_reduce_alone_keeps_beta_and_gamma_together() -> None:
 def test_one_number_of_ranks_keeps_the_constant_and_alpha_together() -> None:
     fitted = fit_jointly(seen(term("all_gather", "ring"), 4, by_hand=True))
     assert set(fitted.parameters) == {"beta"}
-    sums = {mixed.sum: mixed.needs for mixed in fitted.together}
+    sums = {mixed.sum: mixed.needs for mixed in fitted.not_separated}
     assert set(sums) == {"α + 0.333 c0", "γ"}
     assert "another number of ranks, such as 8" in sums["α + 0.333 c0"]
     assert "all_reduce" in sums["α + 0.333 c0"]
@@ -547,7 +547,7 @@ def test_a_barrier_has_one_size_and_takes_part() -> None:
 def test_a_barrier_alone_has_its_delay_and_no_size_to_try_others_at() -> None:
     (one,) = fit_regimes(seen(term("barrier", "dissemination"), 4, sizes=[0]))
     assert one.joint is not None
-    together = next(mixed for mixed in one.joint.together if "alpha" in mixed.parameters)
+    together = next(mixed for mixed in one.joint.not_separated if "alpha" in mixed.parameters)
     assert together.estimate is not None
     # Which way bytes take is nothing to say of where none was sent.
     assert not any("path" in note for note in one.joint.notes)

@@ -12,13 +12,12 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
-from busbw_analysis.fitting.joint import Joint
+from busbw_analysis.fitting.joint import JointFit
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.joint_fits import joint_fits_of
-from busbw_analysis.predict.prediction import Prediction, predict
-from busbw_analysis.predict.query import question
-from busbw_analysis.predict.selection import evidence_of, read_groups
+from busbw_analysis.predict import joint_fits_of, prediction
+from busbw_analysis.predict.prediction import Prediction, query
+from busbw_analysis.predict.selection import measured_curves, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -84,15 +83,15 @@ def test_a_level_of_threads_that_somebody_chose_still_keeps_runs_apart() -> None
         pool((run(2, threads="funneled"), run(2, seed=9)))
 
 
-def joint_of(runs: Sequence[StoredRun]) -> Joint:
+def joint_of(runs: Sequence[StoredRun]) -> JointFit:
     (one,) = joint_fits_of(read_groups(runs))
     assert one.joint is not None, one.refused
     return one.joint
 
 
 def answer(runs: Sequence[StoredRun], op: str, ranks: int, *sizes: int) -> Prediction:
-    known = evidence_of(read_groups(runs), op)
-    return predict(known, question(known, ranks, sizes))
+    known = measured_curves(read_groups(runs), op)
+    return prediction.answer(known, query(known, ranks, sizes))
 
 
 @pytest.mark.parametrize(
@@ -114,7 +113,7 @@ def test_what_a_library_runs_by_its_table_is_found_and_parameters_are_those_of_a
 def test_a_library_that_does_not_do_what_its_table_says_is_found_out() -> None:
     world = Obeying(sample_noise=0.01, always="ring")
     joint = joint_of([run(ranks, world, ("all_reduce",), library=OPEN_MPI) for ranks in (2, 4, 8, 16)])
-    rivals = {rival.algorithm: rival for rival in joint.rivals["all_reduce"]}
+    rivals = {rival.algorithm: rival for rival in joint.candidates["all_reduce"]}
     assert joint.algorithms["all_reduce"] == "ring"
     assert rivals["choice of Open MPI 5.0.8"].error > 0.2
     assert "choice of Open MPI 5.0.8" not in joint.ties.get("all_reduce", ())
@@ -130,7 +129,7 @@ def test_an_algorithm_without_a_formula_is_said_and_takes_the_table_out_of_the_r
     world = Obeying(sample_noise=0.01, always="binomial-tree")
     joint = joint_of([run(ranks, world, ("broadcast",), library=OPEN_MPI) for ranks in (8, 16, 24)])
     assert joint.algorithms["broadcast"] == "binomial-tree"
-    assert all(not rival.algorithm.startswith("choice") for rival in joint.rivals["broadcast"])
+    assert all(not rival.algorithm.startswith("choice") for rival in joint.candidates["broadcast"])
     said = "what mpi runs for broadcast is not known: Open MPI 5.0.8 chooses scatter_allgather for broadcast of"
     assert any(note.startswith(said) for note in joint.notes)
 
@@ -168,7 +167,7 @@ def test_numbers_of_ranks_that_share_cores_are_answered_as_those_that_did() -> N
     runs = [run(2, world, ops, threads="funneled", cores=2), run(3, world, ops, cores=2)]
     (found,) = answer(runs, "all_reduce", 4, MIB).forecasts
     assert found.algorithm == "rabenseifner (reduce_scatter_allgather of MPICH 5.0.2)"
-    calls = evidence_of(read_groups(runs), "all_reduce").calls
+    calls = measured_curves(read_groups(runs), "all_reduce").calls
     told = [one.library for one in (calls(2, 1), calls(3, 1), calls(64, 1)) if one is not None]
     assert [isinstance(library, Library) and library.shared for library in told] == [True, False, False]
 

@@ -27,12 +27,11 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.fitting.design import amounts
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict import laws
-from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, MeasuredCurve, by_curve, by_law, curve_of
-from busbw_analysis.predict.laws import BY_CURVE, BY_MESSAGES, JOINTLY, Law
-from busbw_analysis.predict.prediction import Prediction, laws_for, predict, scaling
-from busbw_analysis.predict.query import question
-from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
+from busbw_analysis.predict import prediction, scaling_models
+from busbw_analysis.predict.forecast import NEW_REGIME, FittedCurve, Forecast, by_curve, by_scaling_model, curve_of
+from busbw_analysis.predict.prediction import Prediction, query, scaling, scaling_models_for
+from busbw_analysis.predict.scaling_models import BY_CURVE, BY_MESSAGES, JOINTLY, ScalingModel
+from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -99,12 +98,12 @@ def run(ranks: int, world: World = OBEYING, *, hosts: int = 1, launches: int = 6
 
 
 @cache
-def evidence() -> Evidence:
-    return evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+def evidence() -> MeasuredCurves:
+    return measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
 
 
-def answer(known: Evidence, ranks: int, *sizes: int, **where: int) -> Prediction:
-    return predict(known, question(known, ranks, sizes, **where))
+def answer(known: MeasuredCurves, ranks: int, *sizes: int, **where: int) -> Prediction:
+    return prediction.answer(known, query(known, ranks, sizes, **where))
 
 
 def kinds(found: Forecast) -> list[str]:
@@ -148,9 +147,9 @@ def test_a_reach_that_was_not_tried_on_held_out_sizes_is_not_validated() -> None
     assert found.held_out.no_test_of == ("× 1.05e+06",)
 
 
-def alone(world: World, sizes: Sequence[int], launches: int = 6) -> Evidence:
+def alone(world: World, sizes: Sequence[int], launches: int = 6) -> MeasuredCurves:
     own = [case("all_reduce", size) for size in sizes]
-    return evidence_of(read_groups([synthetic_run(own, world, launches=launches, samples=7)]), "all_reduce")
+    return measured_curves(read_groups([synthetic_run(own, world, launches=launches, samples=7)]), "all_reduce")
 
 
 def test_the_size_that_is_as_far_as_the_question_has_to_pass_by_itself() -> None:
@@ -208,9 +207,9 @@ def test_other_numbers_of_ranks_are_predicted_by_one_set_of_parameters(ranks: in
 
 
 @cache
-def law() -> Law:
-    found, _ = laws_for(evidence(), question(evidence(), 256, [MIB]))
-    return next(one for one in found[MIB].laws if one.chosen)
+def law() -> ScalingModel:
+    found, _ = scaling_models_for(evidence(), query(evidence(), 256, [MIB]))
+    return next(one for one in found[MIB].models if one.chosen)
 
 
 @settings(deadline=None)
@@ -231,7 +230,7 @@ def test_the_time_of_a_curve_in_one_piece_never_falls_with_size(size: int, more:
 
 
 @cache
-def curve() -> MeasuredCurve:
+def curve() -> FittedCurve:
     found = evidence().curve(2, 1)
     assert found is not None
     return curve_of(found)
@@ -247,16 +246,16 @@ def test_a_curve_of_an_imbalance_is_predicted_with_its_busbw(ranks: int) -> None
         samples=7,
     )
     for asked, taken in ((None, 0.5), (0.9, 0.9)):
-        known = evidence_of(read_groups([stored]), "all_to_all_v", imbalance=asked)
+        known = measured_curves(read_groups([stored]), "all_to_all_v", imbalance=asked)
         (found,) = answer(known, ranks, 3 * MIB).forecasts
         wanted = CALL + 3 * MIB * worlds[taken]
         assert found.seconds.value == pytest.approx(wanted, rel=0.05)
         assert found.busbw == pytest.approx(3 * MIB / found.seconds.value * (ranks - 1) / ranks)
         assert any(f"imbalance {taken}" in note for note in known.notes)
     with refused(AnalysisError, "way-not-measured"):
-        evidence_of(read_groups([stored]), "all_to_all_v", imbalance=1)
+        measured_curves(read_groups([stored]), "all_to_all_v", imbalance=1)
     with refused(AnalysisError, "nothing-follows"):
-        answer(evidence_of(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
+        answer(measured_curves(read_groups([stored]), "all_to_all_v"), ranks + 1, MIB)
 
 
 @given(
@@ -277,7 +276,7 @@ def test_the_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         stored = synthetic_run(
             [case("all_reduce", 8 << step) for step in range(20)], world, launches=6, samples=5, seed=seed
         )
-        for found in answer(evidence_of(read_groups([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB).forecasts:
+        for found in answer(measured_curves(read_groups([stored]), "all_reduce"), 4, 1_500_000, 128 * MIB).forecasts:
             assert found.seconds.low is not None
             assert found.seconds.high is not None
             true = world.seconds("all_reduce", found.size_bytes, range(4))
@@ -291,7 +290,7 @@ def test_the_interval_of_other_ranks_holds_the_truth_about_as_often_as_it_says()
     for seed in range(trials(4, 10)):
         few = {ranks: [case("all_reduce", size, ranks) for size in SIZES[::2]] for ranks in (2, 4, 8)}
         runs = [run(ranks, cases=own, seed=10 * seed + ranks) for ranks, own in few.items()]
-        known = evidence_of(read_groups(runs), "all_reduce")
+        known = measured_curves(read_groups(runs), "all_reduce")
         for found in answer(known, 6, SIZES[0], SIZES[-1]).forecasts:
             assert found.seconds.low is not None
             assert found.seconds.high is not None
@@ -314,7 +313,7 @@ def test_ranks_that_would_share_cores_as_none_did_are_a_new_regime() -> None:
 
 
 def test_few_launches_give_no_interval_and_say_so() -> None:
-    few = evidence_of(read_groups([run(ranks, launches=2) for ranks in (2, 3, 4)]), "all_reduce")
+    few = measured_curves(read_groups([run(ranks, launches=2) for ranks in (2, 3, 4)]), "all_reduce")
     for ranks in (3, 16):
         (found,) = answer(few, ranks, MIB).forecasts
         assert (found.seconds.low, found.seconds.high) == (None, None)
@@ -322,7 +321,7 @@ def test_few_launches_give_no_interval_and_say_so() -> None:
 
 
 def test_one_number_of_ranks_is_carried_on_by_messages_and_says_how_wrong_those_are() -> None:
-    only = evidence_of(read_groups([run(4)]), "all_reduce")
+    only = measured_curves(read_groups([run(4)]), "all_reduce")
     (found,) = answer(only, 16, MIB).forecasts
     assert found.basis == BY_MESSAGES
 
@@ -356,7 +355,7 @@ def test_messages_known_to_be_wrong_do_not_replace_a_joint_fit_that_could_not_be
         )
         for count, over in shapes
     ]
-    found = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts)
+    found = answer(measured_curves(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts)
     assert found.forecasts[0].basis == JOINTLY
     assert found.forecasts[0].seconds.value == pytest.approx(5 * truth("all_reduce", ranks, MIB, hosts), rel=0.05)
     assert not found.forecasts[0].held_out.passed
@@ -373,14 +372,14 @@ def test_what_one_op_is_off_by_is_not_watered_down_by_others() -> None:
         )
         for ranks in (2, 3, 4, 8)
     ]
-    found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB).forecasts[0].held_out
+    found = answer(measured_curves(read_groups(runs), "all_reduce"), 16, MIB).forecasts[0].held_out
     assert "all_reduce on 8 ranks (12)" in found.how
     assert found.median_error == pytest.approx(0.6, abs=0.05)
     assert not found.passed
 
 
 def test_errors_around_the_size_that_is_asked_for_have_to_pass_as_well() -> None:
-    known = evidence_of(read_groups([run(ranks, Bent(sample_noise=0.01)) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    known = measured_curves(read_groups([run(ranks, Bent(sample_noise=0.01)) for ranks in (2, 3, 4, 8)]), "all_reduce")
     (found,) = answer(known, 16, MIB).forecasts
     # Messages are as much too slow per round as they are too fast per byte, and in the middle they are right.
     assert found.held_out.median_error is not None
@@ -391,7 +390,7 @@ def test_errors_around_the_size_that_is_asked_for_have_to_pass_as_well() -> None
 
 def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
     runs = [run(ranks, ops=("all_reduce", "send_recv")) for ranks in (2, 4)]
-    known = evidence_of(read_groups([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
+    known = measured_curves(read_groups([*runs, run(16, ops=("send_recv", "ping_pong"))]), "all_reduce")
     (found,) = answer(known, 64, MIB).forecasts
     assert not found.held_out.passed
     assert "16 ranks" not in found.held_out.words
@@ -400,7 +399,7 @@ def test_more_ranks_of_another_op_are_no_test_of_more_ranks() -> None:
 
 @pytest.mark.parametrize("size", [MIB, 32 << 40])
 def test_an_algorithm_that_was_not_measured_is_not_validated(size: int) -> None:
-    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
     (found,) = answer(known, 8, size).forecasts
     assert (found.held_out.passed, found.held_out.median_error) == (False, None)
     assert ("size" in kinds(found)) == (size > MIB)
@@ -412,7 +411,7 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
         case(op, size, ranks) for ranks in (2, 3, 4, 8) for op in ("all_reduce", "ping_pong") for size in SIZES[2:]
     ]
     runs = [run(ranks, cases=[one for one in large if one.ranks == ranks]) for ranks in (2, 3, 4, 8)]
-    known = evidence_of(read_groups(runs), "all_reduce")
+    known = measured_curves(read_groups(runs), "all_reduce")
     (found,) = answer(known, 12, size).forecasts
     assert found.held_out.no_test_of == (words,)
     assert not found.held_out.passed
@@ -421,7 +420,9 @@ def test_sizes_on_a_side_that_no_test_covered_are_not_validated(size: int, words
 
 def test_what_rounding_to_whole_elements_leaves_off_is_no_other_size() -> None:
     """2 MiB on six ranks are measured as 2,097,144 B."""
-    tested = laws.Tested.of([(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)])
+    tested = scaling_models.ValidationRange.of(
+        [(6, 6)], [(4, 4)], [(size // 24 * 24, 0.01) for size in (2048, 65536, 2 << 20)]
+    )
     assert tested.beyond(8, 8, 2 << 20) == ()
     assert tested.beyond(8, 8, 4 << 20) == ("sizes beyond 2097144 B",)
 
@@ -441,7 +442,7 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
 ) -> None:
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=2), hosts=2, ops=("all_reduce",)) for ranks in (6, 8, 16)]
     ranks, hosts = asked
-    (found,) = answer(evidence_of(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
+    (found,) = answer(measured_curves(read_groups(runs), "all_reduce"), ranks, MIB, hosts=hosts).forecasts
     assert found.basis == JOINTLY
     assert found.held_out.no_test_of == words
     assert found.held_out.passed == (not words)
@@ -450,14 +451,14 @@ def test_hosts_and_ranks_on_them_that_no_test_covered_are_not_validated(
 
 
 def test_an_algorithm_that_does_not_exist_is_answered_for_by_its_equal() -> None:
-    found_for, _ = laws_for(evidence(), question(evidence(), 12, [MIB]))
-    laws = found_for[MIB].laws
+    found_for, _ = scaling_models_for(evidence(), query(evidence(), 12, [MIB]))
+    laws = found_for[MIB].models
     chosen = next(law for law in laws if law.chosen)
     assert any(law.tied for law in laws)
-    never = replace(chosen, model=replace(chosen.model, possible=lambda ranks, _hosts, _size: ranks != 12))
-    found = by_law([never if law is chosen else law for law in laws], 12, 1, MIB, (), None)
+    never = replace(chosen, cost=replace(chosen.cost, possible=lambda ranks, _hosts, _size: ranks != 12))
+    found = by_scaling_model([never if law is chosen else law for law in laws], 12, 1, MIB, (), None)
     assert found.algorithm is not None
-    assert found.algorithm != chosen.model.algorithm
+    assert found.algorithm != chosen.cost.algorithm
     assert any(
         "does not exist for 12 ranks" in said and f"{found.algorithm} answers" in said for said in found.extrapolated
     )
@@ -470,14 +471,14 @@ def test_a_curve_that_cannot_take_part_leaves_the_others_to_the_joint_fit(short:
     runs = [
         run(ranks, cases=[*cases(ranks), *(case(short, size, ranks) for size in SIZES[4:8])]) for ranks in (2, 3, 4, 8)
     ]
-    found = answer(evidence_of(read_groups(runs), "all_reduce"), 16, MIB)
+    found = answer(measured_curves(read_groups(runs), "all_reduce"), 16, MIB)
     assert found.forecasts[0].basis == JOINTLY
     assert any("send_recv on 8 ranks has 4 sizes" in note for note in found.notes) == (short == "send_recv")
 
 
 def test_a_shape_that_was_measured_in_part_leaves_the_others_to_the_joint_fit() -> None:
     part = [case("all_reduce", size, 8) for size in SIZES[4:7]]
-    known = evidence_of(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
+    known = measured_curves(read_groups([*(run(ranks) for ranks in (2, 3, 4)), run(8, cases=part)]), "all_reduce")
     found = answer(known, 6, MIB)
     assert found.forecasts[0].basis == JOINTLY
     assert any("all_reduce on 8 ranks has 3 sizes" in note for note in found.notes)
@@ -489,41 +490,44 @@ def test_only_the_asked_op_can_lack_the_sizes_for_a_joint_fit_of_it() -> None:
         run(ranks, cases=[*cases(ranks, ("ping_pong",)), *(one for one in short if one.ranks == ranks)])
         for ranks in (2, 4)
     ]
-    (note,) = (one for one in answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
+    (note,) = (one for one in answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB).notes if "joint" in one)
     assert "all_reduce on 4 ranks has 4 sizes" in note
     assert "send_recv" not in note
 
 
 def test_what_the_joint_fit_took_for_granted_stands_beside_its_answer() -> None:
     runs = [run(ranks, OBEYING, hosts=ranks) for ranks in (2, 4)]
-    far = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB).notes
+    far = answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB).notes
     assert any(note.startswith("which algorithm is behind all_reduce") for note in far)
     near = answer(evidence(), 16, MIB)
     assert any(note.startswith(("each rank has a path of its own", "whether ranks share one")) for note in near.notes)
     assert len(near.notes) == len(set(near.notes))
     assert json.loads(json.dumps(predict_tables.document(near)))["notes"] == list(near.notes)
     # What is said of a joint fit is not said where a curve or messages answer.
-    said = (*answer(evidence(), 4, MIB).notes, *answer(evidence_of(read_groups([run(4)]), "all_reduce"), 16, MIB).notes)
+    said = (
+        *answer(evidence(), 4, MIB).notes,
+        *answer(measured_curves(read_groups([run(4)]), "all_reduce"), 16, MIB).notes,
+    )
     assert not any("path of its own" in note or "share one path" in note for note in said)
 
 
 def test_all_ops_are_asked_where_the_op_and_messages_do_not_tell() -> None:
     ops = ("all_reduce", "all_gather", "memory_copy")
     runs = [run(ranks, ops=ops) for ranks in (2, 3, 4, 8)]
-    known = evidence_of(read_groups(runs), "all_reduce", "recursive-doubling")
+    known = measured_curves(read_groups(runs), "all_reduce", "recursive-doubling")
     (found,) = answer(known, 16, MIB).forecasts
     assert found.basis == JOINTLY
 
 
 def test_a_barrier_is_predicted_without_a_size() -> None:
-    known = evidence_of(read_groups([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
+    known = measured_curves(read_groups([run(ranks, ops=("barrier", "ping_pong")) for ranks in (2, 4, 8)]), "barrier")
     (found,) = answer(known, 64).forecasts
     assert found.seconds.value == pytest.approx(truth("barrier", 64, 0), rel=0.05)
     assert (found.algbw, found.busbw) == (None, None)
 
 
 def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> None:
-    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
+    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "rabenseifner")
     (found,) = answer(known, 8, MIB).forecasts
     assert found.algorithm == "rabenseifner"
     assert found.measured is None
@@ -531,17 +535,17 @@ def test_an_algorithm_that_was_not_measured_is_predicted_by_its_formula() -> Non
 
 
 def test_what_a_switch_would_make_of_it_is_predicted_by_name() -> None:
-    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
+    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "nvls")
     (found,) = answer(known, 8, MIB).forecasts
     assert (found.algorithm, found.formula) == ("nvls", "2 α + (n+1)/n S β: α to fetch a sum, α to hand it out")
-    ring = answer(evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
+    ring = answer(measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce", "ring"), 8, MIB)
     assert found.seconds.value < 0.8 * ring.forecasts[0].seconds.value
     with pytest.raises(AnalysisError, match="nvls"):
-        answer(evidence_of(read_groups([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
+        answer(measured_curves(read_groups([run(8, hosts=2), run(4, hosts=2)]), "all_reduce", "nvls"), 8, MIB, hosts=2)
 
 
 def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_asked_for() -> None:
-    known = evidence_of(read_groups([run(2), run(4)]), "all_reduce", "ring")
+    known = measured_curves(read_groups([run(2), run(4)]), "all_reduce", "ring")
     head = render([predict_tables.predict_table(answer(known, 16, MIB))]).splitlines()[0]
     assert head == (
         "# all_reduce by ring over gloo, 16 ranks on 1 host; not measured; by the library's own on 2, 4 ranks"
@@ -550,21 +554,21 @@ def test_the_headline_says_what_was_measured_instead_of_the_algorithm_that_was_a
 
 def test_a_host_says_nothing_of_a_network() -> None:
     with refused(AnalysisError, "between-hosts-not-measured"):
-        question(evidence(), 8, [MIB], hosts=2)
+        query(evidence(), 8, [MIB], hosts=2)
     with refused(AnalysisError, "between-hosts-not-measured"):
-        question(evidence(), 8, [MIB], ranks_per_host=4)
+        query(evidence(), 8, [MIB], ranks_per_host=4)
 
 
 def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
     runs = [run(ranks, Obeying(sample_noise=0.01, hosts=ranks), hosts=ranks) for ranks in (2, 3, 4)]
-    known = evidence_of(read_groups(runs), "all_reduce")
-    asked = question(known, 8, [MIB])
+    known = measured_curves(read_groups(runs), "all_reduce")
+    asked = query(known, 8, [MIB])
     assert asked.hosts == 8
-    (found,) = predict(known, asked).forecasts
+    (found,) = prediction.answer(known, asked).forecasts
     assert found.seconds.value == pytest.approx(truth("all_reduce", 8, MIB, 8), rel=0.05)
     assert "hosts" in kinds(found)
     with refused(AnalysisError, "within-host-not-measured"):
-        question(known, 8, [MIB], hosts=1)
+        query(known, 8, [MIB], hosts=1)
 
 
 @pytest.mark.parametrize(
@@ -582,16 +586,16 @@ def test_a_network_that_was_measured_carries_on_to_more_hosts() -> None:
 )
 def test_what_cannot_be_asked_is_refused(ranks: int, sizes: list[int], where: dict[str, int], code: str) -> None:
     with refused(UsageError, code):
-        question(evidence(), ranks, sizes, **where)
+        query(evidence(), ranks, sizes, **where)
 
 
 def test_a_pair_is_two_ranks() -> None:
-    known = evidence_of(read_groups([run(4)]), "ping_pong")
+    known = measured_curves(read_groups([run(4)]), "ping_pong")
     assert answer(known, 2, 100 * KIB).forecasts[0].seconds.value == pytest.approx(
         truth("ping_pong", 2, 100 * KIB), rel=0.05
     )
     with refused(UsageError, "two-ranks"):
-        question(known, 3, [MIB])
+        query(known, 3, [MIB])
 
 
 @pytest.mark.parametrize(
@@ -608,7 +612,7 @@ def test_what_the_runs_do_not_have_is_refused(
     op: str, options: dict[str, str], error: type[BusbwError], code: str
 ) -> None:
     with refused(error, code):
-        evidence_of(read_groups([run(4)]), op, **options)
+        measured_curves(read_groups([run(4)]), op, **options)
 
 
 def test_runs_of_other_machines_or_backends_are_not_taken_together() -> None:
@@ -627,7 +631,7 @@ def test_a_run_given_twice_is_refused() -> None:
 
 
 def test_one_size_carries_no_curve_and_no_model() -> None:
-    known = evidence_of(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
+    known = measured_curves(read_groups([synthetic_run([case("all_reduce", MIB)], OBEYING)]), "all_reduce")
     with refused(AnalysisError, "nothing-follows") as caught:
         answer(known, 4, GIB)
     assert "ping_pong" in str(caught.value)
@@ -637,15 +641,15 @@ def test_one_size_carries_no_curve_and_no_model() -> None:
 
 def test_what_a_library_runs_is_not_guessed() -> None:
     own = cases(4, backend="mpi")
-    known = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
+    known = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce")
     with refused(AnalysisError, "nothing-follows"):
         answer(known, 8, MIB)
-    named = evidence_of(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
+    named = measured_curves(read_groups([synthetic_run(own, OBEYING)]), "all_reduce", "ring")
     assert answer(named, 8, MIB).forecasts[0].algorithm == "ring"
 
 
 def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_they_take() -> None:
-    known = evidence_of(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
+    known = measured_curves(read_groups([run(ranks) for ranks in (2, 3, 4, 8)]), "all_reduce")
     (found,) = answer(known, 16, MIB).forecasts
     assert "segmented-ring" in dict(found.ties)
     said = render([predict_tables.predict_table(answer(known, 16, MIB))])
@@ -654,7 +658,7 @@ def test_algorithms_that_cannot_be_told_apart_are_named_with_the_range_of_what_t
 
 @pytest.mark.parametrize("shape", [(2, 4), (4, 8)])
 def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Sequence[int]) -> None:
-    known = evidence_of(read_groups([run(ranks, ops=("all_reduce",)) for ranks in shape]), "all_reduce")
+    known = measured_curves(read_groups([run(ranks, ops=("all_reduce",)) for ranks in shape]), "all_reduce")
     found = answer(known, 6, MIB)
     assert found.forecasts[0].seconds.value == pytest.approx(truth("all_reduce", 6, MIB), rel=0.05)
     untold = [name for name, taken in found.forecasts[0].ties if taken is None]
@@ -668,7 +672,7 @@ def test_a_tie_that_cannot_be_told_does_not_take_the_answer_with_it(shape: Seque
 
 def test_a_copy_in_memory_has_no_other_ranks() -> None:
     copies = synthetic_run([case("memory_copy", size) for size in SIZES], World())
-    known = evidence_of(read_groups([copies]), "memory_copy")
+    known = measured_curves(read_groups([copies]), "memory_copy")
     assert answer(known, 4, 3 * MIB).forecasts[0].basis == BY_CURVE
     with refused(AnalysisError, "nothing-follows"):
         answer(known, 8, MIB)
@@ -677,14 +681,14 @@ def test_a_copy_in_memory_has_no_other_ranks() -> None:
 def test_ranks_with_a_core_each_and_ranks_that_share_them_are_not_one_joint_fit() -> None:
     crowded = Machine(usable_cores=3)
     runs = [synthetic_run(cases(ranks), OBEYING, machine=crowded, seed=ranks) for ranks in (2, 4)]
-    found = answer(evidence_of(read_groups(runs), "all_reduce"), 8, MIB)
+    found = answer(measured_curves(read_groups(runs), "all_reduce"), 8, MIB)
     assert found.forecasts[0].basis == BY_MESSAGES
     assert "one host: 2; one host, more ranks than cores: 4" in found.notes[0]
 
 
 def test_parameters_of_ranks_with_a_core_each_are_no_test_of_ranks_that_share_them() -> None:
     runs = [synthetic_run(cases(ranks), OBEYING, machine=Machine(usable_cores=5), seed=ranks) for ranks in (2, 4, 8)]
-    known = evidence_of(read_groups(runs), "all_reduce")
+    known = measured_curves(read_groups(runs), "all_reduce")
     (shared,) = answer(known, 6, MIB).forecasts
     assert "on 2, 4 ranks" in shared.parameters
     assert shared.held_out.no_test_of == ("ranks that share cores",)
@@ -695,7 +699,7 @@ def test_parameters_of_ranks_with_a_core_each_are_no_test_of_ranks_that_share_th
 
 def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
     short = [case("all_reduce", size) for size in (KIB, MIB)] + cases(4, ("ping_pong",))
-    known = evidence_of(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
+    known = measured_curves(read_groups([synthetic_run(short, OBEYING)]), "all_reduce")
     found = answer(known, 4, MIB)
     assert found.forecasts[0].measured is not None
     assert "measured: the prediction has not seen it" in render([predict_tables.predict_table(found)])
@@ -704,7 +708,7 @@ def test_what_was_measured_beside_messages_was_not_among_their_data() -> None:
 def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
     level = World(pieces=(Piece(20e-6, -2e-13),))
     flat = synthetic_run([case("all_reduce", 8 << step) for step in range(20)], level)
-    known = evidence_of(read_groups([flat]), "all_reduce")
+    known = measured_curves(read_groups([flat]), "all_reduce")
     assert answer(known, 4, 1000).forecasts[0].seconds.value == pytest.approx(20e-6, rel=0.05)
     with refused(AnalysisError, "no-slope"):
         by_curve(curve_of(known.curves[0]), GIB)
@@ -715,17 +719,17 @@ def test_a_curve_without_a_slope_says_nothing_of_larger_sizes() -> None:
 def test_groups_that_ran_at_once_are_no_evidence_for_one_that_runs_alone() -> None:
     split = synthetic_run([case("all_reduce", size, 4, group="div:2") for size in SIZES], OBEYING)
     with refused(AnalysisError, "no-curve"):
-        evidence_of(read_groups([split]), "all_reduce")
+        measured_curves(read_groups([split]), "all_reduce")
 
 
 def test_the_most_usual_way_is_taken_and_the_others_are_named() -> None:
     mixed = synthetic_run([*cases(4), *cases(4, mode="pipelined"), *cases(4, dtype="bfloat16")], OBEYING)
-    known = evidence_of(read_groups([mixed]), "all_reduce")
+    known = measured_curves(read_groups([mixed]), "all_reduce")
     assert {(one.key.mode, one.key.dtype) for one in known.curves} == {("isolated", "float32")}
     assert known.notes == (
         "all_reduce was measured in 3 ways; this is gloo, float32, sum, isolated, barrier, warm, in place",
     )
-    asked = evidence_of(read_groups([mixed]), "all_reduce", dtype="bfloat16")
+    asked = measured_curves(read_groups([mixed]), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in asked.curves} == {"bfloat16"}
 
 
@@ -733,7 +737,7 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     runs = [run(ranks) for ranks in (2, 3, 4)]
     slower = Bent(sample_noise=0.01, times=1.3)
     runs.append(run(8, slower, cases=[*cases(8, ("all_reduce",), dtype="bfloat16"), *cases(8, ("reduce",))]))
-    known = evidence_of(read_groups(runs), "all_reduce", dtype="bfloat16")
+    known = measured_curves(read_groups(runs), "all_reduce", dtype="bfloat16")
     assert {one.key.dtype for one in known.everything if one.key.op == "all_reduce"} == {"bfloat16"}
     assert "left out: all_reduce on 2 ranks, 3 ranks, 4 ranks, which was not measured in that way" in known.notes
     assert "ping_pong was measured with float32 alone" in known.notes
@@ -741,7 +745,7 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
     assert {one.key.op for one in known.everything} == {"all_reduce", "ping_pong"}
     found = answer(known, 12, MIB)
     assert found.forecasts[0].basis == BY_MESSAGES
-    usual = answer(evidence_of(read_groups(runs), "all_reduce"), 12, MIB)
+    usual = answer(measured_curves(read_groups(runs), "all_reduce"), 12, MIB)
     assert "on 2, 3, 4 ranks" in usual.forecasts[0].parameters
     assert "left out: all_reduce on 8 ranks, which was not measured in that way" in usual.notes
 
@@ -749,12 +753,12 @@ def test_data_types_are_not_mixed_on_ranks_that_lack_the_one_that_is_asked_for()
 def test_each_op_beside_the_asked_one_is_of_one_data_type_on_all_ranks() -> None:
     ops = ("all_reduce", "all_gather")
     other = [*cases(4, ("all_gather",)), *cases(4, ("all_reduce",), dtype="bfloat16")]
-    known = evidence_of(read_groups([run(2, ops=ops), run(3, ops=ops), run(4, cases=other)]), "all_gather")
+    known = measured_curves(read_groups([run(2, ops=ops), run(3, ops=ops), run(4, cases=other)]), "all_gather")
     assert {(one.key.op, one.key.dtype) for one in known.everything} == {(op, "float32") for op in ops}
 
 
 def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
-    found = scaling(evidence(), question(evidence(), 256, [MIB]))
+    found = scaling(evidence(), query(evidence(), 256, [MIB]))
     chosen = found.lines[0]
     assert chosen.chosen
     assert chosen.points[-1][0] == 65536
@@ -763,7 +767,7 @@ def test_scaling_reaches_65536_ranks_by_every_algorithm() -> None:
     assert {"ring", "rabenseifner", "recursive-doubling"} <= {line.algorithm for line in found.lines}
     assert not found.measured
     assert [ranks for ranks, _ in found.fitted] == [2, 3, 4, 8]
-    measured = scaling(evidence(), question(evidence(), 256, [SIZES[4]]))
+    measured = scaling(evidence(), query(evidence(), 256, [SIZES[4]]))
     assert [ranks for ranks, _ in measured.measured] == [2, 3, 4, 8]
 
 

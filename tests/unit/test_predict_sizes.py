@@ -12,10 +12,10 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.fitting.design import PARAMETERS, amounts
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.laws import BY_MESSAGES, JOINTLY
-from busbw_analysis.predict.prediction import Prediction, predict
-from busbw_analysis.predict.query import question
-from busbw_analysis.predict.selection import Evidence, evidence_of, read_groups
+from busbw_analysis.predict import prediction
+from busbw_analysis.predict.prediction import Prediction, query
+from busbw_analysis.predict.scaling_models import BY_MESSAGES, JOINTLY
+from busbw_analysis.predict.selection import MeasuredCurves, measured_curves, read_groups
 from busbw_analysis.report.tables import predict as predict_tables
 from busbw_analysis.report.to_terminal import render
 
@@ -71,12 +71,12 @@ def rings() -> tuple[StoredRun, ...]:
     return tuple(run(2, each, op) for each in (2, 4, 8) for op in ops)
 
 
-def known(runs: Iterable[StoredRun]) -> Evidence:
-    return evidence_of(read_groups(list(runs)), "all_reduce", "multi-ring")
+def known(runs: Iterable[StoredRun]) -> MeasuredCurves:
+    return measured_curves(read_groups(list(runs)), "all_reduce", "multi-ring")
 
 
-def answer(evidence: Evidence, *sizes: int) -> Prediction:
-    return predict(evidence, question(evidence, 16, sizes, ranks_per_host=8))
+def answer(evidence: MeasuredCurves, *sizes: int) -> Prediction:
+    return prediction.answer(evidence, query(evidence, 16, sizes, ranks_per_host=8))
 
 
 def test_a_size_has_the_same_answer_whatever_is_asked_for_beside_it() -> None:
@@ -116,7 +116,7 @@ def test_messages_answer_the_sizes_that_the_joint_fit_does_not_tell() -> None:
 
 def test_what_was_measured_is_called_seen_for_the_sizes_whose_answer_has_seen_it() -> None:
     found = answer(known([*rings(), run(2, 2, "ping_pong", None)]), SMALL, LARGE)
-    beside = tuple(replace(one, measured=found.evidence.of_op[0].points[0]) for one in found.forecasts)
+    beside = tuple(replace(one, measured=found.data.of_op[0].points[0]) for one in found.forecasts)
     said = render([predict_tables.predict_table(replace(found, forecasts=beside))])
     assert "# measured (64 B): it was among the data" in said
     assert "# measured (64 MiB): the prediction has not seen it" in said

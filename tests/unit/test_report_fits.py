@@ -15,7 +15,8 @@ from busbw.runs.records import Case
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge, with_joint_fits
-from busbw_analysis.fitting.joint import Joint, OneRegime, Rival
+from busbw_analysis.fitting.joint import JointFit, OneRegime
+from busbw_analysis.fitting.selection import Candidate
 from busbw_analysis.report import compose
 from busbw_analysis.report.document import Paragraph, Section, Table
 from busbw_analysis.report.sections.fits import fits
@@ -79,7 +80,7 @@ def test_command_and_report_show_the_same_section() -> None:
         assert note[1:] in prose(together)
 
 
-def joint_in(one: OneRegime) -> Joint:
+def joint_in(one: OneRegime) -> JointFit:
     assert one.joint is not None
     return one.joint
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_told_apart_says_what_would_tell_it() -> None:
 
 def test_all_that_competed_are_there_to_be_opened() -> None:
     (one,) = joint_of(usual())
-    joint = replace(joint_in(one), rivals={"all_reduce": (Rival("ring", 0.012, 0.01),)})
+    joint = replace(joint_in(one), candidates={"all_reduce": (Candidate("ring", 0.012, 0.01),)})
     (section,) = joint_sections([replace(one, joint=joint)])
     table = tables_of(section)["All algorithms that competed"]
     assert table.folded

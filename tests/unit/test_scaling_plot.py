@@ -8,10 +8,9 @@ import pytest
 
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.models.select import candidates
-from busbw_analysis.predict.laws import Value
-from busbw_analysis.predict.prediction import Line, Scaling, scaling
-from busbw_analysis.predict.query import Question, question
-from busbw_analysis.predict.selection import evidence_of, read_groups
+from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, query, scaling
+from busbw_analysis.predict.scaling_models import Value
+from busbw_analysis.predict.selection import measured_curves, read_groups
 from busbw_analysis.report.plots.scaling import draw
 
 MIB = 1 << 20
@@ -26,7 +25,7 @@ def line(algorithm: str, seconds: float, *, chosen: bool = False, hosts: int = 1
 
 
 def labels(*lines: Line, ranks: int = 8, hosts: int = 1) -> list[str]:
-    return legend(Scaling(Question("all_reduce", ranks, hosts, (MIB,)), MIB, lines, (), ()))
+    return legend(Scaling(PredictionQuery("all_reduce", ranks, hosts, (MIB,)), MIB, lines, (), ()))
 
 
 def legend(shown: Scaling) -> list[str]:
@@ -67,8 +66,8 @@ def over_open_mpi(op: str, size: int) -> Scaling:
         )
         for ranks in (2, 4, 8)
     ]
-    known = evidence_of(read_groups(stored), op)
-    return scaling(known, question(known, 64, [size] if size else []))
+    known = measured_curves(read_groups(stored), op)
+    return scaling(known, query(known, 64, [size] if size else []))
 
 
 @pytest.mark.parametrize(

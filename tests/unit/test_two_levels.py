@@ -22,12 +22,13 @@ from busbw.units import format_time
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import judge
-from busbw_analysis.fitting.joint import Joint, Observation, fit_jointly, fit_regimes
+from busbw_analysis.fitting.design import Observation
+from busbw_analysis.fitting.joint import JointFit, fit_jointly, fit_regimes
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.select import candidates
 from busbw_analysis.models.textbook import TEXTBOOK
-from busbw_analysis.predict.forecast import by_law
-from busbw_analysis.predict.laws import from_joint
+from busbw_analysis.predict.forecast import by_scaling_model
+from busbw_analysis.predict.scaling_models import from_joint
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.to_terminal import render
 
@@ -109,7 +110,7 @@ def term(algorithm: str = "hierarchical", op: str = "all_reduce") -> CostModel:
     return found
 
 
-def predicted(fitted: Joint, hosts: int, each: int, size: int = MIB, algorithm: str = "hierarchical") -> float:
+def predicted(fitted: JointFit, hosts: int, each: int, size: int = MIB, algorithm: str = "hierarchical") -> float:
     return fitted.seconds(term(algorithm), hosts * each, hosts, size)
 
 
@@ -120,7 +121,7 @@ def test_all_six_parameters_come_out_of_several_shapes(shapes: Sequence[tuple[in
     fitted = fit_jointly(
         [*seen(machines, "all_reduce", "hierarchical", shapes), *seen(machines, "all_to_all", "two-level", shapes)]
     )
-    assert fitted.together == ()
+    assert fitted.not_separated == ()
     assert {name: estimate.value for name, estimate in fitted.parameters.items()} == pytest.approx(
         {
             "alpha": 60e-6,
@@ -192,7 +193,7 @@ def test_one_shape_keeps_inside_and_between_together_and_names_what_would_part_t
     (documented,) = (row for row in rows if row.startswith("| an all_reduce in two levels on one shape"))
     fitted = fit_jointly(seen(machines, "all_reduce", "hierarchical", [(2, 4)]))
     assert fitted.parameters == {}
-    rounds, bytes_ = fitted.together
+    rounds, bytes_ = fitted.not_separated
     assert (rounds.parameters, bytes_.parameters) == (
         ("alpha", "inner_alpha", "per_call"),
         ("beta", "inner_beta", "gamma"),
@@ -222,14 +223,14 @@ def test_one_shape_keeps_inside_and_between_together_and_names_what_would_part_t
 def test_messages_of_two_ranks_are_not_asked_for_where_they_are_another_regime() -> None:
     for algorithm in ("hierarchical", "ring"):
         fitted = fit_jointly(seen(Machines(), "all_reduce", algorithm, [(2, 4)]))
-        assert all("ping_pong" not in mixed.needs for mixed in fitted.together)
+        assert all("ping_pong" not in mixed.needs for mixed in fitted.not_separated)
 
 
 @pytest.mark.parametrize("shapes", [SHAPES, ((2, 1), (4, 1), (8, 1))])
 def test_flat_algorithms_alone_say_nothing_of_the_inside_and_are_not_asked(shapes: Sequence[tuple[int, int]]) -> None:
     machines = Machines()
     fitted = fit_jointly(seen(machines, "all_reduce", "ring", shapes))
-    assert not {"inner_alpha", "inner_beta"} & {name for mixed in fitted.together for name in mixed.parameters}
+    assert not {"inner_alpha", "inner_beta"} & {name for mixed in fitted.not_separated for name in mixed.parameters}
     assert predicted(fitted, 4, 8, algorithm="ring") == pytest.approx(machines.seconds("all_reduce", "ring", 4, 8, MIB))
     with pytest.raises(AnalysisError, match=r"nothing in these data has a part in α_i and β_i.*add all_reduce by hier"):
         predicted(fitted, 4, 8)
@@ -403,10 +404,10 @@ def test_with_a_card_for_each_rank_what_may_stay_inside_makes_an_upper_bound_and
         alone = fit_jointly(seen(machines, "all_reduce", other, ((2, 1), (4, 1), (8, 1))))
         assert not any(said in note for note in alone.notes)
         laws = from_joint(exact, "all_reduce", other)
-        assert f"of {other} {said}" in by_law(laws, 32, 4, MIB, (), None).parameters
-        assert said not in by_law(laws, 8, 8, MIB, (), None).parameters
+        assert f"of {other} {said}" in by_scaling_model(laws, 32, 4, MIB, (), None).parameters
+        assert said not in by_scaling_model(laws, 8, 8, MIB, (), None).parameters
     ring = from_joint(exact, "all_reduce", "ring")
-    assert said not in by_law(ring, 32, 4, MIB, (), None).parameters
+    assert said not in by_scaling_model(ring, 32, 4, MIB, (), None).parameters
 
 
 def test_where_every_host_has_as_many_ranks_cards_are_not_told_apart() -> None:

@@ -19,7 +19,7 @@ from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
 from busbw_analysis.diagnosis.judge import Judgement, Severity, judge, with_joint_fits
 from busbw_analysis.diagnosis.selftest import selftest_for
-from busbw_analysis.predict.selection import read_groups
+from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
 from busbw_analysis.report.document import Block, Section
 from busbw_analysis.report.tables import compare as compare_tables

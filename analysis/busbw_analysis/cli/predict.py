@@ -6,11 +6,9 @@ import click
 
 from busbw.escape import echo
 from busbw.units import parse_sizes
+from busbw_analysis import predict as predictions
 from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option
 from busbw_analysis.data.sources import find
-from busbw_analysis.predict.prediction import predict as prediction_for
-from busbw_analysis.predict.query import question
-from busbw_analysis.predict.selection import evidence_of, read_groups
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
@@ -65,14 +63,23 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     """
     wanted = () if sizes is None else parse_sizes(sizes)
     stored = [find(results_dir, run).read() for run in runs]
-    evidence = evidence_of(read_groups(stored, force=force), op, algorithm, dtype=dtype, mode=mode, imbalance=imbalance)
-    asked = question(evidence, ranks, wanted, hosts=hosts, ranks_per_host=ranks_per_host)
-    prediction = prediction_for(evidence, asked)
+    prediction = predictions.predict(
+        predictions.read_groups(stored, force=force),
+        op,
+        ranks,
+        wanted,
+        algorithm=algorithm,
+        hosts=hosts,
+        ranks_per_host=ranks_per_host,
+        dtype=dtype,
+        mode=mode,
+        imbalance=imbalance,
+    )
     if plot is not None:  # before anything is printed: what cannot be drawn is refused, and then there is no table
         # matplotlib takes as long to load as all the rest.
         from busbw_analysis.report.plots.scaling import write  # noqa: PLC0415
 
-        write(evidence, asked, plot)
+        write(prediction.data, prediction.query, plot)
         echo(f"drawn: {plot}", err=True)
     for notice in prediction.notes:
         echo(f"note: {notice}", err=True)

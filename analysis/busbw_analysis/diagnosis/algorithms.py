@@ -75,7 +75,7 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
-class Race:
+class AlgorithmComparison:
     """All algorithms of one op on the same ranks, measured in the same way, and every two of them. ``key`` is what they
     have in common.
     """
@@ -112,9 +112,9 @@ class Race:
         return tuple(found)
 
 
-def races_of(
+def algorithm_comparisons(
     curves: Sequence[Curve], library: Library | Unavailable | None = None, joint: Sequence[OneRegime] = ()
-) -> tuple[Race, ...]:
+) -> tuple[AlgorithmComparison, ...]:
     """Every op that two algorithms were measured of, by hand or one of them by the backend itself (``library``: which
     it is over MPI).
 
@@ -127,17 +127,17 @@ def races_of(
         if sized(curve.series):
             found.setdefault(replace(key, algorithm=None), {})[name] = curve
     everything = [curve.series for curve in curves]
-    races = [
-        Race(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))
+    comparisons = [
+        AlgorithmComparison(key, series, tuple(_pairs(series, tuple(costs_of(members, everything, library, joint)))))
         for key, members in found.items()
         if len(members) > 1 and (series := {name: curve.series for name, curve in members.items()})
     ]
-    return tuple(race for race in races if race.pairs)
+    return tuple(comparison for comparison in comparisons if comparison.pairs)
 
 
-def lacks_formulas(races: Sequence[Race]) -> bool:
+def lacks_formulas(comparisons: Sequence[AlgorithmComparison]) -> bool:
     """Whether there are two algorithms without S*, which a joint fit may have."""
-    return any(isinstance(pair.expected, Unavailable) for race in races for pair in race.pairs)
+    return any(isinstance(pair.expected, Unavailable) for comparison in comparisons for pair in comparison.pairs)
 
 
 def _pairs(curves: Mapping[str, Series], costs: Sequence[Costs | Unavailable]) -> Iterator[Pair]:

@@ -25,8 +25,9 @@ from busbw.units import format_time
 from busbw_analysis.data.series import Point, Series
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.verdicts import Curve
+from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, written
-from busbw_analysis.fitting.joint import Joint, OneRegime, Parameter
+from busbw_analysis.fitting.joint import JointFit, OneRegime
 from busbw_analysis.models.bounds import gamma_of
 from busbw_analysis.models.choices import Calls, Library
 from busbw_analysis.models.costs import CostModel, Parameters
@@ -154,7 +155,7 @@ class Costs:
     """
 
     models: Mapping[str, CostModel | Unavailable]
-    parameters: Parameters | Joint
+    parameters: Parameters | JointFit
     shape: tuple[int, int]
     origin: str
 
@@ -265,7 +266,7 @@ _ONE_LEVEL: Final = Unavailable(
 )
 
 
-def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
+def _has(joint: JointFit, curves: Mapping[str, Series]) -> bool:
     """Whether all of ``curves`` are among the data of ``joint``, with the times that they have here."""
     seen = {(one.op, one.algorithm, one.ranks, one.hosts, one.size_bytes, one.seconds) for one in joint.observations}
     return all(
@@ -275,7 +276,7 @@ def _has(joint: Joint, curves: Mapping[str, Series]) -> bool:
     )
 
 
-def _by_joint(curves: Mapping[str, Series], joint: Joint) -> Costs:
+def _by_joint(curves: Mapping[str, Series], joint: JointFit) -> Costs:
     def model_of(name: str, series: Series) -> CostModel | Unavailable:
         model = joint.curves[series.key.op, None if name == LIBRARY else name]
         try:
@@ -288,12 +289,12 @@ def _by_joint(curves: Mapping[str, Series], joint: Joint) -> Costs:
     return Costs({name: model_of(name, series) for name, series in curves.items()}, joint, shape, _origin(joint))
 
 
-def _origin(joint: Joint) -> str:
+def _origin(joint: JointFit) -> str:
     """What of the parameters is known: each by itself, or sums of those that the data do not tell apart."""
     known = [written(name, estimate.value) for name, estimate in joint.parameters.items() if estimate.value > 0]
     sums = [
         f"{mixed.sum} = {_in_units(mixed.parameters[0], mixed.estimate.value)}"
-        for mixed in joint.together
+        for mixed in joint.not_separated
         if mixed.estimate is not None and mixed.estimate.value > 0
     ]
     told = f"{', '.join([*known, *sums])}, from a joint fit" if known or sums else "a joint fit"

@@ -10,7 +10,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import Race, lacks_formulas, races_of
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
 from busbw_analysis.diagnosis.hardware import odd_hardware
 from busbw_analysis.diagnosis.hierarchy import Rung, hierarchy
@@ -31,7 +31,7 @@ from busbw_analysis.models.choices import library_of_run
 from busbw_analysis.models.parameters import parameters_for, shared
 from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
-from busbw_analysis.predict.joint_fits import joint_fits_of
+from busbw_analysis.predict import joint_fits_of
 
 __all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
 
@@ -75,7 +75,7 @@ class Judgement:
     files: tuple[Stored, ...] = ()
     rungs: tuple[Rung, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
-    races: tuple[Race, ...] = ()
+    races: tuple[AlgorithmComparison, ...] = ()
     regimes: tuple[OneRegime, ...] = ()
 
     @property
@@ -141,7 +141,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         memory=memory,
         files=files,
         pair_shares=shares,
-        races=races_of(curves, library_of_run(dataset)),
+        races=algorithm_comparisons(curves, library_of_run(dataset)),
         rungs=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
@@ -152,10 +152,10 @@ def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:
     return tuple(replace(one, regimes=regimes, races=_races(one, regimes)) for one in judgements)
 
 
-def _races(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[Race, ...]:
+def _races(judgement: Judgement, regimes: Sequence[OneRegime]) -> tuple[AlgorithmComparison, ...]:
     if not lacks_formulas(judgement.races):
         return judgement.races
-    return races_of(judgement.curves, library_of_run(judgement.dataset), regimes)
+    return algorithm_comparisons(judgement.curves, library_of_run(judgement.dataset), regimes)
 
 
 def _flag_crowded(dataset: Dataset, summary: CaseSummary, crowded: Mapping[str, object]) -> CaseSummary:

@@ -16,7 +16,7 @@ import numpy as np
 from busbw.errors import AnalysisError
 from busbw.ops import OF_TWO_RANKS
 from busbw.units import about_size, format_time
-from busbw_analysis.fitting.checks import LEAST_SIZES
+from busbw_analysis.fitting.checks import refuse, usable
 from busbw_analysis.fitting.curve import LAUNCHES_FOR_A_BOOTSTRAP
 from busbw_analysis.fitting.design import (
     PARAMETERS,
@@ -44,32 +44,12 @@ from busbw_analysis.fitting.identify import (
     settled,
     told_by,
 )
-from busbw_analysis.fitting.refusals import refuse, usable
 from busbw_analysis.fitting.score import Validation
-from busbw_analysis.fitting.selection import Curve, Rival, compete
-from busbw_analysis.fitting.sharing import INNER, by_cards, carrier, through_one_card, untold
+from busbw_analysis.fitting.selection import Candidate, Curve, compete
+from busbw_analysis.fitting.sharing import INNER, by_cards, link_sharing, through_one_card, untold
 from busbw_analysis.fitting.validation import OfCurve, by_curve, validations
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN, CostModel
 from busbw_analysis.models.select import candidates
-
-__all__ = [
-    "LEAST_SIZES",
-    "PARAMETERS",
-    "Estimate",
-    "Joint",
-    "Observation",
-    "OfCurve",
-    "OneRegime",
-    "Parameter",
-    "Regime",
-    "Rival",
-    "Together",
-    "Validation",
-    "fit_jointly",
-    "fit_regimes",
-    "regimes",
-]
-
 
 _NOTHING_INSIDE: Final = (
     "nothing in these data has a part in α_i and β_i, those inside a host: add all_reduce by hierarchical or "
@@ -97,7 +77,7 @@ class Estimate:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class NotSeparated:
     """Parameters that the data do not tell apart. ``weights`` says what of them is known, their weighted sum: alpha 1
     and per_call 0.5 for α + 0.5 c0 (``sum``); ``estimate`` is its value, None where nothing is known. ``needs`` says
     what to measure.
@@ -112,12 +92,12 @@ class Together:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
-    """The outcome. ``parameters`` has only those that the data separate; the others are in ``together``.
+class JointFit:
+    """The outcome. ``parameters`` has only those that the data separate; the others are in ``not_separated``.
 
     ``algorithms`` says which algorithm explains each op of the library best, ``models`` the same as a CostModel,
-    ``ties`` which others explain it as well, ``rivals`` how all of them did; curves by hand have no choice and are not
-    in it, but in ``curves``, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
+    ``ties`` which others explain it as well, ``candidates`` how all of them did; curves by hand have no choice and are
+    not in it, but in ``curves``, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
@@ -129,10 +109,10 @@ class Joint:
     backend: str
     cost_models: str
     parameters: Mapping[Parameter, Estimate]
-    together: tuple[Together, ...]
+    not_separated: tuple[NotSeparated, ...]
     algorithms: Mapping[str, str]
     ties: Mapping[str, tuple[str, ...]]
-    rivals: Mapping[str, tuple[Rival, ...]]
+    candidates: Mapping[str, tuple[Candidate, ...]]
     models: Mapping[str, CostModel]
     curves: Models
     wanted: tuple[Parameter, ...]
@@ -159,7 +139,7 @@ class Joint:
         row, inside = branched[0], branched[-1]
         if not told_by(row, self.unknown):
             nothing = set(directions_of(INNER)) <= set(self.unknown) and any(row[columns_of(INNER)])
-            said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.together]
+            said = [_NOTHING_INSIDE] if nothing else [f"{one.reason}: {one.needs}" for one in self.not_separated]
             reasons = "; ".join(said)
             message = f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data: {reasons}"
             raise AnalysisError(message)
@@ -204,7 +184,7 @@ class Joint:
         low, high = np.quantile(times, (0.025, 0.975))
         return float(low), float(high)
 
-    def explained_by(self, model: CostModel) -> "Joint":
+    def explained_by(self, model: CostModel) -> "JointFit":
         """The same observations with ``model`` behind the library's own op of that name, and so with other parameters.
         What was validated and chosen stays that of this one.
         """
@@ -215,7 +195,7 @@ class Joint:
         return replace(
             self,
             parameters=found.parameters,
-            together=found.together,
+            not_separated=found.not_separated,
             curves=models,
             notes=(*others, *_about(self.observations, models, self.wanted)),
             interval_note=found.interval_note,
@@ -233,7 +213,7 @@ class OneRegime:
     """
 
     regime: Regime
-    joint: Joint | None
+    joint: JointFit | None
     refused: str | None
     left_out: tuple[str, ...]
 
@@ -263,36 +243,36 @@ def fit_regimes(observations: Sequence[Observation], *, seed: int = 0) -> tuple[
     return tuple(found)
 
 
-def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> Joint:
+def fit_jointly(observations: Sequence[Observation], *, seed: int = 0) -> JointFit:
     """One set of parameters for all of ``observations``, which are of one regime and one backend.
 
-    Algorithms of the library's ops are chosen by ``rivals.compete``; where all ranks share a host, it is tried whether
-    the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
+    Algorithms of the library's ops are chosen by ``selection.compete``; where all ranks share a host, it is tried
+    whether the bytes of each rank or those of all together explain the times better. ``seed`` seeds the resampling of
     launches. Raises AnalysisError for data that cannot carry a fit, with what is needed.
     """
     return _fitted(tuple(observations), seed)
 
 
 @lru_cache(maxsize=16)
-def _fitted(observations: tuple[Observation, ...], seed: int) -> Joint:
+def _fitted(observations: tuple[Observation, ...], seed: int) -> JointFit:
     """A fit takes seconds, and a table and a drawing of the same runs ask for the same ones."""
     refuse(observations)
-    carried = carrier(observations)
+    carried = link_sharing(observations)
     wanted, notes = carried.wanted, list(carried.notes)
     if "card" in wanted:
         observations, left_out = through_one_card(observations)
         notes += left_out
     outcome = compete(observations, wanted, seed)
     found = _solved(observations, outcome.models, wanted, seed)
-    return Joint(
+    return JointFit(
         regime=observations[0].regime,
         backend=observations[0].backend,
         cost_models=observations[0].cost_models,
         parameters=found.parameters,
-        together=found.together,
+        not_separated=found.not_separated,
         algorithms={op: model.algorithm for (op, name), model in outcome.models.items() if name is None},
         ties=outcome.ties,
-        rivals=outcome.rivals,
+        candidates=outcome.candidates,
         models={op: model for (op, name), model in outcome.models.items() if name is None},
         curves=outcome.models,
         wanted=wanted,
@@ -316,10 +296,10 @@ def _fitted(observations: tuple[Observation, ...], seed: int) -> Joint:
 
 @dataclass(frozen=True, slots=True)
 class _Solved:
-    """What follows from observations once it is known what is behind each curve; as of ``Joint``."""
+    """What follows from observations once it is known what is behind each curve; as of ``JointFit``."""
 
     parameters: Mapping[Parameter, Estimate]
-    together: tuple[Together, ...]
+    not_separated: tuple[NotSeparated, ...]
     coefficients: tuple[float, ...]
     draws: tuple[tuple[float, ...], ...]
     interval_note: str
@@ -336,8 +316,8 @@ def _solved(observations: Sequence[Observation], models: Models, wanted: Sequenc
     remedies = _remedies(observations, models, coefficients)
     return _Solved(
         parameters={name: _estimate(name, coefficients, draws) for name in separation.separable},
-        together=tuple(
-            Together(
+        not_separated=tuple(
+            NotSeparated(
                 parameters=mixed.parameters,
                 weights=mixed.weights,
                 sum=mixed.sum,

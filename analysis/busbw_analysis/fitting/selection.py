@@ -50,7 +50,7 @@ Curve = tuple[str, str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Candidate:
     """One algorithm that could be behind an op, fitted to all but the largest number of ranks: its mean relative error
     there, of which the fit knew nothing (``held_out``), and on the fewer ranks that it was fitted to (``seen``).
     """
@@ -72,7 +72,7 @@ class Outcome:
     """
 
     models: Models
-    rivals: Mapping[str, tuple[Rival, ...]]
+    candidates: Mapping[str, tuple[Candidate, ...]]
     ties: Mapping[str, tuple[str, ...]]
     notes: tuple[str, ...]
 
@@ -128,7 +128,7 @@ class _Field:
         return own[held_out], own[~held_out], *others
 
     def score(self, curve: Curve, choice: Mapping[Curve, int], times: Floats) -> float:
-        """What options of ``curve`` are compared by: as ``Rival.error``, and what they do to the other curves."""
+        """What options of ``curve`` are compared by: as ``Candidate.error``, and what they do to the other curves."""
         return _weighed([float(part.mean()) for part in self.errors(curve, choice, times)])
 
     def total(self, choice: Mapping[Curve, int]) -> float:
@@ -156,7 +156,7 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
     """
     field = _field(observations, wanted)
     choice = _choose(field)
-    rivals: dict[str, tuple[Rival, ...]] = {}
+    candidates: dict[str, tuple[Candidate, ...]] = {}
     ties: dict[str, tuple[str, ...]] = {}
     notes: list[str] = []
     undecided: dict[int, list[str]] = {}
@@ -167,9 +167,9 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
             continue
         equals = [option for option in range(len(options)) if option != choice[curve]]
         if curve in contested:
-            rivals[op], equals = _ranked(field, curve, choice, observations, seed)
-            if max(rivals[op][0].held_out, rivals[op][0].seen) > _UNEXPLAINED:
-                notes.append(_unexplained(op, rivals[op][0]))
+            candidates[op], equals = _ranked(field, curve, choice, observations, seed)
+            if max(candidates[op][0].held_out, candidates[op][0].seen) > _UNEXPLAINED:
+                notes.append(_unexplained(op, candidates[op][0]))
             if _KNOWN in equals and options[_KNOWN].models[0].family == observations[0].cost_models:
                 # Of algorithms that do as well as each other, the one that the library is known to run.
                 equals[equals.index(_KNOWN)], choice[curve] = choice[curve], _KNOWN
@@ -181,7 +181,7 @@ def compete(observations: Sequence[Observation], wanted: Sequence[Parameter], se
             ties[op] = tuple(alike[1:])
     models = {curve: field.options[curve][option].models[0] for curve, option in choice.items()}
     notes += [_undecided(counts, ops) for counts, ops in undecided.items()]
-    return Outcome(models, rivals, ties, tuple(notes))
+    return Outcome(models, candidates, ties, tuple(notes))
 
 
 def chosen_models(observations: Sequence[Observation], wanted: Sequence[Parameter]) -> Models:
@@ -190,7 +190,7 @@ def chosen_models(observations: Sequence[Observation], wanted: Sequence[Paramete
     return {curve: field.options[curve][option].models[0] for curve, option in _choose(field).items()}
 
 
-def _unexplained(op: str, best: Rival) -> str:
+def _unexplained(op: str, best: Candidate) -> str:
     return (
         f"no known algorithm explains {op}: the best of them, {best.algorithm}, is off by {best.held_out:.0%} at the "
         f"largest number of ranks and by {best.seen:.0%} on fewer"
@@ -266,7 +266,7 @@ def _choose(field: _Field) -> dict[Curve, int]:
 
 def _ranked(
     field: _Field, curve: Curve, choice: Mapping[Curve, int], observations: Sequence[Observation], seed: int
-) -> tuple[tuple[Rival, ...], list[int]]:
+) -> tuple[tuple[Candidate, ...], list[int]]:
     """All options of ``curve``, the best first, and which of them are as good as the chosen one."""
     options = field.options[curve]
     errors = [field.errors(curve, {**choice, curve: option}, field.times) for option in range(len(options))]
@@ -289,11 +289,11 @@ def _ranked(
         if behind <= 2 * unsure or not surely:
             tied.append(option)
     found = [
-        Rival(model.algorithm, float(held_out.mean()), float(seen.mean()))
+        Candidate(model.algorithm, float(held_out.mean()), float(seen.mean()))
         for option, (held_out, seen, *_) in zip(options, errors, strict=True)
         for model in option.models
     ]
-    return tuple(sorted(found, key=lambda rival: rival.error)), tied
+    return tuple(sorted(found, key=lambda candidate: candidate.error)), tied
 
 
 def _weighed(parts: Sequence[float]) -> float:

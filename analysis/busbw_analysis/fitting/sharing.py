@@ -39,7 +39,7 @@ _NEGLIGIBLE: Final = 0.001
 
 
 @dataclass(frozen=True, slots=True)
-class Carrier:
+class LinkSharing:
     """The parameters that are ``wanted``, and in ``notes`` what has to be said of that. ``cards_told``: whether the
     data say that each rank has a card of its own, or that those of a host share one.
     """
@@ -49,16 +49,16 @@ class Carrier:
     cards_told: bool = False
 
 
-def carrier(observations: Sequence[Observation]) -> Carrier:
+def link_sharing(observations: Sequence[Observation]) -> LinkSharing:
     """Whether each rank's own bytes count or those of all, by the error of a fit to all but the largest n. Where no
     byte was sent there is nothing to say of that.
     """
     placement = observations[0].regime.placement
     sent = any(one.size_bytes for one in observations)
     if placement == "several ranks on several hosts":
-        return _cards(observations) if sent else Carrier(_OWN_CARDS)
+        return _cards(observations) if sent else LinkSharing(_OWN_CARDS)
     if placement != "one host" or not sent:
-        return Carrier(_LINKS)
+        return LinkSharing(_LINKS)
     largest = max(one.ranks for one in observations)
     seen = [one for one in observations if one.ranks < largest]
     errors: dict[tuple[Parameter, ...], float] = {}
@@ -70,29 +70,29 @@ def carrier(observations: Sequence[Observation]) -> Carrier:
     told = f"times are off by {links:.1%} on average with the bytes of each rank and by {shared:.1%} with those of all"
     if min(links, shared) > _ALIKE * max(links, shared):
         said = f"whether ranks share one path cannot be told, so each is taken to have its own: {told}"
-        return Carrier(_LINKS, (said,))
+        return LinkSharing(_LINKS, (said,))
     if shared < links:
-        return Carrier(_SHARED, (f"the ranks share one path, whose rate is R: {told}",))
-    return Carrier(_LINKS, (f"each rank has a path of its own: {told}",))
+        return LinkSharing(_SHARED, (f"the ranks share one path, whose rate is R: {told}",))
+    return LinkSharing(_LINKS, (f"each rank has a path of its own: {told}",))
 
 
-def _cards(observations: Sequence[Observation]) -> Carrier:
+def _cards(observations: Sequence[Observation]) -> LinkSharing:
     """Whether what a rank sends to other hosts counts or what all of its host do, by the error of a fit to all."""
     known, _ = through_one_card([one for one in observations if one.algorithm is not None])
     models = {one.curve: candidates(one.op, one.cost_models, one.algorithm)[0] for one in known}
     if not any(model.two_levels for model in models.values()):
-        return Carrier(_OWN_CARDS)
+        return LinkSharing(_OWN_CARDS)
     own, one_card = (
         max(_NEGLIGIBLE, float(fitted(known, known, models, wanted).mean())) for wanted in (_OWN_CARDS, _ONE_CARD)
     )
     told = f"times are off by {own:.1%} on average with a card for each rank and by {one_card:.1%} with one for a host"
     if min(own, one_card) > _ALIKE * max(own, one_card):
         said = f"whether ranks of a host share a card cannot be told, so each has its own here: {told}"
-        return Carrier(_OWN_CARDS, (said,))
+        return LinkSharing(_OWN_CARDS, (said,))
     if one_card < own:
         said = f"the ranks of a host share one way to the others, whose rate is C: {told}"
-        return Carrier(_ONE_CARD, (said,), cards_told=True)
-    return Carrier(_OWN_CARDS, (f"each rank has a way of its own to other hosts: {told}",), cards_told=True)
+        return LinkSharing(_ONE_CARD, (said,), cards_told=True)
+    return LinkSharing(_OWN_CARDS, (f"each rank has a way of its own to other hosts: {told}",), cards_told=True)
 
 
 def untold(model: CostModel) -> str:

@@ -1,1 +1,29 @@
-"""Predictions of what was not measured: other sizes, ranks and hosts."""
+"""Predictions of what was not measured: other sizes, ranks and hosts. Commands and reports come in by these names."""
+
+from collections.abc import Sequence
+
+from busbw_analysis.data.load import Dataset
+from busbw_analysis.predict.prediction import Prediction, answer, query
+from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
+
+__all__ = ["joint_fits_of", "predict", "read_groups"]
+
+
+def predict(
+    datasets: Sequence[Dataset],
+    op: str,
+    ranks: int,
+    sizes_bytes: Sequence[int] = (),
+    *,
+    algorithm: str | None = None,
+    hosts: int | None = None,
+    ranks_per_host: int | None = None,
+    **way: str | float | None,
+) -> Prediction:
+    """What ``op`` would take on ``ranks`` ranks at each of ``sizes_bytes``, from ``datasets`` as of ``read_groups``.
+
+    ``algorithm``: by hand; None is the library's own. ``hosts`` or ``ranks_per_host`` spread the ranks. ``way``: as of
+    ``measured_curves``. Raises UsageError for what cannot be asked, AnalysisError where the data carry no answer.
+    """
+    data = measured_curves(datasets, op, algorithm, **way)
+    return answer(data, query(data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))

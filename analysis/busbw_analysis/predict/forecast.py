@@ -2,8 +2,8 @@
 far it reaches beyond the data.
 
 On ranks that were measured, the fit of their own curve answers, beyond its largest size the last piece of it alone; on
-others a law does: the rounds and bytes of an algorithm times parameters that were found in the same data. How wrong the
-same way of predicting was where the truth was kept from it stands beside every answer.
+others a scaling model does: the rounds and bytes of an algorithm times parameters that were found in the same data.
+How wrong the same way of predicting was where the truth was kept from it stands beside every answer.
 """
 
 from bisect import bisect_right
@@ -31,7 +31,7 @@ from busbw_analysis.fitting.curve import (
 from busbw_analysis.fitting.score import VALID_SIZES
 from busbw_analysis.fitting.segments import Cuts, Floats, best_cuts
 from busbw_analysis.models.costs import INSIDE_AS_BETWEEN
-from busbw_analysis.predict.laws import BY_CURVE, ROUNDED, HeldOut, Law, Value, answering
+from busbw_analysis.predict.scaling_models import BY_CURVE, ROUNDED, HeldOut, ScalingModel, Value, answering
 
 NEW_REGIME = "a new regime"
 """What is said of a question for which another set of parameters may hold than for all that was measured."""
@@ -45,7 +45,7 @@ class Forecast:
 
     ``measured`` is the point of the same ranks and size, where the data have it; it was part of what the fit has seen.
     ``ties`` are the times that other algorithms predict which the data cannot tell from the chosen one, None where
-    parameters do not tell. ``notes`` are those of the law that answers.
+    parameters do not tell. ``notes`` are those of the model that answers.
     """
 
     op: str
@@ -82,7 +82,7 @@ class Forecast:
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredCurve:
+class FittedCurve:
     """A curve with its fit and, where there are launches enough, the cuts of every resample of them."""
 
     series: Series
@@ -128,13 +128,13 @@ def _by_piece(piece: Segment, size_bytes: int) -> float:
     return piece.alpha_seconds + piece.beta_seconds_per_byte * size_bytes
 
 
-def curve_of(series: Series, seed: int = 0) -> MeasuredCurve:
+def curve_of(series: Series, seed: int = 0) -> FittedCurve:
     """Fit a curve, to be asked for other sizes. Raises AnalysisError for one that carries no fit."""
     fit = fit_series(series)
     if not isinstance(fit, Fit):
         message = f"the curve of {series.key.label} carries no prediction: {fit.reason}"
         raise AnalysisError(message, code=fit.code)
-    return MeasuredCurve(series, fit, _resampled(series, len(fit.segments), seed))
+    return FittedCurve(series, fit, _resampled(series, len(fit.segments), seed))
 
 
 def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
@@ -149,7 +149,7 @@ def _resampled(series: Series, pieces: int, seed: int) -> Cuts | None:
     return best_cuts(np.broadcast_to(sizes, times.shape), times, pieces, LEAST_IN_A_PIECE)
 
 
-def by_curve(curve: MeasuredCurve, size_bytes: int) -> Forecast:
+def by_curve(curve: FittedCurve, size_bytes: int) -> Forecast:
     """The answer of a curve for one size. Raises AnalysisError beyond the largest when its last piece has no slope."""
     series, fit = curve.series, curve.fit
     first, last = fit.sizes_bytes[0], fit.sizes_bytes[-1]
@@ -215,7 +215,7 @@ def _between(fit: Fit) -> HeldOut:
     return HeldOut(how, checked.median_error, checked.worst_error, passed=bool(fit.validated))
 
 
-def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
+def _beyond(curve: FittedCurve, reach: float) -> HeldOut:
     """Hide the largest sizes, as far as the question reaches or as the data allow, and predict them from the others."""
     sizes, times = curve.fit.sizes_bytes, curve.fit.times_ns
     count = max(sum(1 for size in sizes if size * reach <= sizes[-1]), LEAST_SIZES)
@@ -240,45 +240,45 @@ def _beyond(curve: MeasuredCurve, reach: float) -> HeldOut:
     return found if far else found.asked_for(f"× {reach:.3g}")
 
 
-def by_law(
-    laws: Sequence[Law],
+def by_scaling_model(
+    models: Sequence[ScalingModel],
     ranks: int,
     hosts: int,
     size_bytes: int,
     reaches: Sequence[str],
     like: Series | None,
 ) -> Forecast:
-    """The answer of the chosen one of ``laws`` for ``ranks`` on ``hosts``, or of one that cannot be told from it.
+    """The answer of the chosen one of ``models`` for ``ranks`` on ``hosts``, or of one that cannot be told from it.
     ``reaches`` is what is extrapolated, ``like`` the curve of just these ranks. Raises AnalysisError where no such
     algorithm exists for so many ranks.
     """
-    law, instead = answering(laws, ranks, hosts, size_bytes)
-    model = law.model
-    run = model.at(ranks, hosts, size_bytes)
+    model, instead = answering(models, ranks, hosts, size_bytes)
+    cost = model.cost
+    run = cost.at(ranks, hosts, size_bytes)
     beyond = [NEW_REGIME] if any(NEW_REGIME in said for said in reaches) else []
-    parameters = law.origin
-    if not model.of_hosts_known(ranks, hosts, size_bytes):
+    parameters = model.origin
+    if not cost.of_hosts_known(ranks, hosts, size_bytes):
         parameters += f"; of {run.algorithm} {INSIDE_AS_BETWEEN}"
     return Forecast(
-        op=model.op,
+        op=cost.op,
         size_bytes=size_bytes,
         ranks=ranks,
         hosts=hosts,
-        seconds=law.at(ranks, hosts, size_bytes),
-        basis=law.basis,
+        seconds=model.at(ranks, hosts, size_bytes),
+        basis=model.basis,
         algorithm=run.algorithm,
         formula=run.formula,
         parameters=parameters,
-        interval_note=law.interval_note,
+        interval_note=model.interval_note,
         extrapolated=(*reaches, *([instead] if instead else [])),
-        held_out=law.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
+        held_out=model.held_out_for(ranks, hosts, size_bytes).asked_for(*beyond),
         measured=None if like is None else _point(like, size_bytes),
         ties=tuple(
-            (other.model.algorithm, other.told(ranks, hosts, size_bytes))
-            for other in laws
-            if other.tied and other.model is not model and other.model.possible(ranks, hosts, size_bytes)
+            (other.cost.algorithm, other.told(ranks, hosts, size_bytes))
+            for other in models
+            if other.tied and other.cost is not cost and other.cost.possible(ranks, hosts, size_bytes)
         ),
-        notes=law.notes,
+        notes=model.notes,
     )
 
 

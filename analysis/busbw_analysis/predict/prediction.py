@@ -1,31 +1,172 @@
-"""From what was measured to what was not: which curve or law answers a question, and what has to be said with it."""
+"""From what was measured to what was not: what may be asked, which curve or algorithm answers, how far that lies
+outside of what was measured, and what has to be said with it.
+"""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from busbw.errors import AnalysisError, UsageError
-from busbw.ops import MESSAGES
+from busbw.ops import MESSAGES, OF_TWO_RANKS
+from busbw.units import about_size
 from busbw_analysis.data.series import Point
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.fitting.joint import Observation, Regime, fit_jointly, regimes
-from busbw_analysis.fitting.refusals import usable
+from busbw_analysis.fitting.checks import usable
+from busbw_analysis.fitting.design import Observation, Regime
+from busbw_analysis.fitting.joint import fit_jointly, regimes
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.gloo import UNMODELLED
 from busbw_analysis.models.select import candidates, model_for
-from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_law, curve_of
-from busbw_analysis.predict.laws import Law, Value, answering, from_joint, from_messages
-from busbw_analysis.predict.query import Question, reaches, sized
-from busbw_analysis.predict.selection import LIBRARY, Evidence
+from busbw_analysis.predict.forecast import NEW_REGIME, Forecast, by_curve, by_scaling_model, curve_of, size_words
+from busbw_analysis.predict.scaling_models import ScalingModel, Value, answering, from_joint, from_messages
+from busbw_analysis.predict.selection import LIBRARY, MeasuredCurves, shape_of
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionQuery:
+    """What is asked: ``op`` on ``ranks`` ranks over ``hosts`` hosts at each of ``sizes_bytes`` ((0,) for an op that has
+    no size).
+    """
+
+    op: str
+    ranks: int
+    hosts: int
+    sizes_bytes: tuple[int, ...]
+
+
+def query(
+    data: MeasuredCurves,
+    ranks: int,
+    sizes_bytes: Sequence[int],
+    *,
+    hosts: int | None = None,
+    ranks_per_host: int | None = None,
+) -> PredictionQuery:
+    """The question as it can be asked of ``data``. Unless ``hosts`` or ``ranks_per_host`` say it, ranks are on
+    hosts as in the measurement of as many, else with as many on each as were measured. Raises UsageError for what
+    cannot be asked, AnalysisError for hosts between which nothing was measured.
+    """
+    op = data.op
+    if ranks < 2:
+        message = f"--ranks {ranks}: one rank sends nothing; want at least 2"
+        raise UsageError(message, code="one-rank")
+    if op in OF_TWO_RANKS and ranks != 2:
+        message = f"--ranks {ranks}: {op} is between 2 ranks, however many there are; want 2"
+        raise UsageError(message, code="two-ranks")
+    unsized = not any(point.size_bytes for one in data.of_op for point in one.points)
+    if unsized and sizes_bytes:
+        message = f"{op} has no size; leave out --size"
+        raise UsageError(message, code="no-size")
+    if not unsized and (not sizes_bytes or not all(sizes_bytes)):
+        given = "size 0" if sizes_bytes else "no size was given"
+        message = f"{given}: {op} needs a size above 0 (--size 1MiB)"
+        raise UsageError(message, code="size")
+    found = _hosts(data, ranks, hosts, ranks_per_host)
+    return PredictionQuery(op, ranks, found, tuple(sizes_bytes) or (0,))
+
+
+def _hosts(data: MeasuredCurves, ranks: int, hosts: int | None, ranks_per_host: int | None) -> int:
+    shapes = [shape_of(one) for one in data.of_op]
+    far = [shape for shape in shapes if shape[1] > 1]
+    if hosts is not None and ranks_per_host is not None:
+        message = "--hosts and --ranks-per-host say the same twice; give one of them"
+        raise UsageError(message, code="said-twice")
+    if ranks_per_host is not None:
+        if ranks_per_host < 1:
+            message = f"--ranks-per-host {ranks_per_host}: want at least 1"
+            raise UsageError(message, code="ranks-per-host")
+        hosts = -(-ranks // ranks_per_host)
+    if hosts is None:
+        same = [shape[1] for shape in shapes if shape[0] == ranks]
+        most = max((-(-count // over) for count, over in far), default=ranks)
+        hosts = same[0] if same else -(-ranks // most)
+    if not 1 <= hosts <= ranks:
+        message = f"--hosts {hosts}: want 1 to {ranks}, a rank on each at least"
+        raise UsageError(message, code="hosts")
+    if hosts > 1 and not far:
+        message = (
+            f"{ranks} ranks on {hosts} hosts cross a node boundary, and nothing in these runs was measured between "
+            "hosts: what a network takes does not follow from one host. Measure on two hosts or more, or ask for one "
+            "with --hosts 1"
+        )
+        raise AnalysisError(message, code="between-hosts-not-measured")
+    if hosts == 1 and not any(shape[1] == 1 for shape in shapes):
+        least = min(shape[1] for shape in shapes)
+        message = (
+            f"{ranks} ranks on 1 host: these runs have only measurements over {least} hosts or more, from which the "
+            "time inside a host does not follow; measure on one host, or ask for more with --hosts"
+        )
+        raise AnalysisError(message, code="within-host-not-measured")
+    return hosts
+
+
+def reaches(data: MeasuredCurves, asked: PredictionQuery, size_bytes: int) -> tuple[str, ...]:
+    """What of the question lies outside of what was measured."""
+    far = asked.hosts > 1
+    curves = [one for one in data.curves or data.of_op if (one.key.hosts > 1) == far]
+    sizes = sorted({point.size_bytes for one in curves for point in one.points if point.size_bytes})
+    said = size_words(size_bytes, sizes[0], sizes[-1]) if sizes and size_bytes else []
+    shapes = [shape_of(one) for one in curves]
+    if data.curve(asked.ranks, asked.hosts) is not None or not shapes:
+        return tuple(said)
+    counts = sorted({ranks for ranks, _ in shapes})
+    if asked.ranks > counts[-1]:
+        said.append(f"ranks: {asked.ranks} are {asked.ranks / counts[-1]:.3g} × the most measured, {counts[-1]}")
+    elif asked.ranks < counts[0]:
+        said.append(f"ranks: {asked.ranks} are fewer than the fewest measured, {counts[0]}")
+    over = sorted({hosts for _, hosts in shapes})
+    if asked.hosts > over[-1]:
+        said.append(f"hosts: {asked.hosts} are {asked.hosts / over[-1]:.3g} × the most measured, {over[-1]}")
+    elif asked.hosts < over[0]:
+        said.append(f"hosts: {asked.hosts} are fewer than the fewest measured, {over[0]}")
+    return (*said, *_on_a_host(data, asked, shapes))
+
+
+def _on_a_host(data: MeasuredCurves, asked: PredictionQuery, shapes: Sequence[tuple[int, int]]) -> tuple[str, ...]:
+    """What is said of the number of ranks on each host, and of the cores that they have."""
+    counts = sorted({-(-ranks // hosts) for ranks, hosts in shapes})
+    each, least, measured = -(-asked.ranks // asked.hosts), counts[0], counts[-1]
+    crowded = [shape for shape in shapes if data.crowded(*shape)]
+    of = f"{each} ranks on a host of {data.cores} usable cores"
+    if data.crowded(asked.ranks, asked.hosts) and not crowded:
+        return (f"cores: {of} share cores, {NEW_REGIME}: none of the measured ranks did",)
+    if crowded and len(crowded) == len(shapes) and not data.crowded(asked.ranks, asked.hosts):
+        return (f"cores: {of} have a core each, {NEW_REGIME}: none of the measured ranks had",)
+    if crowded and each > measured:
+        return (f"cores: {of} share cores more than the most measured, {measured}",)
+    if each > measured:
+        return (f"a host: {each} ranks on one are more than the most measured, {measured}",)
+    if asked.hosts > 1 and each < least:
+        return (f"a host: {each} on one are fewer than the fewest ranks measured, {least}",)
+    return ()
+
+
+def sized(label: str, said: Iterable[tuple[int, str]], sizes_bytes: Sequence[int]) -> list[str]:
+    """Everything that is ``said`` of a size, once, with the sizes it is said of where that is not all of them."""
+    found: dict[str, list[int]] = {}
+    for size, words in said:
+        found.setdefault(words, []).append(size)
+    lines: list[str] = []
+    for words, of in found.items():
+        where = "" if set(of) >= set(sizes_bytes) else sizes_in_words(of)
+        head = f"{label} ({where})" if label and where else label or where
+        lines.append(f"{head}: {words}" if head else words)
+    return lines
+
+
+def sizes_in_words(sizes_bytes: Sequence[int]) -> str:
+    """One size, or from which to which."""
+    first, last = about_size(sizes_bytes[0]), about_size(sizes_bytes[-1])
+    return first if len(sizes_bytes) == 1 else f"{first} to {last}"
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """The answers, one for each size, with the evidence that they are from and what has to be known of all of them.
+    """The answers, one for each size, with the data that they are from and what has to be known of all of them.
     ``unanswered`` are the sizes that have none, each with the reason.
     """
 
-    question: Question
-    evidence: Evidence
+    query: PredictionQuery
+    data: MeasuredCurves
     forecasts: tuple[Forecast, ...]
     notes: tuple[str, ...]
     unanswered: Mapping[int, str] = field(default_factory=dict)
@@ -33,7 +174,7 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What one algorithm takes over numbers of ranks: (ranks, time). ``chosen`` and ``tied`` as of its law;
+    """What one algorithm takes over numbers of ranks: (ranks, time). ``chosen`` and ``tied`` as of its model;
     ``at_once`` is the most messages that a rank has in a round on any of them.
     """
 
@@ -51,14 +192,14 @@ class Scaling:
     ``measured`` are the points of that very size, ``fitted`` what the fits of other curves say of it.
     """
 
-    question: Question
+    query: PredictionQuery
     size_bytes: int
     lines: tuple[Line, ...]
     measured: tuple[tuple[int, Point], ...]
     fitted: tuple[tuple[int, Value], ...]
 
 
-def scaling(evidence: Evidence, asked: Question) -> Scaling:
+def scaling(data: MeasuredCurves, asked: PredictionQuery) -> Scaling:
     """One size over 2 to 65,536 ranks, by every algorithm that there are parameters for; ranks are spread over hosts
     as those that were asked for. Raises UsageError for several sizes, AnalysisError without any algorithm.
     """
@@ -72,12 +213,12 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
         return 1 if asked.hosts == 1 else -(-ranks // each)
 
     far = asked.hosts > 1
-    curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
+    curves = [one for one in data.curves if (one.key.hosts > 1) == far]
     counts = sorted({*(2**power for power in range(1, 17)), asked.ranks, *(len(one.key.ranks) for one in curves)})
-    found, notes = laws_for(evidence, asked)
-    laws, refused = found[size].laws, found[size].refused
+    found, notes = scaling_models_for(data, asked)
+    models, refused = found[size].models, found[size].refused
     shapes = [(count, hosts(count)) for count in counts]
-    lines = [line for law in laws if len((line := _along(law, shapes, size)).points) > 1]
+    lines = [line for model in models if len((line := _along(model, shapes, size)).points) > 1]
     if not lines:
         why = "; ".join([*notes, *([refused] if refused else [])]) or "no algorithm is known"
         message = f"there is no model to draw {asked.op} over ranks by: {why}"
@@ -101,56 +242,56 @@ def scaling(evidence: Evidence, asked: Question) -> Scaling:
     return Scaling(asked, size, tuple(sorted(lines, key=taken)), tuple(measured), tuple(fitted))
 
 
-def _along(law: Law, shapes: Sequence[tuple[int, int]], size_bytes: int) -> Line:
-    """The times of ``law`` on every shape that it exists for and that its parameters tell of."""
-    model = law.model
+def _along(model: ScalingModel, shapes: Sequence[tuple[int, int]], size_bytes: int) -> Line:
+    """The times of ``model`` on every shape that it exists for and that its parameters tell of."""
+    cost = model.cost
     points: list[tuple[int, Value]] = []
     at_once = 1.0
     for ranks, hosts in shapes:
-        if model.possible(ranks, hosts, size_bytes):
+        if cost.possible(ranks, hosts, size_bytes):
             try:
-                points.append((ranks, law.at(ranks, hosts, size_bytes)))
+                points.append((ranks, model.at(ranks, hosts, size_bytes)))
             except AnalysisError:
                 continue
-            at_once = max(at_once, model.at_once(ranks, hosts, size_bytes))
-    return Line(model.algorithm, law.chosen, law.tied, tuple(points), at_once)
+            at_once = max(at_once, cost.at_once(ranks, hosts, size_bytes))
+    return Line(cost.algorithm, model.chosen, model.tied, tuple(points), at_once)
 
 
-def predict(evidence: Evidence, asked: Question) -> Prediction:
+def answer(data: MeasuredCurves, asked: PredictionQuery) -> Prediction:
     """The answers to ``asked``. Raises AnalysisError, with what is needed, where the data carry none."""
-    measured = evidence.curve(asked.ranks, asked.hosts)
-    notes = list(evidence.notes)
+    measured = data.curve(asked.ranks, asked.hosts)
+    notes = list(data.notes)
     if measured is not None and measured.points[-1].size_bytes:
         try:
             curve = curve_of(measured)
-            return Prediction(asked, evidence, tuple(by_curve(curve, size) for size in asked.sizes_bytes), tuple(notes))
+            return Prediction(asked, data, tuple(by_curve(curve, size) for size in asked.sizes_bytes), tuple(notes))
         except AnalysisError as error:
             refused = str(error)
             notes.append(refused)
-    found, about = laws_for(evidence, asked)
+    found, about = scaling_models_for(data, asked)
     notes += about
     unanswered = {size: one.refused for size, one in found.items() if one.refused is not None}
     if len(unanswered) == len(found):
         why = "; ".join(dict.fromkeys([*notes, next(iter(unanswered.values()))]))
-        message = f"nothing follows for {evidence.op} on {asked.ranks} ranks: {why}"
+        message = f"nothing follows for {data.op} on {asked.ranks} ranks: {why}"
         raise AnalysisError(message, code="nothing-follows")
     forecasts = [
-        by_law(one.laws, asked.ranks, asked.hosts, size, one.beyond(reaches(evidence, asked, size)), measured)
+        by_scaling_model(one.models, asked.ranks, asked.hosts, size, one.beyond(reaches(data, asked, size)), measured)
         for size, one in found.items()
         if one.refused is None
     ]
     answered = [one.size_bytes for one in forecasts]
     notes += sized("", [(one.size_bytes, said) for one in forecasts for said in one.notes], answered)
-    return Prediction(asked, evidence, tuple(forecasts), tuple(notes), unanswered)
+    return Prediction(asked, data, tuple(forecasts), tuple(notes), unanswered)
 
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """The laws that answer one size, of which one is chosen; or those that there are, with the reason why none answers
-    in ``refused``. ``regime`` says where their parameters are from, if that is no regime like the one asked for.
+    """The models that answer one size, of which one is chosen; or those that there are, with the reason why none
+    answers in ``refused``. ``regime`` says where their parameters are from, if that is no regime like that asked for.
     """
 
-    laws: tuple[Law, ...]
+    models: tuple[ScalingModel, ...]
     regime: str | None = None
     refused: str | None = None
 
@@ -160,19 +301,20 @@ class Answering:
         return tuple(reaches) if said else (*reaches, f"regime: {self.regime}")
 
 
-def laws_for(evidence: Evidence, asked: Question) -> tuple[dict[int, Answering], tuple[str, ...]]:
+def scaling_models_for(data: MeasuredCurves, asked: PredictionQuery) -> tuple[dict[int, Answering], tuple[str, ...]]:
     """For each size every algorithm that could be behind the op, with parameters from these data, and what has to be
     said of them. A size is answered in the same way whatever others are asked for beside it.
 
     Parameters are those of a joint fit or those of messages between two ranks: of those that answer the size, whichever
-    was less wrong on what it had not seen. None of the laws is chosen where it is not known what the backend runs.
+    was less wrong on what it had not seen. None of the models is chosen where it is not known what the backend
+    runs.
     """
     sizes = asked.sizes_bytes
-    if evidence.op in UNMODELLED:
-        why = f"{evidence.op}: {UNMODELLED[evidence.op]}, so nothing follows for other numbers of ranks"
+    if data.op in UNMODELLED:
+        why = f"{data.op}: {UNMODELLED[data.op]}, so nothing follows for other numbers of ranks"
         return {size: Answering((), refused=why) for size in sizes}, ()
-    joint = _by_joint_fit(_Joinable.of(evidence, asked), asked)
-    messages, untold = _by_messages(evidence, asked)
+    joint = _by_joint_fit(_Joinable.of(data, asked), asked)
+    messages, untold = _by_messages(data, asked)
     found: dict[int, Answering] = {}
     instead: dict[int, str] = {}
     left: dict[int, str] = {}
@@ -186,7 +328,7 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[dict[int, Answering],
         elif why_not:
             found[size] = fitted
         else:
-            by_messages, left[size] = _better(fitted.laws, messages)
+            by_messages, left[size] = _better(fitted.models, messages)
             found[size] = Answering(messages) if by_messages else fitted
     # Reasons differ by the times that they name: of several sizes, that of the last one stands for all.
     instead = dict.fromkeys(instead, next(reversed(instead.values()), ""))
@@ -199,10 +341,10 @@ def laws_for(evidence: Evidence, asked: Question) -> tuple[dict[int, Answering],
     )
 
 
-def _refusal(laws: Sequence[Law], asked: Question, size_bytes: int) -> str:
-    """Why ``laws``, of which one is chosen, say nothing of a size; nothing where they do."""
+def _refusal(models: Sequence[ScalingModel], asked: PredictionQuery, size_bytes: int) -> str:
+    """Why ``models``, of which one is chosen, say nothing of a size; nothing where they do."""
     try:
-        answering(laws, asked.ranks, asked.hosts, size_bytes)
+        answering(models, asked.ranks, asked.hosts, size_bytes)
     except AnalysisError as error:
         return str(error)
     return ""
@@ -222,10 +364,10 @@ class _Joint:
 
 @dataclass(frozen=True, slots=True)
 class _Tried:
-    """The laws of one joint fit, and what was left out of it; or why there are none."""
+    """The models of one joint fit, and what was left out of it; or why there are none."""
 
     regime: Regime
-    laws: tuple[Law, ...] = ()
+    models: tuple[ScalingModel, ...] = ()
     left_out: tuple[str, ...] = ()
     refused: str = ""
 
@@ -243,16 +385,16 @@ class _Joinable:
     apart: Mapping[Regime, Sequence[Observation]]
 
     @classmethod
-    def of(cls, evidence: Evidence, asked: Question) -> "_Joinable":
-        wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=evidence.crowded(asked.ranks, asked.hosts))
-        apart = regimes([one for one in evidence.observations() if (one.hosts > 1) == (asked.hosts > 1)])
+    def of(cls, data: MeasuredCurves, asked: PredictionQuery) -> "_Joinable":
+        wanted = Regime.of(asked.ranks, asked.hosts, oversubscribed=data.crowded(asked.ranks, asked.hosts))
+        apart = regimes([one for one in data.observations() if (one.hosts > 1) == (asked.hosts > 1)])
 
         def unlike(regime: Regime) -> int:
             return (regime.oversubscribed != wanted.oversubscribed) + (regime.placement != wanted.placement)
 
-        by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
+        by_hand = None if data.algorithm == LIBRARY else data.algorithm
         order = {regime: apart[regime] for regime in sorted(apart, key=unlike)}
-        return cls(evidence.op, by_hand, by_hand is not None and any(evidence.curves), wanted, order)
+        return cls(data.op, by_hand, by_hand is not None and any(data.curves), wanted, order)
 
     def own(self, one: Observation) -> bool:
         """Whether it is of the op, by the algorithm that is asked for where that was measured."""
@@ -270,11 +412,11 @@ class _Joinable:
                 if len({one.ranks for one in kept if self.own(one)}) < 2:
                     continue
                 try:
-                    laws = from_joint(fit_jointly(kept), self.op, self.by_hand)
+                    models = from_joint(fit_jointly(kept), self.op, self.by_hand)
                 except AnalysisError as error:
                     yield _Tried(regime, refused=str(error))
                     continue
-                yield _Tried(regime, laws, left_out)
+                yield _Tried(regime, models, left_out)
 
     def too_few(self) -> str:
         """Why there is no fit in any regime."""
@@ -286,24 +428,24 @@ class _Joinable:
         return "; ".join(dict.fromkeys([why, *(reason for members in own.values() for reason in usable(members)[1])]))
 
     def carried_over(self, tried: _Tried) -> Answering:
-        """The laws of a fit, for the regime that is wanted."""
-        regime, wanted, laws = tried.regime, self.wanted, tried.laws
+        """The models of a fit, for the regime that is wanted."""
+        regime, wanted, models = tried.regime, self.wanted, tried.models
         where: list[str] = [] if regime.placement == wanted.placement else [wanted.placement]
         if regime.oversubscribed != wanted.oversubscribed:
             cores = "ranks that share cores" if wanted.oversubscribed else "ranks with a core each"
-            laws = tuple(replace(law, held_out=law.held_out.asked_for(cores)) for law in laws)
+            models = tuple(replace(model, held_out=model.held_out.asked_for(cores)) for model in models)
             where.append(cores)
-        return Answering(laws, f"the parameters are of {regime}, not of {' and '.join(where)}" if where else None)
+        return Answering(models, f"the parameters are of {regime}, not of {' and '.join(where)}" if where else None)
 
 
-def _by_joint_fit(data: _Joinable, asked: Question) -> _Joint:
+def _by_joint_fit(data: _Joinable, asked: PredictionQuery) -> _Joint:
     found: dict[int, Answering] = {}
     # Of each regime the last reason: that of a fit to all ops, which lacks less than one to the op and messages.
     refused: dict[int, dict[Regime, str]] = {size: {} for size in asked.sizes_bytes}
     left_out: dict[str, None] = {}
     for tried in data.fits():
         for size in [size for size in refused if size not in found]:
-            why = tried.refused or _refusal(tried.laws, asked, size)
+            why = tried.refused or _refusal(tried.models, asked, size)
             if why:
                 refused[size][tried.regime] = why
             else:
@@ -317,40 +459,38 @@ def _by_joint_fit(data: _Joinable, asked: Question) -> _Joint:
     return _Joint(found, {} if too_few else reasons, tuple(left_out), too_few)
 
 
-def _by_messages(evidence: Evidence, asked: Question) -> tuple[tuple[Law, ...], str]:
-    """The laws by messages, and why none of them is chosen where that is so."""
+def _by_messages(data: MeasuredCurves, asked: PredictionQuery) -> tuple[tuple[ScalingModel, ...], str]:
+    """The models by messages, and why none of them is chosen where that is so."""
     far = asked.hosts > 1
-    parameters = evidence.parameters(far=far)
+    parameters = data.parameters(far=far)
     if isinstance(parameters, Unavailable):
         return (), parameters.reason
-    by_hand = None if evidence.algorithm == LIBRARY else evidence.algorithm
-    calls = evidence.calls(asked.ranks, asked.hosts)
-    choices = [calls.choice(evidence.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
+    by_hand = None if data.algorithm == LIBRARY else data.algorithm
+    calls = data.calls(asked.ranks, asked.hosts)
+    choices = [calls.choice(data.op, asked.ranks, asked.hosts, size) for size in asked.sizes_bytes] if calls else []
     unknown = [one.reason for one in choices if isinstance(one, Unavailable)]
     # A table that names something for some of the sizes answers those, and of the others it is said why not.
     why = f": {unknown[0]}" if unknown and len(unknown) == len(choices) else ""
-    models = candidates(evidence.op, evidence.cost_models, by_hand, None if why else calls)
-    own = (
-        isinstance(model_for(evidence.op, evidence.cost_models), CostModel) or models[0].family == evidence.cost_models
-    )
+    costs = candidates(data.op, data.cost_models, by_hand, None if why else calls)
+    own = isinstance(model_for(data.op, data.cost_models), CostModel) or costs[0].family == data.cost_models
     known = by_hand is not None or own
-    names = ", ".join(model.algorithm for model in models)
-    untold = f"what {evidence.backend} runs for {evidence.op} is not known{why}; name one with --algorithm: {names}"
-    curves = [one for one in evidence.curves if (one.key.hosts > 1) == far]
-    laws = tuple(
-        from_messages(model, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
-        for place, model in enumerate(models)
+    names = ", ".join(cost.algorithm for cost in costs)
+    untold = f"what {data.backend} runs for {data.op} is not known{why}; name one with --algorithm: {names}"
+    curves = [one for one in data.curves if (one.key.hosts > 1) == far]
+    models = tuple(
+        from_messages(cost, parameters, curves if place == 0 and known else (), chosen=place == 0 and known)
+        for place, cost in enumerate(costs)
     )
-    return laws, "" if known else untold
+    return models, "" if known else untold
 
 
-def _better(joint: Sequence[Law], messages: Sequence[Law]) -> tuple[bool, str]:
+def _better(joint: Sequence[ScalingModel], messages: Sequence[ScalingModel]) -> tuple[bool, str]:
     """Whether messages were less wrong than the joint fit on what they had not seen, and what is said of the other one.
 
     Where nothing could be kept from the joint fit, it has seen the op itself on several numbers of ranks, and messages
     have not: they are taken only where they passed.
     """
-    known, other = (next(law for law in laws if law.chosen) for laws in (joint, messages))
+    known, other = (next(model for model in models if model.chosen) for models in (joint, messages))
     score, against = known.held_out.median_error, other.held_out.median_error
     by_messages = other.held_out.passed if score is None else against is not None and against < score
     left = known if by_messages else other

@@ -4,6 +4,7 @@ Runs of different numbers of ranks are never pooled; they stand beside each othe
 nothing else of their machines and settings differs.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from busbw_analysis.data.load import Dataset, Difference, differences, fact, poo
 from busbw_analysis.data.series import Series, SeriesKey, series_of
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.fitting.joint import Observation
+from busbw_analysis.fitting.design import Observation
+from busbw_analysis.fitting.joint import OneRegime, fit_regimes
 from busbw_analysis.models.choices import Calls, Library, library_of_run
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.families import MPI
@@ -66,7 +68,7 @@ class _Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class MeasuredCurves:
     """All that is known of ``op`` measured in one way, by ``algorithm`` (``library``: the backend's own).
 
     ``curves`` has at most one for each number of ranks and hosts, ``of_op`` is every curve of the op, by whatever
@@ -200,24 +202,24 @@ def _shares_cores(stored: store.StoredRun) -> bool:
     return any(isinstance(count, int) and hosts.count(host) > count for host, count in cores.items())
 
 
-def evidence_of(
+def measured_curves(
     datasets: Sequence[Dataset], op: str, algorithm: str | None = None, **way: str | float | None
-) -> Evidence:
+) -> MeasuredCurves:
     """What ``datasets`` know of ``op``, measured in the most usual way of those that they have, or in the one that
     ``way`` (``dtype``, ``mode``, ``imbalance``) asks for. Raises UsageError for an op or algorithm that is unknown,
     AnalysisError, with what there is, where the runs have nothing of it.
     """
-    return evidence_from(datasets, [summarise(dataset) for dataset in datasets], op, algorithm, **way)
+    return measured_curves_from(datasets, [summarise(dataset) for dataset in datasets], op, algorithm, **way)
 
 
-def evidence_from(
+def measured_curves_from(
     datasets: Sequence[Dataset],
     summaries: Sequence[Sequence[CaseSummary]],
     op: str,
     algorithm: str | None = None,
     **way: str | float | None,
-) -> Evidence:
-    """As ``evidence_of``, where the ``summaries`` of each dataset are known already."""
+) -> MeasuredCurves:
+    """As ``measured_curves``, where the ``summaries`` of each dataset are known already."""
     groups = tuple(_group(dataset, tuple(of)) for dataset, of in zip(datasets, summaries, strict=True))
     alone = [one for group in groups for one in _alone(group)]
     wanted = algorithm or LIBRARY
@@ -253,7 +255,7 @@ def evidence_from(
         notes.append(f"left out: {op} on {where}, which was not measured in that way")
     notes += differ
     key = of_op[0].key
-    return Evidence(
+    return MeasuredCurves(
         op=op,
         backend=key.backend,
         cost_models=key.cost_models,
@@ -361,3 +363,29 @@ def _cores(datasets: Iterable[Dataset]) -> int | None:
         if isinstance(cores := fact(dataset.environment(host), "cpu.usable_cores"), int)
     ]
     return min(found, default=None)
+
+
+def joint_fits_of(
+    datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]] | None = None
+) -> tuple[OneRegime, ...]:
+    """A joint fit for every regime that ``datasets`` (one for each shape of world) have messages in; none for runs in
+    which nothing was sent. ``summaries`` are those of each of them, where they are known already.
+    """
+    return fit_regimes(_observations(datasets, summaries or [summarise(dataset) for dataset in datasets]))
+
+
+def _observations(datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]]) -> list[Observation]:
+    """All that was timed as the op is that was measured on most numbers of ranks."""
+    ops = Counter(
+        op
+        for dataset in datasets
+        for op in dict.fromkeys(row.case.op for row in dataset.cases if row.state == "measured")
+        if op not in UNMODELLED
+    )
+    for op, _ in ops.most_common():
+        try:
+            data = measured_curves_from(datasets, summaries, op)
+        except AnalysisError:
+            continue  # it was measured by several groups at once alone, of which no fit is made
+        return [one for one in data.observations() if one.op not in UNMODELLED]
+    return []

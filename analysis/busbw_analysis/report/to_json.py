@@ -54,7 +54,7 @@ from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import Pair, Race
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
@@ -171,7 +171,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
     joint = one.joint
     if joint is None:
         return found
-    beside = {"ties": joint.ties, "rivals": joint.rivals}
+    beside = {"ties": joint.ties, "rivals": joint.candidates}
     names = ("backend", "parameters", "validations", "interval_note", "notes")
     return {
         **found,
@@ -179,7 +179,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
         "ops": list(dict.fromkeys(seen.op for seen in joint.observations)),
         "ranks": sorted({seen.ranks for seen in joint.observations}),
         "observations": len(joint.observations),
-        "not_separated": plain(joint.together),
+        "not_separated": plain(joint.not_separated),
         "algorithms": [
             {"op": op, "algorithm": name, **{kind: plain(of.get(op, ())) for kind, of in beside.items()}}
             for op, name in joint.algorithms.items()
@@ -188,7 +188,7 @@ def _joint(one: OneRegime) -> dict[str, JSON]:
     }
 
 
-def crossing_rows(races: Sequence[Race]) -> list[JSON]:
+def crossing_rows(races: Sequence[AlgorithmComparison]) -> list[JSON]:
     """One row for every two algorithms of a curve: bytes, and ratios of times; ``faster`` at each size."""
     return [
         {

@@ -13,10 +13,9 @@ from matplotlib.figure import Figure
 from busbw.errors import AnalysisError, UsageError
 from busbw.ops import bus_factor
 from busbw.units import about_size, format_rate, format_time
-from busbw_analysis.predict.laws import Value
-from busbw_analysis.predict.prediction import Line, Scaling, scaling
-from busbw_analysis.predict.query import Question
-from busbw_analysis.predict.selection import Evidence
+from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, scaling
+from busbw_analysis.predict.scaling_models import Value
+from busbw_analysis.predict.selection import MeasuredCurves
 from busbw_analysis.report.plots.axes import decade_ticks, dress, name_ticks, widen
 from busbw_analysis.report.plots.svg import SERIES
 
@@ -34,7 +33,7 @@ Scale = Callable[[int, float], float | None]
 """Ranks and seconds → what is drawn."""
 
 
-def write(evidence: Evidence, asked: Question, path: Path) -> None:
+def write(evidence: MeasuredCurves, asked: PredictionQuery, path: Path) -> None:
     """Draw ``asked`` over ranks into ``path``. Raises UsageError for a format that is none of ``FORMATS``,
     AnalysisError for a file that cannot be written or when there is nothing to draw.
     """
@@ -56,14 +55,12 @@ def draw(shown: Scaling, what: str) -> Figure:
     panels: list[tuple[str, Scale, Callable[[float], str]]] = [
         ("Time of one call", lambda _ranks, seconds: seconds * 1e9, format_time)
     ]
-    if shown.size_bytes and bus_factor(shown.question.op, 2) is not None:
+    if shown.size_bytes and bus_factor(shown.query.op, 2) is not None:
         panels.append(("busbw", lambda ranks, seconds: _busbw(shown, ranks, seconds), format_rate))
     with mpl.rc_context({"font.size": 10, "axes.linewidth": 0.8, "path.simplify": False}):
         figure = Figure(figsize=(_WIDTH, _HEIGHT * len(panels)), layout="constrained")
         size = f", {about_size(shown.size_bytes)}" if shown.size_bytes else ""
-        hosts = (
-            "on one host" if shown.question.hosts == 1 else f"as {shown.question.ranks} on {shown.question.hosts} hosts"
-        )
+        hosts = "on one host" if shown.query.hosts == 1 else f"as {shown.query.ranks} on {shown.query.hosts} hosts"
         figure.suptitle(f"{what}{size}, ranks {hosts}", parse_math=False, color=_INK)
         for place, (heading, scale, name) in enumerate(panels):
             axes = figure.add_subplot(len(panels), 1, place + 1)
@@ -76,7 +73,7 @@ def draw(shown: Scaling, what: str) -> Figure:
 
 
 def _busbw(shown: Scaling, ranks: int, seconds: float) -> float | None:
-    factor = bus_factor(shown.question.op, ranks)
+    factor = bus_factor(shown.query.op, ranks)
     return None if factor is None else factor * shown.size_bytes / seconds
 
 
@@ -104,13 +101,13 @@ def _panel(axes: Axes, shown: Scaling, scale: Scale, name: Callable[[float], str
         axes.plot([], [], linestyle="none", label=f"not drawn: {', '.join(untrue)}\n({_AS_IF_FREE})")
     left = len(kept) - _MOST_LINES
     if left > 0:
-        axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.question.ranks} ranks")
+        axes.plot([], [], linestyle="none", label=f"and {left} that take longer on {shown.query.ranks} ranks")
     drawn += _measured(axes, shown, scale)
     counts = [ranks for ranks, _ in (*shown.measured, *shown.fitted)]
     last = max(counts, default=2)
-    right = max(1 << 16, shown.question.ranks)
+    right = max(1 << 16, shown.query.ranks)
     axes.axvspan(last, right * 1.25, color=_SHADE, linewidth=0, zorder=0, label=f"extrapolated beyond {last} ranks")
-    axes.axvline(shown.question.ranks, color=_MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
+    axes.axvline(shown.query.ranks, color=_MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     axes.set_xlim(1.7, right * 1.25)

@@ -11,7 +11,7 @@ import numpy as np
 
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Point
-from busbw_analysis.diagnosis.algorithms import Race
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.report.document import (
     Block,
     Column,
@@ -33,14 +33,14 @@ _STEPS: Final = 12
 """Of a line from one size to the next."""
 
 
-def beside_each_other(race: Race, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
+def beside_each_other(race: AlgorithmComparison, anchor: str, *, draw: bool = True) -> tuple[Block, ...]:
     """A picture and the numbers of how far every algorithm is from the fastest, and every two of them in a table."""
     sizes = race.by_size
     figure = (_figure(race, sizes, anchor),) if draw and len(sizes) >= _LEAST_SIZES else ()
     return (*figure, crossing_table(race))
 
 
-def _figure(race: Race, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
+def _figure(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]], anchor: str) -> Figure:
     names = _drawn(race, sizes)
     lines = _lines(sizes)
     least = {size: min(point.time_ns for point in points.values()) for size, points in sizes.items()}
@@ -83,7 +83,7 @@ def _lines(sizes: Mapping[int, Mapping[str, Point]]) -> Mapping[str, tuple[tuple
     }
 
 
-def _drawn(race: Race, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
+def _drawn(race: AlgorithmComparison, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
     """As many as can be told apart: in their order where there are no more, else those nearest to the fastest."""
     if len(race.curves) <= SLOTS:
         return list(race.curves)
@@ -95,7 +95,7 @@ def _drawn(race: Race, sizes: Mapping[int, Mapping[str, Point]]) -> list[str]:
     return [name for name in race.curves if name in chosen]
 
 
-def _caption(race: Race) -> str:
+def _caption(race: AlgorithmComparison) -> str:
     """Who is the fastest, and where that changes for sure."""
     turns = sorted(race.turns, key=lambda turn: turn[0].at_bytes)
     if len(race.leaders) == 1:
@@ -122,7 +122,10 @@ def _legend(names: Sequence[str], marks: Sequence[Mark]) -> Iterator[LegendEntry
 
 
 def _numbers(
-    race: Race, names: Sequence[str], sizes: Mapping[int, Mapping[str, Point]], least: Mapping[int, float]
+    race: AlgorithmComparison,
+    names: Sequence[str],
+    sizes: Mapping[int, Mapping[str, Point]],
+    least: Mapping[int, float],
 ) -> Table:
     columns: tuple[Column[int], ...] = (
         Column("Size S", lambda size: size, format_size),

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from busbw.units import about_size, format_size
-from busbw_analysis.diagnosis.algorithms import Race
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.normality import Modelled, in_words, modelled_curve, times_in_words
 from busbw_analysis.models.bounds import Fastest, Spent
@@ -42,7 +42,7 @@ def theory(judgement: Judgement) -> Section | None:
     for curve in judgement.curves:
         if (modelled := modelled_curve(curve)) is not None:
             by_op.setdefault(curve.series.key.op, []).append(modelled)
-    races: dict[str, list[Race]] = {}
+    races: dict[str, list[AlgorithmComparison]] = {}
     for race in judgement.races:
         races.setdefault(race.key.op, []).append(race)
         by_op.setdefault(race.key.op, [])
@@ -75,7 +75,7 @@ def _operation(
     op: str,
     members: Sequence[Modelled],
     told: Sequence[str],
-    races: Sequence[Race],
+    races: Sequence[AlgorithmComparison],
     *,
     drawn: int,
     folded: bool,

@@ -7,7 +7,7 @@ from typing import Final
 
 from busbw.units import about_size, format_size
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.algorithms import Pair, Race
+from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
 from busbw_analysis.diagnosis.crossovers import Crossing, Expected, Gain
 from busbw_analysis.report.document import MISSING, Column, Table, table
 
@@ -23,7 +23,7 @@ _NOTES: Final = (
 )
 
 
-def shown(race: Race) -> tuple[Pair, ...]:
+def shown(race: AlgorithmComparison) -> tuple[Pair, ...]:
     """The pairs that there is room for: of many those with one that is the fastest somewhere. All of them where no size
     says which that is, for no size is common to all.
     """
@@ -123,7 +123,7 @@ def gain_words(gain: Gain) -> str:
     return f"{gain.faster} {gain.times:.3g} ×" if gain.sure else NOT_TOLD
 
 
-def intervals_words(race: Race) -> str:
+def intervals_words(race: AlgorithmComparison) -> str:
     """What the intervals of its times are, and what decides where there is none."""
     kinds = dict.fromkeys(point.interval.kind for one in race.curves.values() for point in one.points)
     known = [kind for kind in kinds if kind != "none"]
@@ -146,7 +146,7 @@ def origins(told: Iterable[tuple[str, str]]) -> tuple[str, ...]:
     return tuple(f"{words} ({'; '.join(names)})" if several else words for words, names in by_words.items())
 
 
-def crossing_table(race: Race, name: str | None = None) -> Table:
+def crossing_table(race: AlgorithmComparison, name: str | None = None) -> Table:
     """Every two algorithms of a race, or those that there is room for; ``name`` is that of the curve."""
     pairs = shown(race)
     ends = (min(pair.sizes_bytes[0] for pair in pairs), max(pair.sizes_bytes[-1] for pair in pairs))

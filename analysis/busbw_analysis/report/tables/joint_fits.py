@@ -5,8 +5,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from busbw.units import format_rate, format_time
+from busbw_analysis.fitting.design import Parameter
 from busbw_analysis.fitting.identify import A_CALL, SYMBOLS, written
-from busbw_analysis.fitting.joint import Estimate, Joint, OneRegime, Parameter, Rival, Together, Validation
+from busbw_analysis.fitting.joint import Estimate, JointFit, NotSeparated, OneRegime
+from busbw_analysis.fitting.score import Validation
+from busbw_analysis.fitting.selection import Candidate
 from busbw_analysis.predict.selection import LIBRARY
 from busbw_analysis.report.document import Block, Cell, Column, Paragraph, Section, Table, percent, sentence, table
 from busbw_analysis.report.tables.fits import TONES
@@ -48,14 +51,14 @@ def _blocks(one: OneRegime) -> Iterator[Block]:
         yield table("Left out of the joint fit", _LEFT_OUT_COLUMNS, one.left_out)
 
 
-def _of(joint: Joint) -> Iterator[Block]:
+def _of(joint: JointFit) -> Iterator[Block]:
     yield Paragraph(_found(joint))
     yield Paragraph(_kept_from_it(joint))
     notes = f"{formula(joint)}, one set for all; {joint.interval_note}"
     caption = "Parameters of all curves together"
     yield table(caption, _PARAMETER_COLUMNS, _parameters(joint), notes, without_empty=True)
-    if joint.together:
-        yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.together)
+    if joint.not_separated:
+        yield table("Not separated by these data", _TOGETHER_COLUMNS, joint.not_separated)
     if joint.algorithms:
         algorithms = [(joint, op) for op in joint.algorithms]
         notes = _names_explained(joint)
@@ -67,12 +70,12 @@ def _of(joint: Joint) -> Iterator[Block]:
     yield from (Paragraph(sentence(note)) for note in (*known, *joint.notes))
 
 
-def _found(joint: Joint) -> str:
+def _found(joint: JointFit) -> str:
     """What all curves together tell, in one or two sentences."""
     ops = list(dict.fromkeys(seen.op for seen in joint.observations))
     ranks = sorted({seen.ranks for seen in joint.observations})
     told = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
-    sums = [mixed.sum for mixed in joint.together if mixed.estimate is not None]
+    sums = [mixed.sum for mixed in joint.not_separated if mixed.estimate is not None]
     found = [", ".join(told)] if told else []
     found += [f"{_listed(sums)} only together"] if sums else []
     what = f"One set of parameters for {_listed(ops)} on {_listed(map(str, ranks))} ranks"
@@ -84,7 +87,7 @@ def _listed(names: Iterable[str]) -> str:
     return f"{', '.join(others)} and {last}" if others else last
 
 
-def _kept_from_it(joint: Joint) -> str:
+def _kept_from_it(joint: JointFit) -> str:
     """The verdict of what was held out, in one sentence."""
     by_verdict: dict[str, list[str]] = {}
     for check in sorted(joint.validations, key=lambda check: not check.passed):
@@ -92,7 +95,7 @@ def _kept_from_it(joint: Joint) -> str:
     return f"Held out: {'; '.join(f'{word} on {_listed(names)}' for word, names in by_verdict.items())}."
 
 
-def formula(joint: Joint) -> str:
+def formula(joint: JointFit) -> str:
     """What was fitted, by the parameters that were looked for."""
     fitted = _fitted(joint)
     carrier = "moved / R" if "shared" in fitted else "sent by a host / C" if "card" in fitted else "sent · β"
@@ -100,8 +103,8 @@ def formula(joint: Joint) -> str:
     return f"T = c0 + rounds · α + {carrier}{inside} + added · γ"
 
 
-def _fitted(joint: Joint) -> set[str]:
-    return {*joint.parameters, *(name for mixed in joint.together for name in mixed.parameters)}
+def _fitted(joint: JointFit) -> set[str]:
+    return {*joint.parameters, *(name for mixed in joint.not_separated for name in mixed.parameters)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,11 +130,11 @@ class _Known:
         return format_time(value * 1e9) if self.name in A_CALL else f"{value * 1e9:.3g} ns/B"
 
 
-def _parameters(joint: Joint) -> Iterator[_Known]:
+def _parameters(joint: JointFit) -> Iterator[_Known]:
     for name, estimate in joint.parameters.items():
         where = " between hosts" if name in _BETWEEN and _INNER & _fitted(joint) else ""
         yield _Known(SYMBOLS[name], name, estimate, _MEANING[name] + where)
-    for mixed in joint.together:
+    for mixed in joint.not_separated:
         if mixed.estimate is not None:
             yield _Known(mixed.sum, mixed.parameters[0], mixed.estimate, "only together")
 
@@ -143,7 +146,7 @@ _PARAMETER_COLUMNS: Final[tuple[Column[_Known], ...]] = (
     Column("High", lambda one: one.in_units(one.estimate.high), str),
     Column("Note", lambda one: one.note),
 )
-_TOGETHER_COLUMNS: Final[tuple[Column[Together], ...]] = (
+_TOGETHER_COLUMNS: Final[tuple[Column[NotSeparated], ...]] = (
     Column("What cannot be told", lambda one: one.reason),
     Column("What would tell it", lambda one: one.needs),
 )
@@ -157,12 +160,12 @@ _HELD_OUT_COLUMNS: Final[tuple[Column[Validation], ...]] = (
 _LEFT_OUT_COLUMNS: Final[tuple[Column[str], ...]] = (Column("Curve and reason", lambda reason: reason),)
 
 
-def _own(joint: Joint, op: str) -> Rival | None:
+def _own(joint: JointFit, op: str) -> Candidate | None:
     """How the algorithm did that explains ``op`` best."""
-    return next((one for one in joint.rivals.get(op, ()) if one.algorithm == joint.algorithms[op]), None)
+    return next((one for one in joint.candidates.get(op, ()) if one.algorithm == joint.algorithms[op]), None)
 
 
-def _ties(joint: Joint, op: str) -> str | None:
+def _ties(joint: JointFit, op: str) -> str | None:
     """What else explains ``op`` as well."""
     # The same name without the backend's behind it is the formula of the textbook, which counts other delays.
     own, rival = joint.algorithms[op].partition(" (")[0], _own(joint, op)
@@ -174,7 +177,7 @@ def _ties(joint: Joint, op: str) -> str | None:
     return f"not told from {some}" if rival is None else f"a tie with {some}"
 
 
-_ALGORITHM_COLUMNS: Final[tuple[Column[tuple[Joint, str]], ...]] = (
+_ALGORITHM_COLUMNS: Final[tuple[Column[tuple[JointFit, str]], ...]] = (
     Column("Op", lambda one: one[1]),
     Column("Algorithm", lambda one: one[0].algorithms[one[1]] or LIBRARY),
     Column("Held-out", lambda one: (own := _own(*one)) and own.held_out, percent, "%"),
@@ -183,7 +186,7 @@ _ALGORITHM_COLUMNS: Final[tuple[Column[tuple[Joint, str]], ...]] = (
 )
 
 
-def _names_explained(joint: Joint) -> str:
+def _names_explained(joint: JointFit) -> str:
     """What the backend behind the name of an algorithm means, where one that is tied with another has it."""
     own = f"({joint.backend})"
     if not any(own in name and joint.ties.get(op) for op, name in joint.algorithms.items()):
@@ -191,7 +194,7 @@ def _names_explained(joint: Joint) -> str:
     return f"{own}: as {joint.backend} runs it, where a step may take several delays; others take one a round"
 
 
-_RIVAL_COLUMNS: Final[tuple[Column[tuple[str, Rival]], ...]] = (
+_RIVAL_COLUMNS: Final[tuple[Column[tuple[str, Candidate]], ...]] = (
     Column("Op", lambda one: one[0]),
     Column("Algorithm", lambda one: one[1].algorithm),
     Column("Held-out", lambda one: one[1].held_out, percent, "%"),
@@ -199,9 +202,9 @@ _RIVAL_COLUMNS: Final[tuple[Column[tuple[str, Rival]], ...]] = (
 )
 
 
-def _rivals(joint: Joint) -> Iterator[Table]:
+def _rivals(joint: JointFit) -> Iterator[Table]:
     """All that competed for an op of the library, the best first."""
-    rivals = [(op, rival) for op in joint.algorithms for rival in joint.rivals.get(op, ())]
+    rivals = [(op, rival) for op in joint.algorithms for rival in joint.candidates.get(op, ())]
     if rivals:
         note = "Mean errors on the largest number of ranks, which was kept from the fit, and on the fewer ones."
         yield table("All algorithms that competed", _RIVAL_COLUMNS, rivals, note, row_headers=2, folded=True)

@@ -6,16 +6,15 @@ from typing import Final
 from busbw.runs.records import JSON, settings_in_words
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.predict.forecast import Forecast
-from busbw_analysis.predict.laws import BY_MESSAGES
-from busbw_analysis.predict.prediction import Prediction
-from busbw_analysis.predict.query import sized
-from busbw_analysis.predict.selection import Evidence
+from busbw_analysis.predict.prediction import Prediction, sized
+from busbw_analysis.predict.scaling_models import BY_MESSAGES
+from busbw_analysis.predict.selection import MeasuredCurves
 from busbw_analysis.report.document import Column, Table, table
 
 
 def document(prediction: Prediction) -> dict[str, JSON]:
     """The whole prediction in seconds, bytes and B/s."""
-    asked, evidence = prediction.question, prediction.evidence
+    asked, evidence = prediction.query, prediction.data
     return {
         "op": asked.op,
         "backend": evidence.backend,
@@ -55,7 +54,7 @@ def _row(one: Forecast) -> dict[str, JSON]:
 
 def predict_table(prediction: Prediction) -> Table:
     """A row for each size, and below what they rest on, what is extrapolated and how wrong the same has been."""
-    asked, evidence = prediction.question, prediction.evidence
+    asked, evidence = prediction.query, prediction.data
     forecasts = prediction.forecasts
     hosts = "1 host" if asked.hosts == 1 else f"{asked.hosts} hosts"
     counts = ", ".join(str(count) for count in dict.fromkeys(len(one.key.ranks) for one in evidence.curves))
@@ -78,7 +77,7 @@ def predict_table(prediction: Prediction) -> Table:
     return table(caption, _COLUMNS, sorted(rows.items()), *notes)
 
 
-def _elsewhere(evidence: Evidence) -> str:
+def _elsewhere(evidence: MeasuredCurves) -> str:
     """How and on how many ranks the op was measured by other algorithms than the one that was asked for."""
     counts: dict[str, list[str]] = {}
     for one in evidence.of_op:

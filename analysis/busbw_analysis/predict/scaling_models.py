@@ -11,16 +11,16 @@ from typing import Final
 from busbw.errors import AnalysisError
 from busbw.units import about_size, format_size
 from busbw_analysis.data.series import Series
-from busbw_analysis.fitting.design import candidates_of
+from busbw_analysis.fitting.design import PARAMETERS, candidates_of
 from busbw_analysis.fitting.identify import written
-from busbw_analysis.fitting.joint import PARAMETERS, Joint
+from busbw_analysis.fitting.joint import JointFit
 from busbw_analysis.fitting.score import VALID_RANKS
 from busbw_analysis.models.costs import CostModel, Parameters
 from busbw_analysis.models.select import candidates
 
 BY_CURVE = "the fit of the curve of these ranks"
 BY_MESSAGES, JOINTLY = "messages between two ranks", "a joint fit over numbers of ranks"
-"""What a law can rest on."""
+"""What a prediction can rest on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ _NEAREST: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class ValidationRange:
     """How far measurements that were kept from a prediction tell of it: the least and the most of each that a question
     may have. Of ranks, hosts and ranks on each host that is from the fewest measured to as many times the most as that
     was more than what it was predicted from; of sizes, those that were held out. ``errors`` are (bytes,
@@ -84,7 +84,9 @@ class Tested:
     errors: tuple[tuple[int, float], ...]
 
     @classmethod
-    def of(cls, held_out: Sequence[Shape], seen: Sequence[Shape], errors: Iterable[tuple[int, float]]) -> "Tested":
+    def of(
+        cls, held_out: Sequence[Shape], seen: Sequence[Shape], errors: Iterable[tuple[int, float]]
+    ) -> "ValidationRange":
         """Where ``held_out`` was predicted from ``seen``, with these errors."""
 
         def reach(amount: Callable[[Shape], int]) -> tuple[float, float]:
@@ -125,10 +127,10 @@ def _inside(amount: int, span: tuple[float, float]) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Law:
+class ScalingModel:
     """The time of one call for any number of ranks and hosts and any size, by one algorithm.
 
-    ``model``: what it costs.
+    ``cost``: what it costs.
     ``parameters``: what that is fed with, those of messages or of a joint fit.
     ``basis``, ``origin``: which of both, and in words what the parameters are and where from.
     ``interval_note``: where its intervals are from, or why there are none.
@@ -139,22 +141,22 @@ class Law:
     ``notes``: what its parameters take for granted or could not tell, and by which table a library chooses.
     """
 
-    model: CostModel
-    parameters: Parameters | Joint
+    cost: CostModel
+    parameters: Parameters | JointFit
     basis: str
     origin: str
     interval_note: str
     held_out: HeldOut
-    tested: Tested | None
+    tested: ValidationRange | None
     chosen: bool = True
     tied: bool = False
     notes: tuple[str, ...] = ()
 
     def at(self, ranks: int, hosts: int, size_bytes: float) -> Value:
         """The time of one call in seconds. Raises AnalysisError where the parameters do not tell."""
-        where = (self.model, ranks, hosts, size_bytes)
+        where = (self.cost, ranks, hosts, size_bytes)
         value = self.parameters.seconds(*where)
-        ends = self.parameters.interval(*where) if isinstance(self.parameters, Joint) else None
+        ends = self.parameters.interval(*where) if isinstance(self.parameters, JointFit) else None
         # Where resamples choose otherwise, what all launches say may lie outside.
         return Value(value) if ends is None else Value(value, min(ends[0], value), max(ends[1], value))
 
@@ -177,31 +179,35 @@ class Law:
         return found.asked_for(*self.tested.beyond(ranks, hosts, size_bytes))
 
 
-def answering(laws: Sequence[Law], ranks: int, hosts: int, size_bytes: int) -> tuple[Law, str | None]:
-    """The law that answers on so many ranks and hosts: the chosen one, and where there is no such thing, the first that
-    the data cannot tell from it, with what has to be said of that. Raises AnalysisError where there is none, or where
-    the parameters do not tell of it.
+def answering(
+    models: Sequence[ScalingModel], ranks: int, hosts: int, size_bytes: int
+) -> tuple[ScalingModel, str | None]:
+    """The model that answers on so many ranks and hosts: the chosen one, and where there is no such thing, the first
+    that the data cannot tell from it, with what has to be said of that. Raises AnalysisError where there is none, or
+    where the parameters do not tell of it.
     """
-    chosen = next(law for law in laws if law.chosen)
+    chosen = next(model for model in models if model.chosen)
     where = f"does not exist for {ranks} ranks on {hosts} host(s)"
-    if chosen.model.possible(ranks, hosts, size_bytes):
+    if chosen.cost.possible(ranks, hosts, size_bytes):
         chosen.at(ranks, hosts, size_bytes)
         return chosen, None
     try:
-        chosen.model.at(ranks, hosts, size_bytes)
+        chosen.cost.at(ranks, hosts, size_bytes)
     except AnalysisError as unknown:  # of a table that names what no cost is known of
         where = f"is not known there ({unknown})"
-    for other in laws:
-        possible = other.tied and other.model.possible(ranks, hosts, size_bytes)
+    for other in models:
+        possible = other.tied and other.cost.possible(ranks, hosts, size_bytes)
         if possible and other.told(ranks, hosts, size_bytes) is not None:
-            name = other.model.algorithm
-            said = f"algorithm: {chosen.model.algorithm} {where}; {name} answers, which the data cannot tell from it"
+            name = other.cost.algorithm
+            said = f"algorithm: {chosen.cost.algorithm} {where}; {name} answers, which the data cannot tell from it"
             return replace(other, held_out=other.held_out.asked_for(name)), said
-    message = f"{chosen.model.op} by {chosen.model.algorithm} {where}"
+    message = f"{chosen.cost.op} by {chosen.cost.algorithm} {where}"
     raise AnalysisError(message)
 
 
-def _scored(model: CostModel, parameters: Parameters, curves: Sequence[Series]) -> tuple[HeldOut, Tested | None]:
+def _scored(
+    cost: CostModel, parameters: Parameters, curves: Sequence[Series]
+) -> tuple[HeldOut, ValidationRange | None]:
     """How far it is off on the largest number of ranks, of which its parameters have seen nothing."""
     largest = max((len(one.key.ranks) for one in curves), default=0)
     tested = [
@@ -209,19 +215,19 @@ def _scored(model: CostModel, parameters: Parameters, curves: Sequence[Series]) 
         for one in curves
         if len(one.key.ranks) == largest
         for point in one.points
-        if model.possible(largest, one.key.hosts, point.size_bytes)
+        if cost.possible(largest, one.key.hosts, point.size_bytes)
     ]
     if not tested:
-        return _unmeasured(model.op, model.algorithm), None
+        return _unmeasured(cost.op, cost.algorithm), None
     how = f"measured times on {largest} ranks ({len(tested)}), which the parameters have not seen,"
     errors = [
-        abs(parameters.seconds(model, largest, hosts, point.size_bytes) / (point.time_ns / 1e9) - 1)
+        abs(parameters.seconds(cost, largest, hosts, point.size_bytes) / (point.time_ns / 1e9) - 1)
         for hosts, point in tested
     ]
     # Two ranks said what so many take, and two hosts what so many take: as far as that, once more.
     pair = 2, 2 if tested[0][0] > 1 else 1
     by_size = zip([point.size_bytes for _, point in tested], errors, strict=True)
-    return _judged(how, errors), Tested.of([(largest, hosts) for hosts, _ in tested], [pair], by_size)
+    return _judged(how, errors), ValidationRange.of([(largest, hosts) for hosts, _ in tested], [pair], by_size)
 
 
 def _unmeasured(op: str, algorithm: str) -> HeldOut:
@@ -233,18 +239,20 @@ def _judged(how: str, errors: Sequence[float]) -> HeldOut:
     return HeldOut(how, middle, max(errors), middle <= VALID_RANKS)
 
 
-def from_messages(model: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool = True) -> Law:
-    """The law of ``model`` with α, β and R from messages between two ranks: no sums and no constant of a call are
+def from_messages(
+    cost: CostModel, parameters: Parameters, curves: Sequence[Series], *, chosen: bool = True
+) -> ScalingModel:
+    """The model of ``cost`` with α, β and R from messages between two ranks: no sums and no constant of a call are
     known.
 
     ``curves`` are the measured ones of the same op and algorithm, which it is scored on.
     """
     left_out = "sums (γ) and what a call costs by itself (c0) are left out"
-    if model.two_levels:
+    if cost.two_levels:
         left_out += ", and inside hosts it is taken as between them"
-    held_out, tested = _scored(model, parameters, curves)
-    return Law(
-        model=model,
+    held_out, tested = _scored(cost, parameters, curves)
+    return ScalingModel(
+        cost=cost,
         parameters=parameters,
         basis=BY_MESSAGES,
         origin=f"{parameters.origin}; {left_out}",
@@ -252,14 +260,14 @@ def from_messages(model: CostModel, parameters: Parameters, curves: Sequence[Ser
         held_out=held_out,
         tested=tested,
         chosen=chosen,
-        notes=() if model.by_table is None else (model.by_table,),
+        notes=() if cost.by_table is None else (cost.by_table,),
     )
 
 
-def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law, ...]:
-    """The laws of ``op`` with the parameters of a joint fit: the one of ``algorithm`` where it is named, else of every
-    algorithm, of which the one is chosen that explains the library best. Raises AnalysisError where that is asked for
-    and the fit has nothing of the library's own.
+def from_joint(joint: JointFit, op: str, algorithm: str | None = None) -> tuple[ScalingModel, ...]:
+    """The models of ``op`` with the parameters of a joint fit: the one of ``algorithm`` where it is named, else of
+    every algorithm, of which the one is chosen that explains the library best. Raises AnalysisError where that is asked
+    for and the fit has nothing of the library's own.
     """
     if algorithm is None and op not in joint.algorithms:
         message = f"the library's own {op} is not among the data of the joint fit; name an algorithm with --algorithm"
@@ -268,31 +276,31 @@ def from_joint(joint: Joint, op: str, algorithm: str | None = None) -> tuple[Law
     tied = joint.ties.get(op, ()) if algorithm is None else ()
     held_out, tested = _of_ranks(joint, op, algorithm)
 
-    def law(model: CostModel) -> Law:
-        equal = model.algorithm in tied and model.algorithm != chosen
+    def model(cost: CostModel) -> ScalingModel:
+        equal = cost.algorithm in tied and cost.algorithm != chosen
         # One that explains the data as well does so with parameters of its own: twice the rounds of half the α.
-        found = joint.explained_by(model) if equal else joint
+        found = joint.explained_by(cost) if equal else joint
 
-        return Law(
-            model=model,
+        return ScalingModel(
+            cost=cost,
             parameters=found,
             basis=JOINTLY,
             origin=_in_words(found),
             interval_note=joint.interval_note,
             held_out=held_out,
             tested=tested,
-            chosen=model.algorithm == chosen,
+            chosen=cost.algorithm == chosen,
             tied=equal,
             notes=found.notes,
         )
 
     order = {name: place for place, name in enumerate((chosen, *tied))}
     own = [one for one in joint.observations if one.curve == (op, None)]
-    models = candidates(op, joint.cost_models, algorithm) if algorithm else candidates_of(own)
-    return tuple(law(model) for model in sorted(models, key=lambda model: order.get(model.algorithm, len(order))))
+    costs = candidates(op, joint.cost_models, algorithm) if algorithm else candidates_of(own)
+    return tuple(model(cost) for cost in sorted(costs, key=lambda cost: order.get(cost.algorithm, len(order))))
 
 
-def _of_ranks(joint: Joint, op: str, algorithm: str | None) -> tuple[HeldOut, Tested | None]:
+def _of_ranks(joint: JointFit, op: str, algorithm: str | None) -> tuple[HeldOut, ValidationRange | None]:
     """Of this op by this algorithm alone: that others are predicted well says nothing of it."""
     found = joint.of_curves.get((op, algorithm))
     if found is None:
@@ -303,10 +311,10 @@ def _of_ranks(joint: Joint, op: str, algorithm: str | None) -> tuple[HeldOut, Te
     how = ", ".join(part for part in (f"times of {where}", "predicted from fewer ranks", found.note) if part)
     held_out, seen = ([(one.ranks, one.hosts) for one in part] for part in (found.tested, found.seen))
     by_size = zip([one.size_bytes for one in found.tested], found.errors, strict=True)
-    return _judged(f"{how},", found.errors), Tested.of(held_out, seen, by_size)
+    return _judged(f"{how},", found.errors), ValidationRange.of(held_out, seen, by_size)
 
 
-def _in_words(joint: Joint) -> str:
+def _in_words(joint: JointFit) -> str:
     said = [written(name, estimate.value) for name, estimate in joint.parameters.items()]
     ops = sorted({one.op for one in joint.observations})
     ranks = sorted({one.ranks for one in joint.observations})
