@@ -123,6 +123,7 @@ def test_a_job_that_failed_is_refused_with_the_last_error_of_nccl() -> None:
         (b"hello\n", "not-a-log"),
         (b"\x7fELF\x02\x01\x01\x00\x00\x00nThread 1 nGpus 1", "binary"),
         (b"# nThread 1 nGpus 8 minBytes 8\n", "no-results"),
+        (b"# nThread 1 nGpus 8 minBytes 8\n# size count type redop root time\n\x0b\n", "no-results"),
         (b"# nThread 1 nGpus 8 minBytes 8\n# size count redop time\n8 2 sum\n", "truncated-row"),
         (b'{"version":3,"out_of_place":', "truncated"),
         (b'{"version":3,"out_of_place":}\n}', "damaged-json"),

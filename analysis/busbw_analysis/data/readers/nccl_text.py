@@ -89,16 +89,15 @@ class _Reader:
     def take(self, line: Line) -> None:
         """One line: a row, a piece of one, a heading, or noise."""
         text = line.text.lstrip("# \t")
-        if not text:
-            return
-        if line.text.lstrip()[:1] != "#" and self._row(line, text.split()):
+        words = text.split()
+        if not words or (line.text.lstrip()[:1] != "#" and self._row(line, words)):
             return
         first = text[:1]
         if first == "(" and self.columns is not None and not self.draft.rows:
             self._units(text)
         elif first in "Rr" and (found := _RANK.match(text)) is not None:
             self._rank(line, found)
-        elif (head := _columns(text.split(), self.place_order)) is not None:
+        elif (head := _columns(words, self.place_order)) is not None:
             self._head(line, head)
         else:
             self._say(line, text)
