@@ -36,6 +36,7 @@ _KIB, _MIB = 1 << 10, 1 << 20
 _SIZES = tuple(8 * 4**step for step in range(11))
 _CORES = 16
 _PREDICT = "--from ranks-2 --from ranks-4 --op all_reduce"
+_LLAMA = "--model 'Llama 3 70B'"
 _PLAN = '[[sweep]]\nops = ["barrier"]\n'
 
 PLANS: Final[Mapping[str, str]] = MappingProxyType(
@@ -104,6 +105,20 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             "simulate --op all_reduce --algorithm ring --from ranks-4 --size 1MiB",
             "simulate --op all_reduce --algorithm rings --ranks 8 --size 1MiB --network flat:rate=1GB/s",
             "simulate --op all_reduce --ranks 8 --size 1MiB --network ring:rate=1GB/s",
+        ],
+        "training": [
+            "training --help",
+            *(f"training {what} --help" for what in ("volumes", "memory", "limits", "storage", "roofline")),
+            f"training volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
+            "training volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",
+            f"training volumes {_LLAMA} --tp 3",
+            "training volumes --model 'Llama 9'",
+            f"training memory {_LLAMA} --tp 8 --pp 4 --dp 4 --micro-batches 16 --batch 64 --gpu 'H100 SXM5'",
+            f"training memory {_LLAMA} --dp 4 --batch 4 --gpu 'H100 SXM5'",
+            f"training roofline {_LLAMA} --tp 8 --dp 8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
+            "training limits",
+            "training storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
+            "training storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1",
         ],
         "doctor": ["doctor --help"],
         "peaks": ["peaks --help", "peaks", "peaks --peaks nowhere.toml"],

@@ -62,6 +62,12 @@ COMMANDS: dict[str, Command] = {
             "Say how long algorithms take on a network that is described, and which link they wait for.",
         ),
         Command(
+            "training",
+            "Analyse",
+            "busbw_analysis.cli.training",
+            "Say by formula what training a model in a layout sends, keeps, reads and waits for.",
+        ),
+        Command(
             "submit", "Slurm", "busbw.cli.slurm", "Submit a job to Slurm that measures a plan, or what a run lacks."
         ),
         Command(

@@ -1,0 +1,413 @@
+"""``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import asdict, fields, replace
+from functools import wraps
+from pathlib import Path
+from typing import Any, TypeVar, cast, get_args
+
+import click
+
+from busbw.errors import UsageError
+from busbw.escape import echo
+from busbw.runs.records import DTYPE_BYTES, JSON
+from busbw.system.catalog import Gpu, catalogue
+from busbw.units import format_rate, parse_rate, parse_size
+from busbw.workloads import model_rows
+from busbw_analysis.report.tables import training as tables
+from busbw_analysis.training import limits as walls
+from busbw_analysis.training import storage as disks
+from busbw_analysis.training.layout import Context, Layout, Recompute, Schedule, Step, Sync
+from busbw_analysis.training.memory import (
+    CHECKPOINT_BYTES,
+    Attention,
+    Optimizer,
+    checkpoint_bytes,
+    refuse_what_never_fits,
+)
+from busbw_analysis.training.memory import memory as memory_of
+from busbw_analysis.training.rates import rates_of
+from busbw_analysis.training.roofline import least_tokens, phases, rate_of
+from busbw_analysis.training.statements import statements
+from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
+
+_Command = TypeVar("_Command", bound=Callable[..., None])
+_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
+_own_models = click.option(
+    "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
+)
+_FLAGS = ("sequence_parallel", "scatter_gather")
+_DEGREES = {
+    "dp": "Replicas.",
+    "tp": "Ranks that share a layer.",
+    "pp": "Stages of the pipeline.",
+    "cp": "Ranks that share a sequence.",
+    "ep": "Ranks that share experts, of dp · cp.",
+    "micro_batches": "Of a step and replica.",
+    "interleave": "Parts of a stage.",
+}
+
+
+def _step_options(command: _Command) -> _Command:
+    """The model, its layout and its batch; the command is given a Step."""
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:  # noqa: ANN401 - click hands every option over by name
+        named = {name: given.pop(name) for name in (*_DEGREES, *_FLAGS, "schedule", "recompute", "context", "sync")}
+        zero, shard, reshard = given.pop("zero"), given.pop("shard"), not given.pop("no_reshard")
+        if (zero == "hsdp") != (shard is not None):
+            message = "--zero hsdp and --shard (ranks of a group that divides weights) belong together"
+            raise UsageError(message, code="layout")
+        layout = Layout(**named, zero=3 if zero == "hsdp" else int(zero), shard=shard, reshard=reshard)
+        model = model_rows.named(model_rows.models(given.pop("own")), given.pop("model"))
+        per_host, limit = given.pop("ranks_per_host"), given.pop("nodes_per_token")
+        step = Step(
+            model,
+            layout,
+            given.pop("batch") or model.batch,
+            given.pop("seq") or model.sequence,
+            given.pop("gradients"),
+            given.pop("imbalance"),
+            per_host,
+            model.nodes_per_token if limit is None else limit,
+        )
+        command(step=step, **given)
+
+    made: Any = wrapped
+    degrees = [
+        click.option(f"--{name.replace('_', '-')}", type=int, default=1, show_default=True, help=words)
+        for name, words in _DEGREES.items()
+    ]
+    choices = [
+        click.option(f"--{name}", type=click.Choice(get_args(words)), default=default, show_default=True, help=meaning)
+        for name, words, default, meaning in (
+            ("schedule", Schedule, "1f1b", "Of the pipeline."),
+            ("recompute", Recompute, "none", "Activations computed again in the backward pass."),
+            ("context", Context, "ring", "Attention over cp."),
+            ("sync", Sync, None, "Micro-batches that reduce gradients.  [default: every with zero 3, else last]"),
+        )
+    ]
+    for option in reversed(
+        [
+            click.option("--model", required=True, help="A row of busbw/workloads/models, such as 'Llama 3 70B'."),
+            _own_models,
+            *degrees,
+            click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
+            click.option("--shard", type=int, help="Of hsdp: ranks of a group that divides weights."),
+            click.option("--batch", type=click.IntRange(1), help="Sequences of a step.  [default: the row's]"),
+            click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]"),
+            *choices,
+            click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
+            click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
+            click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
+            click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']"),
+            click.option("--imbalance", type=float, default=1.0, show_default=True, help="Busiest experts over mean."),
+            click.option("--ranks-per-host", type=int, help="GPUs of a node; splits expert traffic that is limited."),
+            click.option("--nodes-per-token", type=int, help="Limit on nodes of a token.  [default: the row's]"),
+        ]
+    ):
+        made = option(made)
+    return cast("_Command", made)
+
+
+@click.group()
+def training() -> None:
+    """Say by formula what training a model in a layout moves, keeps, reads and waits for."""
+
+
+def _print(document: dict[str, JSON], text: str, *, as_json: bool) -> None:
+    echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text)
+
+
+def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
+    """Its fields, and these of its properties."""
+    return {**asdict(row), **{name: getattr(row, name) for name in names}}
+
+
+def _head(step: Step) -> dict[str, JSON]:
+    model = step.model
+    return {
+        "model": model.name,
+        "parameters": model_rows.parameters(model),
+        "active_parameters": model_rows.parameters(model, active=True),
+        "parameters_in_products": model_rows.products(model),
+        "flop_per_token": model_rows.flop_per_token(model, step.sequence, causal=False),
+        "causal_flop_per_token": model_rows.flop_per_token(model, step.sequence, causal=True),
+        "layout": asdict(step.layout),
+        "gpus": step.layout.gpus,
+        "batch": step.batch,
+        "sequence": step.sequence,
+        "micro_batch": step.micro_batch,
+        "bubble": step.layout.bubble,
+        "bubble_share": step.layout.bubble_share,
+    }
+
+
+@training.command()
+@_step_options
+@click.option("--stage", type=int, help="Of the pipeline.  [default: the second of three or more, else the first]")
+@click.option("--explain", is_flag=True, help="Put what is often said beside what holds.")
+@_as_json
+def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
+    """Say what each rank sends in a step: collective, size, calls, bytes, and whether computation waits."""
+    shown = step.middle if stage is None else step.check_stage(stage)
+    rows = traffic(step, shown)
+    said = statements(step, rows) if explain else ()
+    document = {
+        **_head(step),
+        "stage": shown,
+        "traffic": [_with(row, "sent_bytes") for row in rows],
+        "sent_bytes": {one: sent(rows, one) for one in DIMENSIONS},
+        "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
+        "statements": [asdict(one) for one in said],
+    }
+    _print(document, tables.traffic_text(step, shown, rows, explained=said), as_json=as_json)
+
+
+@training.command()
+@_step_options
+@click.option("--optimizer", type=click.Choice(get_args(Optimizer)), default="adam", show_default=True)
+@click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
+@click.option("--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.")
+@click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
+@_as_json
+def memory(
+    *,
+    step: Step,
+    optimizer: Optimizer,
+    attention: Attention | None,
+    gpu: str | None,
+    gpu_memory: str | None,
+    as_json: bool,
+) -> None:
+    """Say what a rank keeps: weights, gradients, optimizer, activations, buffers; whether it fits; checkpoints."""
+    found = memory_of(step, optimizer, attention)
+    room = _room(gpu, gpu_memory)
+    fits = None if room is None else found.total <= room
+    other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, attention)
+    saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}
+    words: list[str] = []
+    if room is not None:
+        of_it = f"{tables.gigabytes(room)} of {gpu or 'the GPU'}"
+        words.append(f"fits {of_it}: {'yes' if fits else 'no'}, {found.total / room * 100:.3g} % of it")
+    if other is not None:
+        words.append(f"this would fit: {tables.layout_words(other.layout)}")
+    document = {
+        **_head(step),
+        "memory": _with(found, "total"),
+        "gpu_memory_bytes": room,
+        "fits": fits,
+        "would_fit": None if other is None else asdict(other.layout),
+        "checkpoint_bytes": saved,
+    }
+    _print(document, tables.memory_text(step, found, saved, words), as_json=as_json)
+
+
+def _gpu(name: str) -> Gpu:
+    rows = catalogue().gpus
+    wanted = name.casefold()
+    found = next((row for row in rows if wanted in {one.casefold() for one in (row.name, *row.names)}), None)
+    if found is None:
+        message = f"GPU {name!r} is none of the rows; want one of {', '.join(row.name for row in rows)}"
+        raise UsageError(message, code="gpu")
+    return found
+
+
+def _room(gpu: str | None, gpu_memory: str | None) -> float | None:
+    """Bytes of memory; of a row the smallest number that its label has, or what is usable of it, in decimal GB: never
+    more than is there, because most vendors mean GiB.
+    """
+    if gpu_memory is not None:
+        return float(parse_size(gpu_memory))
+    if gpu is None:
+        return None
+    label = _gpu(gpu).memory
+    usable = re.search(r"\((\d+) usable\)", label)
+    numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", label)
+    return min(map(float, numbers)) * 1e9
+
+
+@training.command()
+@_step_options
+@click.option("--gpu", default="H100 SXM5", show_default=True, help="A row of busbw peaks.")
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; the rate between nodes counts.")
+@click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
+@_as_json
+def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json: bool) -> None:
+    """Say of each phase of a step what it computes for every byte, and what decides its time."""
+    row, dtype = _gpu(gpu), step.model.dtype
+    if dtype not in row.flops:
+        message = f"{row.name} has no rate of {dtype}; it has {', '.join(row.flops)}"
+        raise UsageError(message, code="gpu")
+    per_node = step.ranks_per_host or 8
+    nodes = max(2, -(-step.layout.gpus // per_node))
+    rates = None if network is None else rates_of(network, nodes * per_node, per_node)
+    found, peak, memory_rate = phases(step, causal=causal), row.flops[dtype], row.memory_bytes_per_second
+    times = [one.seconds(peak, memory_rate, rates, step.layout) for one in found]
+    notes = [f"of one rank in a step; balance of memory: {peak / memory_rate:.4g} FLOP/B"]
+    tokens = None
+    if rates is not None:
+        wires = dict.fromkeys((rates.inner, rates.outer))
+        notes += [f"balance of the network: {peak / wire:.4g} FLOP/B at {format_rate(wire)}" for wire in wires]
+        if step.layout.replicas > 1:
+            wire = rate_of(rates, step.layout, "dp")
+            tokens = least_tokens(peak, wire, step.layout.replicas, step.gradient_bytes)
+            own = step.tokens * (1 if step.layout.zero == 3 else step.layout.micro_batches)
+            notes.append(f"dp is hidden by the backward pass from {tokens:.0f} tokens a GPU on; here {own}")
+    document = {
+        **_head(step),
+        "gpu": row.name,
+        "flop_per_second": peak,
+        "memory_bytes_per_second": memory_rate,
+        "rates": None if rates is None else asdict(rates),
+        "least_tokens": tokens,
+        "phases": [
+            {**_with(one, "memory_intensity", "network_intensity"), "seconds": least}
+            for one, least in zip(found, times, strict=True)
+        ],
+    }
+    _print(document, tables.roofline_text(step, found, times, notes), as_json=as_json)
+
+
+_MEANING = {
+    "flop_per_second": "of one GPU; H100 in 8 bits, rounded as by the authors",
+    "memory": "B/s; H100",
+    "element_bytes": "of a weight and an activation",
+    "inner": "B/s of a GPU within a node, one direction; NVLink 4",
+    "outer": "B/s of a GPU between nodes; 400 Gb/s",
+    "per_host": "GPUs of a node",
+    "passes": "of a byte in an all_reduce: 2 by rings, 1 where switches add (ml_par_sim)",
+    "kernel_seconds": "start of a product; A100 (Sevilla et al. 2024, note 99)",
+    "reduce_seconds": "of an all_reduce: 6.8 + 2·2·0.6 µs, NCCL (Sevilla et al. 2024, note 97)",
+    "hop_seconds": "more of it for each doubling of nodes, there and back; InfiniBand in NCCL: 5e-6",
+    "days": "of training",
+    "batch_tokens": "of a step at 1e25 FLOP (ml_par_sim)",
+    "batch_power": "of FLOP in the batch: 1 over the reducible loss (Sevilla et al. 2024, appendix E)",
+    "layers": "of a model of one parameter (Sevilla et al. 2024, note 96)",
+    "layers_power": "of parameters in the layers",
+    "tokens": "a parameter (Hoffmann et al. 2022, arXiv:2203.15556)",
+    "widening": "inside a layer",
+}
+
+
+def _constants(command: _Command) -> _Command:
+    for field in reversed(fields(walls.Constants)):
+        kind = int if field.name == "per_host" else float
+        option = click.option(
+            f"--{field.name.replace('_', '-')}",
+            type=kind,
+            help=_MEANING[field.name] + f"  [default: {field.default:g}]",
+        )
+        command = option(command)
+    return command
+
+
+@training.command("limits")
+@click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate: rates and delays of a GPU.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
+@_constants
+@_as_json
+def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: float | None) -> None:
+    """Say from which size of training on data movement costs utilisation, and latency ends it (arXiv:2411.01137)."""
+    constants = walls.Constants()
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if network is not None:
+        per_host = int(chosen.get("per_host", constants.per_host))
+        rates = rates_of(network, 2 * per_host, per_host)
+        constants = replace(
+            constants,
+            inner=rates.inner,
+            outer=rates.outer,
+            per_host=rates.per_host,
+            reduce_seconds=constants.reduce_seconds + 2 * rates.inner_delay,
+            hop_seconds=rates.outer_delay,
+        )
+    constants = replace(constants, **chosen)  # type: ignore[arg-type] # click has made each of its field's type
+    networks = walls.variants(constants)
+    found = [walls.limits(name, one) for name, one in networks.items()]
+    if plot is not None:
+        from busbw_analysis.report.plots.limits import save_limits  # noqa: PLC0415 - matplotlib, for --plot alone
+
+        save_limits(plot, networks)
+        echo(f"plot: {plot}", err=True)
+    document = {
+        "constants": asdict(constants),
+        "least_tokens": constants.least_tokens,
+        "stated": walls.HEADLINES,
+        "limits": [{**asdict(one), "wall": one.wall if one.wall < float("inf") else None} for one in found],
+        "utilisation": [asdict(one) for one in walls.curve(constants)],
+    }
+    _print(document, tables.limits_text(found), as_json=as_json)
+
+
+@training.command()
+@click.option("--model", help="A row of busbw/workloads/models: its tokens are read, its checkpoints are written.")
+@click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
+@_own_models
+@click.option("--gpus", type=click.IntRange(1), required=True, help="How many read, and save.")
+@click.option("--achieved", type=float, required=True, help="FLOP/s that a GPU achieves, such as 400e12.")
+@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]")
+@click.option("--read-rate", help="Of the storage, such as 1TB/s.")
+@click.option("--write-rate", help="Of the storage: checkpoints are described.")
+@click.option("--writer-rate", help="Of one GPU's writer.  [default: the storage decides]")
+@click.option("--bytes-per-parameter", type=click.IntRange(1), default=14, show_default=True, help="Of a checkpoint.")
+@click.option("--mtbf", type=float, help="Hours between failures of the whole job.")
+@click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
+@_as_json
+def storage(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    model: str | None,
+    sample: str | None,
+    own: Path | None,
+    gpus: int,
+    achieved: float,
+    seq: int | None,
+    read_rate: str | None,
+    write_rate: str | None,
+    writer_rate: str | None,
+    bytes_per_parameter: int,
+    mtbf: float | None,
+    restart: float,
+    as_json: bool,
+) -> None:
+    """Say at what rate training reads, how long checkpoints take, how often to save, and what time is lost."""
+    row = None if model is None else model_rows.named(model_rows.models(own), model)
+    if row is None and (sample is None or write_rate is not None):
+        message = "want --model, whose tokens are read and which is saved, or without --write-rate --sample"
+        raise UsageError(message, code="storage")
+    if not (0 < achieved < 1e30 and 0 <= restart < 1e30):
+        message = "--achieved above 0 FLOP/s and --restart of 0 s or more, both finite"
+        raise UsageError(message, code="storage")
+    if sample is not None:
+        reading = disks.reading_samples(model_rows.named(model_rows.samples(own), sample), achieved, gpus)
+    elif row is not None:
+        reading = disks.reading_tokens(row, seq or row.sequence, achieved, gpus)
+    else:
+        raise AssertionError
+    rate = None if read_rate is None else parse_rate(read_rate)
+    found: list[disks.Checkpoints] = []
+    bytes_ = 0 if row is None else bytes_per_parameter * model_rows.parameters(row)
+    text = tables.reading_text([reading], rate)
+    if write_rate is not None:
+        if mtbf is None:
+            message = "--write-rate wants --mtbf, the hours between failures of the job"
+            raise UsageError(message, code="storage")
+        writer = None if writer_rate is None else parse_rate(writer_rate)
+        copied, written = (
+            disks.copy_seconds(bytes_, gpus),
+            disks.write_seconds(bytes_, gpus, writer, parse_rate(write_rate)),
+        )
+        found = [
+            disks.checkpoints(copied + written, copied + written, 3600 * mtbf, restart, how="synchronous"),
+            disks.checkpoints(copied, copied + written, 3600 * mtbf, restart, how="asynchronous"),
+        ]
+        text += "\n\n" + tables.checkpoints_text(found, bytes_)
+    document = {
+        "reading": _with(reading, "per_gpu", "bytes_per_second"),
+        "share_of_read_rate": None if rate is None else reading.share_of(rate),
+        "checkpoint_bytes": bytes_ or None,
+        "checkpoints": [asdict(one) for one in found],
+    }
+    _print(document, text, as_json=as_json)
