@@ -108,6 +108,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         ],
         "training": [
             "training --help",
+            "training models",
             *(f"training {what} --help" for what in ("volumes", "memory", "limits", "storage", "roofline")),
             f"training volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
             "training volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",

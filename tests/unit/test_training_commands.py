@@ -44,13 +44,21 @@ def test_volumes_are_rows_and_their_sums() -> None:
         assert sum(row["sent_bytes"] for row in rows if not row["hideable"]) == document["waited_bytes"][dimension]
     assert all(row["formula"] and row["source"] for row in document["traffic"])
     assert [row["dimension"] for row in document["statements"]] == ["dp", "tp", "pp", "cp", ""]
-    assert document["gpus"] == 32
-    assert document["bubble_share"] == 1 / 5
+    assert document["layout"]["gpus"] == 32
+    assert document["layout"]["bubble_share"] == 1 / 5
+
+
+def test_models_are_listed_with_what_follows_from_them() -> None:
+    rows = {row["model"]: row for row in asked("models")["models"]}
+    assert list(rows) == list(models())
+    assert rows["Llama 3 8B"]["parameters"] == 8030261248
+    assert all(row["causal_flop_per_token"] <= row["flop_per_token"] for row in rows.values())
 
 
 def test_memory_says_what_fits() -> None:
     fits = asked(f"memory {RING} --gpu 'H100 SXM5'")
     assert fits["gpu_memory_bytes"] == 80e9
+    assert fits["bytes_per_parameter"] == [16, 4 + 12 / 4, 2 + 14 / 4, 16 / 4]
     assert (fits["fits"], fits["would_fit"]) == (True, None)
     too_small = asked("memory --model 'Llama 3 8B' --dp 8 --batch 8 --gpu-memory 80GiB")
     assert too_small["fits"] is False

@@ -25,6 +25,7 @@ from busbw_analysis.training.memory import (
     Attention,
     Optimizer,
     checkpoint_bytes,
+    per_parameter,
     refuse_what_never_fits,
 )
 from busbw_analysis.training.memory import memory as memory_of
@@ -91,7 +92,7 @@ def _step_options(command: _Command) -> _Command:
     ]
     for option in reversed(
         [
-            click.option("--model", required=True, help="A row of busbw/workloads/models, such as 'Llama 3 70B'."),
+            click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'."),
             _own_models,
             *degrees,
             click.option("--zero", type=click.Choice(["0", "1", "2", "3", "hsdp"]), default="0", show_default=True),
@@ -126,23 +127,35 @@ def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of th
     return {**asdict(row), **{name: getattr(row, name) for name in names}}
 
 
-def _head(step: Step) -> dict[str, JSON]:
-    model = step.model
+def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
     return {
         "model": model.name,
+        "source": model.source,
+        "sequence": sequence,
         "parameters": model_rows.parameters(model),
         "active_parameters": model_rows.parameters(model, active=True),
         "parameters_in_products": model_rows.products(model),
-        "flop_per_token": model_rows.flop_per_token(model, step.sequence, causal=False),
-        "causal_flop_per_token": model_rows.flop_per_token(model, step.sequence, causal=True),
-        "layout": asdict(step.layout),
-        "gpus": step.layout.gpus,
-        "batch": step.batch,
-        "sequence": step.sequence,
-        "micro_batch": step.micro_batch,
-        "bubble": step.layout.bubble,
-        "bubble_share": step.layout.bubble_share,
+        "flop_per_token": model_rows.flop_per_token(model, sequence, causal=False),
+        "causal_flop_per_token": model_rows.flop_per_token(model, sequence, causal=True),
     }
+
+
+def _head(step: Step) -> dict[str, JSON]:
+    return {
+        **_model_row(step.model, step.sequence),
+        "layout": _with(step.layout, "gpus", "bubble", "bubble_share"),
+        "batch": step.batch,
+        "micro_batch": step.micro_batch,
+    }
+
+
+@training.command()
+@_own_models
+@_as_json
+def models(*, own: Path | None, as_json: bool) -> None:
+    """List the models that there are, with parameters and FLOP that follow from their rows."""
+    rows = [_model_row(row, row.sequence) for row in model_rows.models(own).values()]
+    _print({"models": rows}, tables.models_text(rows), as_json=as_json)
 
 
 @training.command()
@@ -187,6 +200,8 @@ def memory(
     room = _room(gpu, gpu_memory)
     fits = None if room is None else found.total <= room
     other = None if fits is not False or room is None else refuse_what_never_fits(step, room, optimizer, attention)
+    group, gradient = step.layout.shard or step.layout.replicas, step.gradient_bytes
+    by_zero = [per_parameter(step.model.width_bytes, gradient, optimizer, zero, group).total for zero in range(4)]
     saved = {per: checkpoint_bytes(step, per) for per in CHECKPOINT_BYTES}
     words: list[str] = []
     if room is not None:
@@ -197,12 +212,13 @@ def memory(
     document = {
         **_head(step),
         "memory": _with(found, "total"),
+        "bytes_per_parameter": by_zero,
         "gpu_memory_bytes": room,
         "fits": fits,
         "would_fit": None if other is None else asdict(other.layout),
         "checkpoint_bytes": saved,
     }
-    _print(document, tables.memory_text(step, found, saved, words), as_json=as_json)
+    _print(document, tables.memory_text(step, found, by_zero, saved, words), as_json=as_json)
 
 
 def _gpu(name: str) -> Gpu:
@@ -343,7 +359,7 @@ def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: f
 
 
 @training.command()
-@click.option("--model", help="A row of busbw/workloads/models: its tokens are read, its checkpoints are written.")
+@click.option("--model", help="One of busbw training models: its tokens are read, its checkpoints are written.")
 @click.option("--sample", help="A row of busbw/workloads/samples.toml: what is read in place of tokens.")
 @_own_models
 @click.option("--gpus", type=click.IntRange(1), required=True, help="How many read, and save.")

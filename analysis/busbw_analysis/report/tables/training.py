@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from busbw.runs.records import JSON
 from busbw.units import about_size, format_flop, format_rate, format_time
 from busbw_analysis.report.tables.layout import MISSING, aligned
 from busbw_analysis.training.layout import Layout, Step
@@ -14,6 +15,12 @@ from busbw_analysis.training.storage import Checkpoints, Reading
 from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent
 
 _TRAFFIC: Final = ("group", "what", "op", "ranks", "S", "calls", "sent", "phase", "waits", "of a call")
+
+
+def _table(columns: Sequence[str], body: Sequence[Sequence[str]], notes: Sequence[str]) -> str:
+    """Columns are names, with a unit in brackets where they have one."""
+    named = [(name.partition(" (")[0], "".join(name.partition("(")[1:])) for name in columns]
+    return aligned(named, body, notes)
 
 
 def gigabytes(bytes_: float) -> str:
@@ -72,7 +79,7 @@ def traffic_text(step: Step, stage: int, rows: Sequence[Traffic], *, explained: 
         *(sums or ["nothing is sent"]),
         *sources,
     ]
-    text = f"# {step_words(step)}\n{aligned([(name, '') for name in _TRAFFIC], body, notes)}"
+    text = f"# {step_words(step)}\n{_table(_TRAFFIC, body, notes)}"
     return text if not explained else f"{text}\n\n{_statements(explained)}"
 
 
@@ -85,7 +92,7 @@ def _statements(found: Sequence[Statement]) -> str:
     return "\n".join(lines)
 
 
-def memory_text(step: Step, found: Memory, checkpoint: dict[int, int], fit: Sequence[str]) -> str:
+def memory_text(step: Step, found: Memory, by_zero: Sequence[float], saved: dict[int, int], fit: Sequence[str]) -> str:
     """Parts of the memory of the rank that needs most, and whether they fit."""
     parts = ("weights", "gradients", "optimizer", "activations", "buffers", "total")
     body = [
@@ -98,10 +105,11 @@ def memory_text(step: Step, found: Memory, checkpoint: dict[int, int], fit: Sequ
             if _undivided(step)
             else []
         ),
-        "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in checkpoint.items()),
+        f"weights, gradients and optimizer by zero 0 to 3: {', '.join(f'{one:.4g}' for one in by_zero)} B a parameter",
+        "checkpoint: " + ", ".join(f"{gigabytes(bytes_)} at {per} B a parameter" for per, bytes_ in saved.items()),
         *fit,
     ]
-    return f"# {step_words(step)}\n{aligned((('what', ''), ('bytes', ''), ('share', '(%)')), body, notes)}"
+    return f"# {step_words(step)}\n{_table(('what', 'bytes', 'share (%)'), body, notes)}"
 
 
 def _undivided(step: Step) -> bool:
@@ -114,14 +122,14 @@ def limits_text(found: Sequence[Limits]) -> str:
     body = [
         [one.name, f"{one.best * 100:.1f}", _flop(one.cliff), _flop(one.infeasible), _flop(one.wall)] for one in found
     ]
-    columns = (("what", ""), ("best", "(%)"), ("cliff", "(FLOP)"), ("none in time", "(FLOP)"), ("wall", "(FLOP)"))
+    columns = ("what", "best (%)", "cliff (FLOP)", "none in time (FLOP)", "wall (FLOP)")
     stated = ", ".join(f"{name} {value:.0e}" for name, value in HEADLINES.items())
     notes = (
         "cliff: above it the best utilisation is below 80 % of that of small training; none in time: found no way",
         "wall: latency of the layers alone takes the time there is (closed form)",
         f"a reconstruction of arXiv:2411.01137, whose text was not at hand; it states: {stated}",
     )
-    return aligned(columns, body, notes)
+    return _table(columns, body, notes)
 
 
 def _flop(value: float | None) -> str:
@@ -142,17 +150,9 @@ def reading_text(readings: Sequence[Reading], rate: float | None) -> str:
         ]
         for one in readings
     ]
-    columns = (
-        ("what", ""),
-        ("sample", "(B/FLOP)"),
-        ("achieved", ""),
-        ("a GPU reads", ""),
-        ("GPUs", ""),
-        ("all read", ""),
-        ("share", "(%)"),
-    )
+    columns = ("what", "sample (B/FLOP)", "achieved", "a GPU reads", "GPUs", "all read", "share (%)")
     notes = () if rate is None else (f"share: of {format_rate(rate)} of the storage; above 100 training waits",)
-    return aligned(columns, body, notes)
+    return _table(columns, body, notes)
 
 
 def checkpoints_text(found: Sequence[Checkpoints], bytes_: int) -> str:
@@ -166,21 +166,13 @@ def checkpoints_text(found: Sequence[Checkpoints], bytes_: int) -> str:
         ]
         for one in found
     ]
-    columns = (
-        ("what", ""),
-        ("stops", ""),
-        ("written", ""),
-        ("Young", ""),
-        ("interval", ""),
-        ("lost", "(%)"),
-        ("δ/τ + τ/2M + R/M", "(%)"),
-    )
+    columns = ("what", "stops", "written", "Young", "interval", "lost (%)", "δ/τ + τ/2M + R/M (%)")
     notes = (
         f"a checkpoint: {gigabytes(bytes_)}; interval: of work between two, by Daly 2006, not before it is written",
         "asynchronous: stops while GPUs copy to their hosts",
         "lost: share of all time, checkpoints, repeated work and restarts together",
     )
-    return aligned(columns, body, notes)
+    return _table(columns, body, notes)
 
 
 def roofline_text(step: Step, found: Sequence[Phase], times: Sequence[dict[str, float]], notes: Sequence[str]) -> str:
@@ -198,12 +190,14 @@ def roofline_text(step: Step, found: Sequence[Phase], times: Sequence[dict[str, 
                 slowest,
             ]
         )
-    columns = (
-        ("what", ""),
-        ("FLOP", ""),
-        ("memory", "(FLOP/B)"),
-        ("network", "(FLOP/B)"),
-        ("at least", ""),
-        ("decided by", ""),
-    )
-    return f"# {step_words(step)}\n{aligned(columns, body, notes)}"
+    columns = ("what", "FLOP", "memory (FLOP/B)", "network (FLOP/B)", "at least", "decided by")
+    return f"# {step_words(step)}\n{_table(columns, body, notes)}"
+
+
+def models_text(rows: Sequence[dict[str, JSON]]) -> str:
+    """Names of models with what was derived of them."""
+    columns = ("what", "parameters", "active", "in products", "a token, causal (FLOP)", "to all (FLOP)")
+    keys = ("parameters", "active_parameters", "parameters_in_products", "causal_flop_per_token", "flop_per_token")
+    body = [[str(row["model"]), *(f"{row[key]:.5g}" for key in keys)] for row in rows]
+    notes = ("of a token: forward and backward pass, 6 a parameter in products, and attention in the row's sequence",)
+    return _table(columns, body, notes)
