@@ -1,8 +1,7 @@
 """``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
 
-import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, replace
 from functools import wraps
 from pathlib import Path
@@ -16,7 +15,10 @@ from busbw.runs.records import DTYPE_BYTES, JSON
 from busbw.system.catalog import Gpu, catalogue
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
+from busbw_analysis.cli.options import as_json_option, print_json
+from busbw_analysis.report.document import Table
 from busbw_analysis.report.tables import training as tables
+from busbw_analysis.report.to_terminal import render
 from busbw_analysis.training import limits as walls
 from busbw_analysis.training import storage as disks
 from busbw_analysis.training.layout import Context, Layout, Recompute, Schedule, Step, Sync
@@ -35,7 +37,6 @@ from busbw_analysis.training.statements import statements
 from busbw_analysis.training.traffic import DIMENSIONS, sent, traffic
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
-_as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 _own_models = click.option(
     "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
 )
@@ -118,8 +119,11 @@ def training() -> None:
     """Say by formula what training a model in a layout moves, keeps, reads and waits for."""
 
 
-def _print(document: dict[str, JSON], text: str, *, as_json: bool) -> None:
-    echo(json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) if as_json else text)
+def _print(document: dict[str, JSON], shown: Iterable[Table], *, as_json: bool) -> None:
+    if as_json:
+        print_json(document)
+    else:
+        echo(render(shown))
 
 
 def _with(row: Any, *names: str) -> dict[str, JSON]:  # noqa: ANN401 - any of the records of the analysis
@@ -151,18 +155,18 @@ def _head(step: Step) -> dict[str, JSON]:
 
 @training.command()
 @_own_models
-@_as_json
+@as_json_option
 def models(*, own: Path | None, as_json: bool) -> None:
     """List the models that there are, with parameters and FLOP that follow from their rows."""
     rows = [_model_row(row, row.sequence) for row in model_rows.models(own).values()]
-    _print({"models": rows}, tables.models_text(rows), as_json=as_json)
+    _print({"models": rows}, [tables.models_table(rows)], as_json=as_json)
 
 
 @training.command()
 @_step_options
 @click.option("--stage", type=int, help="Of the pipeline.  [default: the second of three or more, else the first]")
 @click.option("--explain", is_flag=True, help="Put what is often said beside what holds.")
-@_as_json
+@as_json_option
 def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> None:
     """Say what each rank sends in a step: collective, size, calls, bytes, and whether computation waits."""
     shown = step.middle if stage is None else step.check_stage(stage)
@@ -176,7 +180,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
         "waited_bytes": {one: sent(rows, one, hideable=False) for one in DIMENSIONS},
         "statements": [asdict(one) for one in said],
     }
-    _print(document, tables.traffic_text(step, shown, rows, explained=said), as_json=as_json)
+    _print(document, tables.traffic_tables(step, shown, rows, said), as_json=as_json)
 
 
 @training.command()
@@ -185,7 +189,7 @@ def volumes(*, step: Step, stage: int | None, explain: bool, as_json: bool) -> N
 @click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
 @click.option("--gpu", help="A row of busbw peaks, such as 'H100 SXM5', that it is to fit.")
 @click.option("--gpu-memory", help="In place of --gpu: its memory, such as 80GiB.")
-@_as_json
+@as_json_option
 def memory(
     *,
     step: Step,
@@ -218,7 +222,7 @@ def memory(
         "would_fit": None if other is None else asdict(other.layout),
         "checkpoint_bytes": saved,
     }
-    _print(document, tables.memory_text(step, found, by_zero, saved, words), as_json=as_json)
+    _print(document, [tables.memory_table(step, found, by_zero, saved, words)], as_json=as_json)
 
 
 def _gpu(name: str) -> Gpu:
@@ -250,7 +254,7 @@ def _room(gpu: str | None, gpu_memory: str | None) -> float | None:
 @click.option("--gpu", default="H100 SXM5", show_default=True, help="A row of busbw peaks.")
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; the rate between nodes counts.")
 @click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
-@_as_json
+@as_json_option
 def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json: bool) -> None:
     """Say of each phase of a step what it computes for every byte, and what decides its time."""
     row, dtype = _gpu(gpu), step.model.dtype
@@ -284,7 +288,7 @@ def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json
             for one, least in zip(found, times, strict=True)
         ],
     }
-    _print(document, tables.roofline_text(step, found, times, notes), as_json=as_json)
+    _print(document, [tables.roofline_table(step, list(zip(found, times, strict=True)), notes)], as_json=as_json)
 
 
 _MEANING = {
@@ -324,7 +328,7 @@ def _constants(command: _Command) -> _Command:
 @click.option("--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate: rates and delays of a GPU.")
 @click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
 @_constants
-@_as_json
+@as_json_option
 def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: float | None) -> None:
     """Say from which size of training on data movement costs utilisation, and latency ends it (arXiv:2411.01137)."""
     constants = walls.Constants()
@@ -355,7 +359,7 @@ def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: f
         "limits": [{**asdict(one), "wall": one.wall if one.wall < float("inf") else None} for one in found],
         "utilisation": [asdict(one) for one in walls.curve(constants)],
     }
-    _print(document, tables.limits_text(found), as_json=as_json)
+    _print(document, [tables.limits_table(found)], as_json=as_json)
 
 
 @training.command()
@@ -371,7 +375,7 @@ def limits_(*, network: str | None, plot: Path | None, as_json: bool, **given: f
 @click.option("--bytes-per-parameter", type=click.IntRange(1), default=14, show_default=True, help="Of a checkpoint.")
 @click.option("--mtbf", type=float, help="Hours between failures of the whole job.")
 @click.option("--restart", type=float, default=0.0, show_default=True, help="Seconds until it goes on after one.")
-@_as_json
+@as_json_option
 def storage(  # noqa: PLR0913 - click hands every option over by name
     *,
     model: str | None,
@@ -405,7 +409,7 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
     rate = None if read_rate is None else parse_rate(read_rate)
     found: list[disks.Checkpoints] = []
     bytes_ = 0 if row is None else bytes_per_parameter * model_rows.parameters(row)
-    text = tables.reading_text([reading], rate)
+    shown = [tables.reading_table(reading, rate)]
     if write_rate is not None:
         if mtbf is None:
             message = "--write-rate wants --mtbf, the hours between failures of the job"
@@ -419,11 +423,11 @@ def storage(  # noqa: PLR0913 - click hands every option over by name
             disks.checkpoints(copied + written, copied + written, 3600 * mtbf, restart, how="synchronous"),
             disks.checkpoints(copied, copied + written, 3600 * mtbf, restart, how="asynchronous"),
         ]
-        text += "\n\n" + tables.checkpoints_text(found, bytes_)
+        shown.append(tables.checkpoints_table(found, bytes_))
     document = {
         "reading": _with(reading, "per_gpu", "bytes_per_second"),
         "share_of_read_rate": None if rate is None else reading.share_of(rate),
         "checkpoint_bytes": bytes_ or None,
         "checkpoints": [asdict(one) for one in found],
     }
-    _print(document, text, as_json=as_json)
+    _print(document, shown, as_json=as_json)
