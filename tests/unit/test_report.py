@@ -24,7 +24,7 @@ from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report import document as page
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
-from busbw_analysis.report.sections.run import GLOSSARY
+from busbw_analysis.report.sections.run import glossary_terms
 from busbw_analysis.report.to_json import LAYOUT
 
 HOSTILE = ("<script>alert(1)</script>", "a|b\nc`d`", '"><img src=x onerror=alert(1)>', "$x^2$ {{ 7*7 }} {% raw %}")
@@ -287,7 +287,7 @@ def test_the_textbook_algorithms_stand_beside_the_one_that_ran() -> None:
 
 
 def test_the_words_mean_what_is_computed() -> None:
-    meaning = dict(GLOSSARY)
+    meaning = dict(glossary_terms())
     assert "first rank's entry into a call to the last one's" in meaning["Skew"]
     assert "every second size" in meaning["Fit"]
     assert "α of that last piece" in meaning["Fit"]

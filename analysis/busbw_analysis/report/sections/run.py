@@ -1,7 +1,9 @@
 """The part of a report that needs no judgement: cases without a number, how it was timed, on what, and the words."""
 
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from importlib.resources import files
 from typing import Final
 
 from busbw.runs.records import JSON, Case, LaunchStarted, case_in_words
@@ -22,137 +24,7 @@ from busbw_analysis.report.document import (
 )
 from busbw_analysis.report.sections.placement import SHOWN_HERE, places
 
-GLOSSARY: Final = (
-    (
-        "Size S",
-        (
-            "The bytes that a call is said to move, as nccl-tests counts them: the buffer of one rank for "
-            "all_reduce, broadcast and reduce; the whole gathered or scattered buffer for all_gather, "
-            "reduce_scatter, gather and scatter; one rank's send buffer for all_to_all; one message for "
-            "send_recv and ping_pong. Sizes are binary: 1 KiB = 1024 B."
-        ),
-    ),
-    (
-        "Compiled loop",
-        (
-            "What made the calls of a sample one after the other without Python between them, as a program in C does. "
-            "A Python call takes longer than a short message. Where nothing is said, Python made the calls."
-        ),
-    ),
-    (
-        "Time",
-        (
-            "How long the slowest rank of the group took for one call: the collective is over when the last "
-            "rank is done. In each launch the median over its samples; over launches the median of these "
-            "medians. For ping_pong it is half of the round trip."
-        ),
-    ),
-    (
-        "algbw",
-        "S divided by the time: the rate that the program sees. Rates are decimal: 1 GB/s = 1,000,000,000 B/s.",
-    ),
-    (
-        "busbw",
-        (
-            "algbw times the bus factor of the operation, which for n ranks is 2(n−1)/n for all_reduce, "
-            "(n−1)/n for all_gather, reduce_scatter, all_to_all(_v), gather and scatter, and 1 for the rest: the "
-            "rate that each rank's link must carry if the wire is used as well as possible. It can be "
-            "compared between operations and with a link's speed. With one rank there is no wire and no "
-            "busbw. The highest busbw of a run is the largest of any size and any group of ranks, judged or not; a "
-            "total over groups is no rate of a link and does not count."
-        ),
-    ),
-    (
-        "Spread",
-        (
-            "How far single samples lie from their median: half of p95 − p5 over the median of all samples of a "
-            "launch (± 10 %: nine in ten are about so near); over launches the median of these. How far launches lie "
-            "from each other is the interval or range."
-        ),
-    ),
-    (
-        "Skew",
-        (
-            "Arrival skew: the time from the first rank's entry into a call to the last one's, by a clock that the "
-            "ranks share; without one it is not known. In an operation that synchronises, the others wait for the "
-            "rank that enters last, and the rank with the shortest time is usually that one."
-        ),
-    ),
-    (
-        "Launch",
-        (
-            "One start of all the processes. Launches differ from each other more than samples within one do, "
-            "so a launch counts as one observation; no time, interval or verdict is made of samples of different "
-            "launches thrown into one pot."
-        ),
-    ),
-    (
-        "Block",
-        (
-            "A stretch of samples of one case with one set of buffers. The blocks of a launch are shuffled, "
-            "so that a slow minute does not fall on one case alone."
-        ),
-    ),
-    (
-        "Sample",
-        "One or more calls between two readings of the clock.",
-    ),
-    (
-        "Interval",
-        (
-            "A distribution-free 95 % interval of the median over launches, its ends between the order statistics "
-            "that cover more and less. It takes at least 6 launches; "
-            "with fewer, the smallest and largest launch median are shown and called a range. A mean or a 99 % "
-            "quantile over launches has a bootstrap interval, for which whole launches are drawn again."
-        ),
-    ),
-    (
-        "Peak",
-        (
-            "The rate that hardware allows. Each percentage names which: measured on this machine, or "
-            "nominal, and of what."
-        ),
-    ),
-    (
-        "Model",
-        "A formula for the time of the algorithm that the backend runs, with the constants named next to it.",
-    ),
-    (
-        "Fit",
-        (
-            "time = α0 + S/B∞ through the measured points, in pieces where the backend changes its way of "
-            "sending. α0 is the time that an empty call would cost, by the first piece; B∞ the rate of an endless "
-            "one, by the last piece; S½ = α · B∞, with the α of that last piece, the size at which half of that rate "
-            "is reached. Held out: every second size is predicted by a fit of the others that did not see it."
-        ),
-    ),
-    (
-        "Flags",
-        (
-            "bimodal: the samples fall into two humps, and the median may jump from one to the other, so that "
-            "comparisons go by the mean. slow mode: a few "
-            "very slow samples take more than a tenth of the time. skew>10%: the ranks arrive further apart than a "
-            "tenth of the time. drift: the first and the last third of a block differ. correlated: neighbouring "
-            "samples know of each other (autocorrelation time of 5 samples or more), so that they count as fewer. "
-            "outliers: more than 5 % of the samples are further from the quartiles of their launch than three times "
-            "the distance between these. oversubscribed: more ranks than "
-            "cores. disturbed: other programs, the hypervisor or lost cores took more than a number can stand. "
-            "unbalanced: beside a call of mode overlap, less than half or more than twice as much was computed as the "
-            "call takes alone. "
-            "clock error: the ranks' clocks agree too badly to say who came when. moved>1: the backend moves more "
-            "bytes than the best algorithm needs. cap: the limit of time or samples came before the interval was "
-            "narrow. not checked: the data were not compared."
-        ),
-    ),
-    (
-        "Verified",
-        (
-            "The data that arrived were compared with what must come out, exactly. Wrong data make a case "
-            "fail, whatever its speed."
-        ),
-    ),
-)
-
+_GLOSSARY: Final = "templates/glossary.toml"
 _STOP_WORDS: Final = {
     "converged": "the interval of the median was narrow enough",
     "cap_time": "the time allowed for one case was used up",
@@ -303,7 +175,13 @@ def environment(dataset: Dataset) -> Section:
 
 def glossary() -> Section:
     """The words and units of the report."""
-    return Section("glossary", "Words and units", (Terms(GLOSSARY),))
+    return Section("glossary", "Words and units", (Terms(glossary_terms()),))
+
+
+def glossary_terms() -> tuple[tuple[str, str], ...]:
+    """The terms of the glossary with their meanings."""
+    text = files("busbw_analysis.report").joinpath(_GLOSSARY).read_text(encoding="utf-8")
+    return tuple((term, entry["meaning"].replace("\n", " ")) for term, entry in tomllib.loads(text).items())
 
 
 def ran_for(stored: StoredRun) -> str:
