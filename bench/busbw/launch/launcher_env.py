@@ -1,4 +1,4 @@
-"""What launchers promise in the environment: which variables say rank, world and place."""
+"""What launchers set in the environment: which variables say rank, world and place."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,11 +13,12 @@ _REPEATED = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 
 @dataclass(frozen=True, slots=True)
 class LauncherVariables:
-    """The variables of one launcher that say a rank, how many there are and its number on its host; ``others`` have to
-    be there, too: half of a promise is somebody else's variable. ``least`` is the smallest world that is one.
+    """The variables by which one launcher is recognised, and by which its ranks know their place.
 
-    Beside them may stand how many ranks the host has, ``local_size`` or, for every node, ``tasks`` (``2(x3),1``), and
-    the number of this ``node``. (Open MPI's OMPI_COMM_WORLD_NODE_RANK is none: it counts the ranks of a node.)
+    ``rank``, ``size``, ``local_rank``, ``others``: all have to be set; one alone may be another program's.
+    ``least``: the smallest number of ranks that is a world.
+    ``local_size``: ranks of this host, if the launcher sets it. ``tasks``: those of every node (``2(x3),1``).
+    ``node``: the number of this node. (Open MPI's OMPI_COMM_WORLD_NODE_RANK is none: it counts the ranks of a node.)
     """
 
     rank: str
@@ -30,7 +31,7 @@ class LauncherVariables:
     node: str | None = None
 
     def found(self, variables: Mapping[str, str]) -> bool:
-        """Whether the whole promise is there."""
+        """Whether all of them are set, for enough ranks."""
         names = (self.rank, self.size, self.local_rank, *self.others)
         if not all(name in variables for name in names):
             return False
@@ -107,7 +108,8 @@ def rank_info(launcher: str, known: Sequence[LauncherVariables], variables: Mapp
 def _made(known: Sequence[LauncherVariables], variables: Mapping[str, str]) -> LauncherVariables:
     found = found_in(known, variables)
     if found is None:
-        message = f"none of the promises that start with {', '.join(one.rank for one in known)} is made here"
+        names = ", ".join(one.rank for one in known)
+        message = f"no launcher is recognised: none of {names} is set with all that belong to it"
         raise LaunchError(message)
     return found
 
