@@ -79,7 +79,7 @@ def outcomes(trials: int = TRIALS, settings: Sequence[Setting] = SETTINGS) -> It
         dearest = [max(members, key=lambda member: member.cost) for members in judged]
         yield Outcome(
             setting=setting,
-            right=sum(tuple(one.rank for one in members if one.accused) == wanted for members in judged),
+            right=sum(tuple(one.rank for one in members if one.flagged) == wanted for members in judged),
             trials=trials,
             shares=tuple(sorted(one.share for one in dearest)),
             costs=tuple(sorted(one.cost for one in dearest)),

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR, Odd, odd_ones
+from busbw_analysis.diagnosis.pairs import LAUNCHES_FOR_A_PAIR, Outlier, outliers_in
 
 Floats = npt.NDArray[np.float64]
 
@@ -88,13 +88,13 @@ def times_ns(truth: Truth, count: int, on_host: int, launches: int, seed: int, n
     return np.asarray(np.exp(logs))
 
 
-def found(truth: Truth, count: int, on_host: int, launches: int, seed: int, noise: float) -> tuple[Odd, ...]:
+def found(truth: Truth, count: int, on_host: int, launches: int, seed: int, noise: float) -> tuple[Outlier, ...]:
     """What the analysis names in one matrix."""
     hosts = tuple(f"n{rank // on_host}" for rank in range(count))
-    return odd_ones(tuple(range(count)), hosts, times_ns(truth, count, on_host, launches, seed, noise), SIZE_BYTES)
+    return outliers_in(tuple(range(count)), hosts, times_ns(truth, count, on_host, launches, seed, noise), SIZE_BYTES)
 
 
-def right(truth: Truth, count: int, on_host: int, odd: Iterable[Odd]) -> bool:
+def right(truth: Truth, count: int, on_host: int, odd: Iterable[Outlier]) -> bool:
     """Whether everything that is slow was named, and nothing else."""
     wanted = truth.wanted(count, on_host)
     named = {(one.kind, one.ranks) for one in odd}

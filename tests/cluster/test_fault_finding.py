@@ -63,10 +63,10 @@ class Report:
         return {one["code"] for one in self.facts["warnings"]} & SLOW
 
     @property
-    def accused(self) -> dict[int, list[tuple[str, str]]]:
+    def flagged(self) -> dict[int, list[tuple[str, str]]]:
         """What the pair matrices call slow: kind and name, by size in bytes."""
         return {
-            matrix["size_bytes"]: [(odd["kind"], odd["name"]) for odd in matrix["odd"]]
+            matrix["size_bytes"]: [(odd["kind"], odd["name"]) for odd in matrix["outliers"]]
             for matrix in self.facts["pair_matrices"]
         }
 
@@ -140,7 +140,7 @@ def test_the_fault_is_named_and_nothing_else(
 ) -> None:
     report = matrices.report(network)
     assert report.warned_of == {f"slow-{kind}" for kind, _ in (*small, *large)}
-    assert report.accused == {8: small, 256 * 1024: large}
+    assert report.flagged == {8: small, 256 * 1024: large}
 
 
 HEALTHY = thinned([Network(1000, 0.2), Network(1000, 0.5), Network(300, 0.2), Network(500, 0.5)], 4)
@@ -152,5 +152,5 @@ HEALTHY = thinned([Network(1000, 0.2), Network(1000, 0.5), Network(300, 0.2), Ne
 def test_a_healthy_network_accuses_nobody(matrices: Matrices, network: Network, trial: int) -> None:
     del trial
     judgement = judge(load([matrices.run(network)]))
-    assert [matrix.odd for matrix in judgement.matrices] == [(), ()]
-    assert not {remark.code for remark in judgement.remarks} & SLOW
+    assert [matrix.outliers for matrix in judgement.matrices] == [(), ()]
+    assert not {finding.code for finding in judgement.findings} & SLOW

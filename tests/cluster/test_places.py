@@ -97,4 +97,4 @@ def test_places_are_those_of_slurm_and_pairs_are_split_by_them(cluster: Bed, tmp
         quickest[steps] = min(quickest[steps], *group.slowest_ns)
     assert quickest[1] > 2e6 * DELAY_MS
     assert quickest[2] > 2e6 * (DELAY_MS + FURTHER_MS) > max(quickest[0], quickest[1])
-    assert any(remark.code == "one-machine" for remark in judgement.remarks)
+    assert any(finding.code == "one-machine" for finding in judgement.findings)

@@ -45,8 +45,8 @@ def test_a_late_rank_is_named_and_a_healthy_one_is_not(commands: Commands, fault
     document = json.loads((commands.read().path / "report.json").read_text(encoding="utf-8"))
     (group,) = document["lateness"]
     assert group["seen"] == "every entry"
-    assert [member["rank"] for member in group["members"] if member["accused"]] == ([] if fault is None else [1])
-    remarks = [remark["text"] for remark in document["warnings"] if remark["code"] == "late-rank"]
-    assert len(remarks) == (fault is not None)
-    for text in remarks:
+    assert [member["rank"] for member in group["members"] if member["flagged"]] == ([] if fault is None else [1])
+    findings = [finding["text"] for finding in document["warnings"] if finding["code"] == "late-rank"]
+    assert len(findings) == (fault is not None)
+    for text in findings:
         assert text.startswith(f"Rank 1 (host {socket.gethostname()}) arrives late in ")

@@ -30,9 +30,9 @@ def test_a_self_test_says_what_it_found_and_reports_repeat_it(commands: Commands
     measured = commands.run("run", "--op", "barrier", "--ranks", "2", "--max-seconds", "0.05")
     assert measured.code == 0, measured.told
     shown = commands.run("show", "latest", "--json")
-    remarks = [one["text"] for one in json.loads(shown.out)["remarks"] if one["code"] == "self-test"]
-    assert len(remarks) == 1
-    assert "is not known" not in remarks[0]
+    findings = [one["text"] for one in json.loads(shown.out)["warnings"] if one["code"] == "self-test"]
+    assert len(findings) == 1
+    assert "is not known" not in findings[0]
 
 
 def test_a_self_test_refuses_what_it_cannot_do(commands: Commands) -> None:

@@ -136,7 +136,7 @@ def test_what_is_far_is_not_slow(seed: int) -> None:
         world = WORLD if tree else replace(WORLD, by_distance={0: FAST, None: SLOW})
         machine = Machine(hosts=HOSTS, switches=TREE if tree else {})
         run = synthetic_run([matrix(MIB, ranks)], world, machine=machine, launches=6, seed=seed)
-        assert judge(pool((run,))).matrices[0].odd == ()
+        assert judge(pool((run,))).matrices[0].outliers == ()
 
 
 @pytest.mark.parametrize("ranks", [4, 8])
@@ -150,7 +150,7 @@ def test_what_is_far_is_not_slow(seed: int) -> None:
 )
 def test_what_is_slow_is_named_among_its_like(ranks: int, slow: dict[str, object], named: tuple[str, str]) -> None:
     world = replace(WORLD, slow_factor=2.0, **slow)  # type: ignore[arg-type]  # fields of World, by name
-    found = judged(matrix(MIB, ranks), tree=True, world=world).matrices[0].odd
+    found = judged(matrix(MIB, ranks), tree=True, world=world).matrices[0].outliers
     if ranks == 4 and named[0] == "rank":
         named = ("host", "host n2")
     assert [(odd.kind, odd.name) for odd in found] == [named]
@@ -185,7 +185,7 @@ def test_a_host_that_stands_alone_is_said_to_be_indistinct(leaves: str, each: in
 def test_a_report_says_who_is_indistinct() -> None:
     machine = Machine(hosts=HOSTS[:2])
     judgement = judge(pool((synthetic_run([matrix()], WORLD, machine=machine, launches=6),)))
-    assert judgement.matrices[0].odd == ()
+    assert judgement.matrices[0].outliers == ()
     assert "whether n1, n2 or the way there is slow" in compose(judgement).text.lower()
 
 

@@ -30,11 +30,11 @@ def judged(
 
 
 def codes(judgement: Judgement) -> list[str]:
-    return [remark.code for remark in judgement.remarks]
+    return [finding.code for finding in judgement.findings]
 
 
 def said(judgement: Judgement, code: str) -> str:
-    return " ".join(remark.text for remark in judgement.remarks if remark.code == code)
+    return " ".join(finding.text for finding in judgement.findings if finding.code == code)
 
 
 def verdict(judgement: Judgement, op: str, size: int) -> Verdict:
@@ -56,8 +56,8 @@ def test_failures_interruptions_and_cases_not_reached_come_first() -> None:
         ended="interrupted",
     )
     judgement = judged(cases, launches=1, end=end)
-    assert [remark.severity for remark in judgement.remarks] == sorted(
-        (remark.severity for remark in judgement.remarks), key=["bad", "caution", "note"].index
+    assert [finding.severity for finding in judgement.findings] == sorted(
+        (finding.severity for finding in judgement.findings), key=["bad", "caution", "note"].index
     )
     assert "all_reduce 4 KiB float32 sum" in said(judgement, "wrong-data")
     assert "16 MiB" in said(judgement, "not-reached")
@@ -251,7 +251,7 @@ def test_show_as_json_has_null_where_there_is_no_number(stored: tuple[Path, Stor
     assert total["busbw"] == pytest.approx(sum(row["busbw"] for row in groups))
     assert total["peak_share"] == pytest.approx(np.mean([row["peak_share"] for row in groups]))
     assert document["runs"] == ["synthetic-0"]
-    assert any(remark["code"] == "failed" for remark in document["remarks"])
+    assert any(finding["code"] == "failed" for finding in document["warnings"])
 
 
 def test_a_failed_case_shows_no_numbers_though_a_launch_went_well(tmp_path: Path) -> None:

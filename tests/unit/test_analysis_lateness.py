@@ -76,12 +76,12 @@ def _whole(values: Floats) -> tuple[int, ...]:
     return tuple(int(value) for value in np.maximum(np.rint(values), 1))
 
 
-def accused(judgement: Judgement) -> list[int]:
-    return [member.rank for group in judgement.lateness for member in group.accused]
+def flagged(judgement: Judgement) -> list[int]:
+    return [member.rank for group in judgement.lateness for member in group.flagged]
 
 
 def said(judgement: Judgement) -> str:
-    return " ".join(remark.text for remark in judgement.remarks if remark.code == "late-rank")
+    return " ".join(finding.text for finding in judgement.findings if finding.code == "late-rank")
 
 
 def only(judgement: Judgement) -> GroupLateness:
@@ -123,7 +123,7 @@ def test_the_share_lies_within_its_interval_though_it_is_of_one_launch() -> None
 def test_a_rank_that_is_late_in_some_samples_is_named_alone(ranks: int, rank: int, entries: bool) -> None:  # noqa: FBT001
     for seed in range(5):
         judgement = arriving(delayed(rank, ranks=ranks), ranks, seed=seed, entries=entries)
-        assert accused(judgement) == [rank]
+        assert flagged(judgement) == [rank]
         member = only(judgement).members[rank]
         assert member.share == pytest.approx(0.3, abs=0.1)
         assert member.median_ns == pytest.approx(2e6, rel=0.1)
@@ -149,7 +149,7 @@ def test_ranks_that_are_late_in_turns_do_not_hide_each_other() -> None:
         return come
 
     judgement = arriving(arrivals, hosts=("n3", "n4"))
-    assert sorted(accused(judgement)) == [2, 3]
+    assert sorted(flagged(judgement)) == [2, 3]
     assert "All ranks of host n4 are late." in said(judgement)
 
 
@@ -188,7 +188,7 @@ def _heavy(generator: np.random.Generator, _launch: int, samples: int) -> Floats
 @pytest.mark.parametrize("arrivals", [_first_released_last, _spells, _heavy])
 @pytest.mark.parametrize("entries", [True, False])
 def test_nobody_is_accused_of_what_healthy_ranks_do(arrivals: Arrivals, entries: bool) -> None:  # noqa: FBT001
-    wrong = [seed for seed in range(20) if accused(arriving(arrivals, launches=1, seed=seed, entries=entries))]
+    wrong = [seed for seed in range(20) if flagged(arriving(arrivals, launches=1, seed=seed, entries=entries))]
     assert len(wrong) <= 1
 
 
@@ -200,21 +200,21 @@ def test_the_order_in_which_a_barrier_lets_its_ranks_go_is_no_lateness(entries: 
         return np.stack([generator.exponential(0.02, samples), 0.8 + generator.exponential(0.1, samples)])
 
     short = ((8, 1.6), (1024, 2.1))
-    assert accused(arriving(arrivals, ranks=2, times=short, entries=entries)) == []
+    assert flagged(arriving(arrivals, ranks=2, times=short, entries=entries)) == []
 
 
 def test_one_launch_of_four_accuses_nobody() -> None:
     def arrivals(generator: np.random.Generator, launch: int, samples: int) -> Floats:
         return delayed(1, share=0.9 if launch == 2 else 0.0)(generator, launch, samples)
 
-    assert accused(arriving(arrivals, launches=4)) == []
+    assert flagged(arriving(arrivals, launches=4)) == []
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_nobody_is_accused_where_all_are_late_alike(seed: int) -> None:
     cases = [case("all_reduce", size) for size in SIZES]
     run = synthetic_run(cases, World(jitter_seconds=20e-6), launches=4, samples=100, seed=seed)
-    assert accused(judge(pool((run,)))) == []
+    assert flagged(judge(pool((run,)))) == []
 
 
 @pytest.mark.parametrize(
@@ -230,13 +230,13 @@ def test_a_rank_that_is_a_little_late_is_not_accused(jitter_seconds: float, late
     group = judgement.cases[0].only
     assert group is not None
     assert group.views[1].late_count > 0.35 * group.samples, why
-    assert accused(judgement) == [], why
+    assert flagged(judgement) == [], why
 
 
 def test_nobody_is_accused_by_three_samples() -> None:
     for seed in range(20):
         run = synthetic_run([case("barrier", 0)], World(jitter_seconds=50e-6), launches=1, samples=3, seed=seed)
-        assert accused(judge(pool((run,)))) == []
+        assert flagged(judge(pool((run,)))) == []
 
 
 def test_the_late_rank_of_an_op_that_does_not_synchronise_is_nobodys_business() -> None:
@@ -272,7 +272,7 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
     world = World(late_rank=1, late_seconds=60e-6)
     run = synthetic_run([case("all_reduce", size) for size in SIZES[:2]], world, launches=4)
     judgement = judge(pool((swapped_late_ranks(run, last),)))
-    assert accused(judgement) == [named]
+    assert flagged(judgement) == [named]
     assert ("shortest time (usually the one that came last)" in said(judgement)) == (last is None)
     group = judgement.cases[0].only
     assert group is not None
@@ -285,8 +285,8 @@ def test_the_clock_says_who_came_last_and_the_shortest_time_only_without_it(last
 def test_the_shortest_time_of_some_samples_proves_nothing() -> None:
     world = World(jitter_seconds=5e-6, late_rank=1, late_seconds=60e-6, late_share=0.3, shared_clock=False)
     run = synthetic_run([case("all_reduce", size) for size in SIZES[:3]], world, launches=4, samples=100)
-    assert accused(judge(pool((run,)))) == []
+    assert flagged(judge(pool((run,)))) == []
     told = synthetic_run(
         [case("all_reduce", size) for size in SIZES[:3]], replace(world, shared_clock=True), launches=4, samples=100
     )
-    assert accused(judge(pool((told,)))) == [1]
+    assert flagged(judge(pool((told,)))) == [1]

@@ -11,7 +11,7 @@ from busbw.runs.placement import RankPlacement
 from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
-from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of, odd_ones
+from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in
 from busbw_analysis.report.compose import compose
 
 Floats = npt.NDArray[np.float64]
@@ -42,10 +42,10 @@ def times_ns(
     return np.asarray(np.exp(logs))
 
 
-def found(hosts: tuple[str, ...], slow: Slow | None = None, **how: float) -> tuple[Odd, ...]:
+def found(hosts: tuple[str, ...], slow: Slow | None = None, **how: float) -> tuple[Outlier, ...]:
     launches, seed = int(how.get("launches", 6)), int(how.get("seed", 0))
     made = times_ns(hosts, slow, launches=launches, noise=how.get("noise", 0.03), seed=seed)
-    return odd_ones(tuple(range(len(hosts))), hosts, made, MIB)
+    return outliers_in(tuple(range(len(hosts))), hosts, made, MIB)
 
 
 def both_ways(*ranks: int) -> Slow:
@@ -167,17 +167,17 @@ def matrix_of(ranks: int, world: World, *, launches: int = 6) -> PairMatrix:
 
 def test_a_slow_pair_is_named_alone() -> None:
     matrix = matrix_of(5, World(slow_pairs=((1, 2),), slow_factor=4.0, launch_noise=0.03))
-    assert [(odd.kind, odd.ranks) for odd in matrix.odd] == [("pair", (1, 2))]
-    assert matrix.odd[0].ratio == pytest.approx(0.25, rel=0.1)
+    assert [(odd.kind, odd.ranks) for odd in matrix.outliers] == [("pair", (1, 2))]
+    assert matrix.outliers[0].ratio == pytest.approx(0.25, rel=0.1)
     assert matrix.rate[1, 2] == np.nanmin(matrix.rate)
     assert matrix.untold is None
 
 
 def test_a_slow_rank_is_one_finding_and_not_two() -> None:
     judgement = judged(6, World(slow_ranks=(3,)), launches=1)
-    assert [(odd.kind, odd.ranks) for odd in judgement.matrices[0].odd] == [("rank", (3,))]
+    assert [(odd.kind, odd.ranks) for odd in judgement.matrices[0].outliers] == [("rank", (3,))]
     assert np.isnan(np.diag(judgement.matrices[0].rate)).all()
-    text = " ".join(remark.text for remark in judgement.remarks if remark.code == "slow-rank")
+    text = " ".join(finding.text for finding in judgement.findings if finding.code == "slow-rank")
     assert "everything from and to rank 3 (host n0) is slow" in text
     assert "everything from and to rank 3 (host n0) is slow" in compose(judgement).text.lower()
 
@@ -186,10 +186,10 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
     cases = [case("pair_matrix", size, pairs=how) for size in (MIB, 4 * MIB) for how in ("together", "alone")]
     run = synthetic_run(cases, World(slow_pairs=((2, 1),), sample_noise=0.01), launches=4)
     judgement = judge(pool((run,)))
-    remarks = [remark.text for remark in judgement.remarks if remark.code == "slow-pair"]
-    assert len(remarks) == 1
-    assert "the pair 2 → 1 is slow" in remarks[0]
-    assert "of 4 matrices: 2 → 1 in 4" in remarks[0]
+    findings = [finding.text for finding in judgement.findings if finding.code == "slow-pair"]
+    assert len(findings) == 1
+    assert "the pair 2 → 1 is slow" in findings[0]
+    assert "of 4 matrices: 2 → 1 in 4" in findings[0]
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_a_pair_that_is_slow_at_every_size_is_one_remark() -> None:
 )
 def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, why: str) -> None:
     judgement = judged(ranks, World(slow_pairs=((0, 1),)), launches=launches)
-    assert judgement.matrices[0].odd == ()
+    assert judgement.matrices[0].outliers == ()
     assert why in (judgement.matrices[0].untold or "")
     assert why.lower() in compose(judgement).text.lower()
 
@@ -210,10 +210,10 @@ def test_what_cannot_be_told_is_said_with_its_reason(ranks: int, launches: int, 
 def test_no_pair_is_judged_where_medians_jump_between_two_modes() -> None:
     world = World(slow_pairs=((1, 2),), slow_factor=4.0, slow_share=0.4, slow_seconds=4e-3)
     matrix = matrix_of(4, world)
-    assert matrix.odd == ()
+    assert matrix.outliers == ()
     assert "most have two modes" in (matrix.untold or "")
     rank = matrix_of(6, replace(world, slow_pairs=(), slow_ranks=(2,)))
-    assert [odd.name for odd in rank.odd] == ["rank 2"]
+    assert [odd.name for odd in rank.outliers] == ["rank 2"]
 
 
 def test_a_matrix_with_holes_names_nobody() -> None:
@@ -221,5 +221,5 @@ def test_a_matrix_with_holes_names_nobody() -> None:
     cut = judgement.cases[0]
     cut = replace(cut, groups=cut.groups[:-1])
     (matrix,) = matrices_of([cut], [RankPlacement(rank, "n0") for rank in range(4)])
-    assert matrix.odd == ()
+    assert matrix.outliers == ()
     assert "not measured" in (matrix.untold or "")

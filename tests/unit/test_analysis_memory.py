@@ -14,7 +14,7 @@ from busbw.system.catalog import catalogue
 from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
-from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.memory import MemoryCurve, beside, scaling, who
 from busbw_analysis.diagnosis.plateaus import Plateaus
@@ -106,8 +106,8 @@ def _of_block(block: Block) -> Iterator[str]:
         yield block.note
 
 
-def rung(judgement: Judgement, kind: str) -> Rung:
-    return next(one for one in judgement.rungs if one.kind == kind)
+def level(judgement: Judgement, kind: str) -> HierarchyLevel:
+    return next(one for one in judgement.levels if one.kind == kind)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
@@ -168,7 +168,7 @@ def test_kernels_are_held_against_what_memory_gave_at_most_where_nothing_nominal
         r"run: its median over working sets from 2 MiB on, and no other kernel's median is higher\.",
         text,
     )
-    assert rung(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
+    assert level(judgement, "DRAM").how.startswith("traffic of memory_copy on ")
     inside = every_text(memory_section(judged(kernels("stream_copy", sizes=SIZES[:9]))))
     assert "Of the best" not in inside, "where memory was not reached, nothing is said to be its most"
 
@@ -185,7 +185,7 @@ def test_a_kernel_of_two_sizes_can_be_the_one_that_gets_the_most() -> None:
     rows = [row for row in text.splitlines() if row.startswith(("stream_triad | ", "memory_read | "))]
     shares = {row.split(" | ")[0]: float(row.split(" | ")[-1]) for row in rows}
     assert shares == {"stream_triad": pytest.approx(53.5, abs=0.1), "memory_read": pytest.approx(100)}
-    assert rung(judgement, "DRAM").measured == pytest.approx(37.4e9, rel=1e-3)
+    assert level(judgement, "DRAM").measured == pytest.approx(37.4e9, rel=1e-3)
     few = [*kernels("stream_triad"), *kernels("memory_read", sizes=[256 * KIB, 512 * KIB])]
     inside = every_text(memory_section(judged(few, world)))
     assert "Of the best: 100 % is 20 GB/s, the traffic of stream_triad" in inside, "what caches hold is no memory"
@@ -335,7 +335,7 @@ def test_a_run_of_collectives_alone_has_no_section_on_memory_and_one_level() -> 
     judgement = judged([case("all_reduce", size) for size in (MIB, 16 * MIB)], World(sample_noise=0.0))
     assert memory_section(judgement) is None
     assert storage_section(judgement) is None
-    assert [one.kind for one in judgement.rungs] == ["ranks of a host"]
+    assert [one.kind for one in judgement.levels] == ["ranks of a host"]
 
 
 def test_show_tells_the_traffic_of_kernels_in_memory() -> None:
@@ -402,7 +402,7 @@ def test_the_answer_about_storage_has_a_rate() -> None:
 
 def test_files_in_memory_are_not_shown_as_a_drive() -> None:
     access = Access(1 << 20, 1, "memory")
-    assert rung(judged([case("storage_write", MIB, 1, access=access)], STORING), "storage").name == (
+    assert level(judged([case("storage_write", MIB, 1, access=access)], STORING), "storage").name == (
         "storage write, in memory"
     )
 
@@ -490,27 +490,27 @@ def test_the_hierarchy_goes_from_the_caches_to_storage() -> None:
     judgement = judged(
         cases, replace(WORLD, by_op={**WORLD.by_op, **STORING.by_op}), {"memory_modules": MODULES, **ON_DRIVE}
     )
-    kinds = [one.kind for one in judgement.rungs]
+    kinds = [one.kind for one in judgement.levels]
     assert kinds == ["cache", "cache", "DRAM", "ranks of a host", "storage"]
-    assert [one.measured for one in judgement.rungs[:2]] == [
+    assert [one.measured for one in judgement.levels[:2]] == [
         pytest.approx(200e9, rel=0.01),
         pytest.approx(80e9, rel=0.01),
     ]
-    dram = rung(judgement, "DRAM")
+    dram = level(judgement, "DRAM")
     assert dram.measured == pytest.approx(30e9, rel=0.01), "the most that any kernel gets out of it"
     assert dram.nominal == pytest.approx(DRAM)
     assert dram.share == pytest.approx(30 / 76.8, rel=0.01)
     assert "memory_copy" in dram.how
     assert dram.name == "memory behind the caches"
-    assert rung(judgement, "ranks of a host").nominal is None, "a peak that was measured is no datasheet"
-    assert rung(judgement, "ranks of a host").practical is not None
+    assert level(judgement, "ranks of a host").nominal is None, "a peak that was measured is no datasheet"
+    assert level(judgement, "ranks of a host").practical is not None
     text = every_text(hierarchy_section(judgement))
     assert "plateau 1 (up to 32 KiB) 200 GB/s" in text
     assert "DRAM 30 GB/s (39.1 % of nominal)" in text
 
 
 def test_a_copy_of_few_sizes_may_still_be_in_a_cache() -> None:
-    dram = rung(judged(kernels("memory_copy", sizes=[MIB, 64 * MIB])), "DRAM")
+    dram = level(judged(kernels("memory_copy", sizes=[MIB, 64 * MIB])), "DRAM")
     assert dram.name == "memory, perhaps with caches"
     assert "not known" in dram.how
 
@@ -518,7 +518,7 @@ def test_a_copy_of_few_sizes_may_still_be_in_a_cache() -> None:
 def test_a_sweep_within_a_cache_is_not_called_memory() -> None:
     flat = World(by_op={"stream_copy": (Piece(0.0, 2 / 200e9),)}, sample_noise=0.0)
     judgement = judged(kernels("stream_copy", threads=[1], sizes=SIZES[:7]), flat)
-    assert rung(judgement, "DRAM").name == "memory, perhaps with caches"
+    assert level(judgement, "DRAM").name == "memory, perhaps with caches"
     assert "DRAM (memory, perhaps with caches) carries 200 GB/s" in compose.compose(judgement).answer
     assert "which a cache may hold" in every_text(memory_section(judgement))
 
@@ -529,22 +529,22 @@ def test_caches_that_the_host_states_withhold_what_is_said_of_memory() -> None:
     world = World(by_op={"stream_triad": stepped(3, (3000e9, 1500e9), (32 * MIB,))}, sample_noise=0.0)
     cases = kernels("stream_triad", threads=[1], sizes=[size for size in SIZES if size <= 64 * MIB])
     without, held = judged(cases, world), judged(cases, world, stated)
-    assert rung(without, "DRAM").name == "memory behind the caches"
-    assert rung(held, "DRAM").name == "memory, perhaps with caches"
-    assert [one.name for one in held.rungs if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
+    assert level(without, "DRAM").name == "memory behind the caches"
+    assert level(held, "DRAM").name == "memory, perhaps with caches"
+    assert [one.name for one in held.levels if one.kind == "cache"] == ["plateau 1 (up to 24 MiB)"], (
         "whether the last plateau is a cache is not known, either"
     )
     assert "Of the best" not in every_text(memory_section(held))
     assert "256 MiB of last-level cache for a rank" in every_text(memory_section(held))
     four = [replace_case(one, ranks=4) for one in cases]
-    assert rung(judged(four, world, stated), "DRAM").name == "memory, perhaps with caches", "4 × 192 MiB are 3 × 256"
+    assert level(judged(four, world, stated), "DRAM").name == "memory, perhaps with caches", "4 × 192 MiB are 3 × 256"
     few: dict[str, JSON] = {"cpu": {"usable_cores": 64, "last_level_cache_bytes": 192 * MIB}}
-    assert rung(judged(four, world, few), "DRAM").name == "memory behind the caches", "4 × 192 MiB are 4 × 192"
+    assert level(judged(four, world, few), "DRAM").name == "memory behind the caches", "4 × 192 MiB are 4 × 192"
 
 
 def test_what_was_not_measured_is_an_outline() -> None:
     judgement = judged([case("all_reduce", MIB)], World(sample_noise=0.0), {"memory_modules": MODULES, **ON_DRIVE})
-    dram, drive = rung(judgement, "DRAM"), rung(judgement, "NVMe")
+    dram, drive = level(judgement, "DRAM"), level(judgement, "NVMe")
     assert dram.measured is drive.measured is None
     assert dram.how == "not measured in this run"
     assert dram.nominal == pytest.approx(DRAM)
@@ -572,7 +572,7 @@ def test_hosts_reach_each_other_by_the_network() -> None:
     machine = Machine(hosts=("node0", "node1"), interface_bytes_per_second=12.5e9)
     run = synthetic_run([case("all_gather", 64 * MIB, 2, nodes=2)], World(sample_noise=0.0), machine=machine, samples=8)
     judgement = judge(pool((run,)), rows=ROWS)
-    network = rung(judgement, "network")
+    network = level(judgement, "network")
     assert network.nominal == pytest.approx(12.5e9)
     assert network.measured is not None
     assert "all_gather" in network.how
@@ -596,7 +596,7 @@ def test_copies_to_a_gpu_are_beside_their_link() -> None:
         for size in (MIB, 256 * MIB)
     ]
     judgement = judged(cases, world, facts)
-    link, memory = rung(judgement, "PCIe"), rung(judgement, "HBM")
+    link, memory = level(judgement, "PCIe"), level(judgement, "HBM")
     assert link.share == pytest.approx(55 / 63, rel=0.01)
     assert memory.measured == pytest.approx(4.2e12, rel=0.01)
     assert memory.share == pytest.approx(4.2 / 4.8, rel=0.01)

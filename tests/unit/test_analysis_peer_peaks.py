@@ -74,8 +74,8 @@ def test_a_pair_is_under_the_way_between_its_gpus(op: str, nvlink: bool, peak: f
 
 
 def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were_not_measured() -> None:
-    rungs = judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)]).rungs
-    (pair,) = [rung for rung in rungs if rung.kind == "pairs of GPUs"]
+    levels = judged("peer_copy", 0.8 * NVLINK, [gpu(0), gpu(1)]).levels
+    (pair,) = [level for level in levels if level.kind == "pairs of GPUs"]
     assert pair.measured == pytest.approx(0.8 * NVLINK, rel=1e-3)
     assert pair.share == pytest.approx(0.8, rel=1e-3)
     link = ROWS.rate("nvlink", "NVLink 4")
@@ -83,8 +83,8 @@ def test_the_hierarchy_has_the_fastest_pair_and_does_not_say_that_its_links_were
     assert link.practical_bytes_per_second is not None
     assert pair.practical == pytest.approx(18 * link.practical_bytes_per_second, rel=1e-3)
     assert "at 64 MiB" in pair.how
-    assert "NVLink" not in {rung.kind for rung in rungs}
-    assert [rung.kind for rung in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).rungs] == []
+    assert "NVLink" not in {level.kind for level in levels}
+    assert [level.kind for level in judged("peer_copy_staged", 1e9, [gpu(0), gpu(1)]).levels] == []
 
 
 def test_gpus_without_nvlink_that_reach_each_other_are_under_pcie() -> None:

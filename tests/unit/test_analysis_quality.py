@@ -137,7 +137,7 @@ def test_a_launch_that_computed_much_more_or_less_than_the_call_takes_flags_its_
     judgement = judged(run_of(change, mode="overlap"))
     assert ("unbalanced" in judgement.cases[0].flags) == flagged
     assert ("unbalanced" in render([show.show_table(show.show_rows(judgement))])) == flagged
-    told = [one.text for one in judgement.remarks if one.code == "unbalanced"]
+    told = [one.text for one in judgement.findings if one.code == "unbalanced"]
     assert len(told) == flagged
     assert all(f"{alone / 1000:.2g} × as long" in text for text in told)
     page = compose.compose(judgement).text
@@ -246,8 +246,8 @@ def flagging(disturbed: int = 0, missed: int = 0) -> Callable[[Measurement], Mea
 def test_what_disturbed_a_case_is_said_with_its_size(change: Callable[[Measurement], Measurement], words: str) -> None:
     judgement = judged(run_of(change))
     assert "disturbed" in judgement.cases[0].flags
-    (remark,) = (one for one in judgement.remarks if one.code == "disturbed")
-    assert words in remark.text
+    (finding,) = (one for one in judgement.findings if one.code == "disturbed")
+    assert words in finding.text
     assert "disturbed" in render([show.show_table(show.show_rows(judgement))])
 
 
@@ -272,7 +272,7 @@ def test_a_stream_that_was_not_held_long_enough_is_no_window() -> None:
 def test_a_little_of_it_is_no_warning(change: Callable[[Measurement], Measurement]) -> None:
     judgement = judged(run_of(change))
     assert "disturbed" not in judgement.cases[0].flags
-    assert not [one for one in judgement.remarks if one.code == "disturbed"]
+    assert not [one for one in judgement.findings if one.code == "disturbed"]
 
 
 def test_a_disturbed_sample_is_kept() -> None:

@@ -45,7 +45,7 @@ def broken_off(blocks: int, end: SyntheticEnd | None = None) -> StoredRun:
     ],
 )
 def test_a_run_that_was_broken_off_says_how_far_it_was(blocks: int, end: SyntheticEnd | None, words: str) -> None:
-    (text,) = [one.text for one in judge(pool((broken_off(blocks, end),))).remarks if one.code == "interrupted"]
+    (text,) = [one.text for one in judge(pool((broken_off(blocks, end),))).findings if one.code == "interrupted"]
     assert text.startswith("Run synthetic-0 was interrupted: Ctrl-C. ")
     assert words in text
 
@@ -54,12 +54,12 @@ def test_a_run_that_lacks_nothing_is_not_said_to() -> None:
     whole = synthetic_run(
         CASES, launches=2, blocks=2, samples=30, end=SyntheticEnd(failed={CASES[1]: "no"}, ended="failed")
     )
-    (text,) = [one.text for one in judge(pool((whole,))).remarks if one.text.startswith("Run ")]
+    (text,) = [one.text for one in judge(pool((whole,))).findings if one.text.startswith("Run ")]
     assert text == "Run synthetic-0 failed: as told."
 
 
 def said(stored: StoredRun) -> list[str]:
-    return [remark.text for remark in judge(pool((stored,))).remarks if remark.code == "resumed"]
+    return [finding.text for finding in judge(pool((stored,))).findings if finding.code == "resumed"]
 
 
 def test_a_launch_that_resumes_another_counts_as_its_own() -> None:

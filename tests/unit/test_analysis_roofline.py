@@ -202,7 +202,7 @@ def test_the_roofline_and_the_hierarchy_show_the_same_caches() -> None:
             mine[case("stream_triad", size, 1, threads=threads)] = 3 * size / rate
         runs.append(mine)
     whole = judge(pool(tuple(run_of(one, seed=seed) for seed, one in enumerate(runs))), rows=catalogue())
-    caches = [(rung.name, rung.measured) for rung in whole.rungs if rung.kind == "cache"]
+    caches = [(level.name, level.measured) for level in whole.levels if level.kind == "cache"]
     roofs = [(roof.name, roof.bytes_per_second) for roof in only(whole).memory if roof.name != "memory"]
     assert caches == roofs
     assert [round(rate / 1e9) for _, rate in caches if rate is not None] == [100, 50]

@@ -20,7 +20,7 @@ from busbw.runs.store import StoredRun
 from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool
-from busbw_analysis.diagnosis.judge import Judgement, Remark, judge
+from busbw_analysis.diagnosis.judge import Finding, Judgement, judge
 from busbw_analysis.report import compose
 from busbw_analysis.report import document as page
 from busbw_analysis.report.document import Figure, Paragraph, Section, Table
@@ -190,7 +190,7 @@ def test_nothing_from_outside_becomes_markup(hostile: str) -> None:
     facts = {"kernel": hostile, "variables": {"GLOO_X": hostile}, hostile: hostile}
     machine = Machine(name=hostile, hosts=(hostile, f"{hostile}2"), interface_bytes_per_second=1e9, facts=facts)
     judgement = judged(synthetic_run([*sweep(), odd_one, failed], WORLD, machine=machine, end=end))
-    written = compose.compose(replace(judgement, remarks=(Remark("bad", hostile, hostile), *judgement.remarks)))
+    written = compose.compose(replace(judgement, findings=(Finding("bad", hostile, hostile), *judgement.findings)))
     outline = Outline(written.html)
     assert outline.open == []
     assert not {tag for tag, _ in outline.tags} & {"script", "img"}
@@ -238,8 +238,8 @@ def test_numbers_that_are_not_finite_become_null() -> None:
 
 
 def test_warnings_come_first_and_in_words() -> None:
-    remarks = (Remark("bad", "failed", "Something broke."), Remark("caution", "oversubscribed", "4 ranks, 2 cores."))
-    written = compose.compose(replace(judged(usual()), remarks=remarks))
+    findings = (Finding("bad", "failed", "Something broke."), Finding("caution", "oversubscribed", "4 ranks, 2 cores."))
+    written = compose.compose(replace(judged(usual()), findings=findings))
     assert written.html.index("Something broke.") < written.html.index("4 ranks, 2 cores.")
     assert written.html.index("4 ranks, 2 cores.") < written.html.index(">Verdict</h2>")
     assert "This is not normal: something broke." in written.answer
@@ -290,7 +290,7 @@ def test_the_words_mean_what_is_computed() -> None:
     meaning = dict(glossary_terms())
     assert "first rank's entry into a call to the last one's" in meaning["Skew"]
     assert "every second size" in meaning["Fit"]
-    assert "α of that last piece" in meaning["Fit"]
+    assert "α of that last segment" in meaning["Fit"]
 
 
 def test_one_rank_has_no_busbw_and_no_zero() -> None:

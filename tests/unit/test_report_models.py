@@ -284,5 +284,5 @@ def test_an_explanation_has_a_row_for_every_point() -> None:
 
 
 def test_a_remark_on_few_launches_says_which_intervals_want_how_many() -> None:
-    (said,) = [one.text for one in judged(*sweep("all_reduce"), launches=3).remarks if one.code == "few-launches"]
+    (said,) = [one.text for one in judged(*sweep("all_reduce"), launches=3).findings if one.code == "few-launches"]
     assert said.endswith("6 or more give every time an interval, 5 the parameters of a fit.")

@@ -101,25 +101,25 @@ def test_hostile_facts_are_shown_as_text_or_not_at_all() -> None:
 # --- warnings --------------------------------------------------------------------------------------------------
 
 
-def remarks(machine: Machine) -> dict[str, list[str]]:
+def findings(machine: Machine) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
-    for remark in judged(machine).remarks:
-        found.setdefault(remark.code, []).append(remark.text)
+    for finding in judged(machine).findings:
+        found.setdefault(finding.code, []).append(finding.text)
     return found
 
 
 def test_a_host_that_is_named_twice_is_a_caution() -> None:
     twice: list[JSON] = [{"rank": rank, "local_rank": rank % 2} for rank in range(4)]
-    (text,) = remarks(Machine(hosts=("n1",), facts={"ranks": twice}))["taken-twice"]
+    (text,) = findings(Machine(hosts=("n1",), facts={"ranks": twice}))["taken-twice"]
     assert text.startswith("Host n1 is there twice: on it ranks 0,2 have number 0, ranks 1,3 have number 1;")
-    assert "taken-twice" not in remarks(Machine(hosts=HOSTS))
+    assert "taken-twice" not in findings(Machine(hosts=HOSTS))
 
 
 def test_hosts_with_one_kernel_are_one_machine() -> None:
-    (text,) = remarks(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one-machine"]
+    (text,) = findings(Machine(hosts=HOSTS, facts={"boot_id": "a"}))["one-machine"]
     assert text.startswith("n1, n2 are one machine")
-    assert "one-machine" not in remarks(Machine(hosts=HOSTS))
-    assert "one-machine" not in remarks(Machine(hosts=("n1",), facts={"boot_id": "a"}))
+    assert "one-machine" not in findings(Machine(hosts=HOSTS))
+    assert "one-machine" not in findings(Machine(hosts=("n1",), facts={"boot_id": "a"}))
 
 
 # --- show ------------------------------------------------------------------------------------------------------

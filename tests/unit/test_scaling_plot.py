@@ -91,5 +91,5 @@ def test_what_only_a_library_sends_at_once_is_no_better_drawn(op: str, names: Se
 def test_a_table_that_leads_to_many_messages_at_once_says_so(op: str, many: bool) -> None:  # noqa: FBT001
     found = next(one for one in over_open_mpi(op, SIZES[0]).lines if one.algorithm.startswith("choice of Open MPI"))
     (said, _) = labels(replace(found, chosen=True))
-    remark = ", as if messages sent at once cost one α together"
-    assert said == f"choice of Open MPI 5.0.8, the model that answers{remark if many else ''}"
+    finding = ", as if messages sent at once cost one α together"
+    assert said == f"choice of Open MPI 5.0.8, the model that answers{finding if many else ''}"

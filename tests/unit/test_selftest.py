@@ -114,13 +114,13 @@ def test_launches_that_scatter_wildly_cannot_be_trusted(tmp_path: Path) -> None:
 def test_a_delay_that_nobody_finds_fails(tmp_path: Path) -> None:
     judged = judge_selftest(taken(tmp_path / "one", late=QUIET))
     (check,) = (one for one in judged.checks if one.name == "late rank")
-    assert (check.state, check.found) == ("fail", "accused: nobody")
+    assert (check.state, check.found) == ("fail", "flagged: nobody")
 
 
 def test_a_rank_that_is_accused_beside_the_late_one_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def everybody(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
         return tuple(
-            replace(group, members=tuple(replace(member, accused=True) for member in group.members))
+            replace(group, members=tuple(replace(member, flagged=True) for member in group.members))
             for group in lateness_of(dataset, summaries)
         )
 
@@ -236,10 +236,10 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
         ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches a side, taken after the run"),
     ):
         judgement = judge(pool((run,)), replace(judged, started=began))
-        (remark,) = [one.text for one in judgement.remarks if one.code == "self-test"]
+        (finding,) = [one.text for one in judgement.findings if one.code == "self-test"]
         section = trust(judgement).blocks[0]
         assert isinstance(section, Paragraph)
-        for text in (remark, section.text):
+        for text in (finding, section.text):
             assert words in text
             assert ("after the run" in text) == ("after the run" in words)
 

@@ -33,7 +33,7 @@ def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
     known, unknown = judged("gloo", GLOO), judged("foo", GLOO)
     assert models(unknown) == models(known)
     assert models(unknown)["all_reduce"]
-    assert [one.code for one in unknown.remarks] == [one.code for one in known.remarks]
+    assert [one.code for one in unknown.findings] == [one.code for one in known.findings]
     assert [str(one.word) for one in unknown.verdicts] == [str(one.word) for one in known.verdicts]
 
 

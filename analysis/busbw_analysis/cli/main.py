@@ -177,15 +177,15 @@ def _share(text: str) -> float:
 def _print(
     judgements: Sequence[Judgement], document: dict[str, JSON], blocks: Iterable[Block | Section], *, as_json: bool
 ) -> None:
-    """Data to stdout, remarks to stderr; as JSON both are data."""
-    every = dict.fromkeys(remark for judgement in judgements for remark in judgement.remarks)
-    remarks = sorted(every, key=lambda remark: get_args(Severity).index(remark.severity))
+    """Data to stdout, findings to stderr; as JSON both are data."""
+    every = dict.fromkeys(finding for judgement in judgements for finding in judgement.findings)
+    findings = sorted(every, key=lambda finding: get_args(Severity).index(finding.severity))
     if as_json:
         runs = [name for judgement in judgements for name in run_names(judgement)]
-        print_json({"runs": runs, "remarks": [one.as_json() for one in remarks], **document})
+        print_json({"runs": runs, "warnings": [one.as_json() for one in findings], **document})
         return
-    for remark in remarks:
-        echo(f"{remark.severity}: {remark.text}", err=True)
+    for finding in findings:
+        echo(f"{finding.severity}: {finding.text}", err=True)
     echo(render(blocks))
 
 

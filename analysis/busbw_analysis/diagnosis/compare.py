@@ -18,11 +18,11 @@ from busbw_analysis.data.resumed import ended_in_words
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, PairGroups, has_modes, summarise
 from busbw_analysis.diagnosis.hypothesis_tests import (
     Estimate,
+    Label,
     Launches,
     LaunchKey,
     Pairs,
     Verdict,
-    Word,
     estimate,
     verdicts,
 )
@@ -176,7 +176,7 @@ class Comparison:
         )
         return Gate(tuple(fail_on), tuple(one for asked, one in found if asked and (one.bands or one.cases)))
 
-    def words(self) -> Mapping[Word, int]:
+    def words(self) -> Mapping[Label, int]:
         """How many bands got each verdict."""
         found = [band.verdict.word for band in self.bands]
         return {word: found.count(word) for word in dict.fromkeys(found)}

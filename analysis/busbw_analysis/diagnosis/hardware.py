@@ -5,14 +5,14 @@ from collections.abc import Iterator
 from busbw.system.catalog import Catalogue
 from busbw.system.detect import picture
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.warnings import Remark
+from busbw_analysis.diagnosis.findings import Finding
 
 _MOST = 4
 """So many findings of a host are said one by one; more are mostly one cause."""
 
 
-def odd_hardware(dataset: Dataset, rows: Catalogue) -> Iterator[Remark]:
-    """One remark for every finding, with the hosts that have it. Links that may only have been at rest are left out:
+def odd_hardware(dataset: Dataset, rows: Catalogue) -> Iterator[Finding]:
+    """One finding for every difference, with the hosts that have it. Links that may have been at rest are left out:
     the facts are read before anybody copies.
     """
     found: dict[str, list[str]] = {}
@@ -24,4 +24,4 @@ def odd_hardware(dataset: Dataset, rows: Catalogue) -> Iterator[Remark]:
             more = f"{len(findings) - _MOST} more findings of this kind: busbw peaks --here on that host lists them"
             found.setdefault(more, []).append(host)
     for finding, hosts in found.items():
-        yield Remark("caution", "hardware", f"On {', '.join(hosts)}: {finding}.")
+        yield Finding("caution", "hardware", f"On {', '.join(hosts)}: {finding}.")

@@ -45,7 +45,7 @@ _WAYS: tuple[Kind, ...] = ("ranks of a host", "links of GPUs", "network")
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class HierarchyLevel:
     """A level: its ``name``, what was ``measured`` there (B/s, None: nothing) and ``how``, and what it has by datasheet
     (``nominal``) and in ``practice``, with ``denominator``: what these two are, or why they are not known.
     """
@@ -73,13 +73,13 @@ def hierarchy(
     files: Sequence[Stored],
     pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]],
     rows: Catalogue,
-) -> tuple[Rung, ...]:
+) -> tuple[HierarchyLevel, ...]:
     """The levels from the core outwards. ``pairs`` are the matrices, and what their pairs reached of their peaks.
     Empty where nothing but latencies was measured and nothing is known.
     """
     first = dataset.runs[0].run.hosts[0]
     known = picture(dataset.environment(first), rows).levels
-    rungs = [
+    found = [
         *_memories(memory, "cpu", "cache", "DRAM", [level for level in known if level.name == "DRAM"], first),
         *_memories(memory, "cuda", "GPU cache", "HBM", [level for level in known if level.name == "HBM"], first),
         *_to_the_host(curves, [level for level in known if level.name in {"PCIe", "C2C"}], first),
@@ -87,18 +87,18 @@ def hierarchy(
         *_between_ranks(curves, [level for level in known if not between_pairs or level.name != "NVLink"], first),
         *_files(files, [level for level in known if level.name == "NVMe"], first),
     ]
-    return tuple(rungs) if any(rung.measured is not None for rung in rungs) else ()
+    return tuple(found) if any(one.measured is not None for one in found) else ()
 
 
 def _memories(
     memory: Sequence[MemoryCurve], device: str, cache: Kind, outermost: Kind, known: Sequence[Level], host: str
-) -> Iterator[Rung]:
+) -> Iterator[HierarchyLevel]:
     """Plateaus of one kernel, then the memory behind them: the most that any kernel gets out of it."""
     mine = [curve for curve in memory if curve.key.device == device and curve.key.op != FIRST_TOUCH]
     chosen = shown(mine)
     if chosen is not None:
         for name, plateau in chosen.caches:
-            yield Rung(
+            yield HierarchyLevel(
                 kind=cache,
                 name=name,
                 measured=plateau.rate,
@@ -124,9 +124,9 @@ def _memories(
 
 def _memory(
     curve: MemoryCurve, kind: Kind, name: str, rate: float, ends: tuple[float | None, float | None], where: str
-) -> Rung:
+) -> HierarchyLevel:
     peak = curve.peak
-    return Rung(
+    return HierarchyLevel(
         kind=kind,
         name=name,
         measured=rate,
@@ -139,9 +139,9 @@ def _memory(
     )
 
 
-def _unmeasured(level: Level, kind: Kind, host: str) -> Rung:
+def _unmeasured(level: Level, kind: Kind, host: str) -> HierarchyLevel:
     peak = level.peak
-    return Rung(
+    return HierarchyLevel(
         kind=kind,
         name=f"{level.holder} of {host}",
         measured=None,
@@ -158,7 +158,7 @@ def _in_words(peak: HardwarePeak) -> str:
     return f"{peak.what}, {peak.direction}, {peak.in_words}"
 
 
-def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
+def _to_the_host(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
     """Each of the copies between host and GPU at its best, else the links as they are."""
     found = list(_best_of_each_op(curve for curve in curves if curve.series.key.op in TO_THE_HOST))
     for curve, rate, size in found:
@@ -175,7 +175,7 @@ def _link_of(curve: Curve, known: Sequence[Level]) -> Kind:
     return "C2C" if any(level.name == "C2C" for level in known) else "PCIe"
 
 
-def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[Rung]:
+def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | None]]) -> Iterator[HierarchyLevel]:
     """The fastest pair of GPUs that copied to each other without the host."""
     direct = [(matrix, shares) for matrix, shares in pairs if matrix.op in DIRECT and np.isfinite(matrix.rate).any()]
     if not direct:
@@ -190,7 +190,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
         reached = float(shares.practical_share[row, column])
         practical = rate / reached if np.isfinite(reached) else None
         denominator = f"the way between the two; of the pair with the lowest peak: {shares.denominator}"
-    yield Rung(
+    yield HierarchyLevel(
         kind="pairs of GPUs",
         name=f"pairs of GPUs: {matrix.op}",
         measured=rate,
@@ -203,7 +203,7 @@ def _between_pairs(pairs: Sequence[tuple[PairMatrix, PairShares | Unavailable | 
     )
 
 
-def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[Rung]:
+def _between_ranks(curves: Sequence[Curve], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
     """The collective that gets most out of each way that ranks have to each other, then what nobody used."""
     best: dict[Kind, tuple[float, int, Curve]] = {}
     for curve in curves:
@@ -251,7 +251,7 @@ def _most(curve: Curve) -> tuple[float, int] | None:
     return max(rated, default=None)
 
 
-def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what: str) -> Rung:
+def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what: str) -> HierarchyLevel:
     point = next(point for point in curve.series.points if point.size_bytes == size)
     low_ns, high_ns = point.interval.low_ns, point.interval.high_ns
     peak = curve.peak
@@ -261,7 +261,7 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
         most, reached = (peak.algbw, peak.practical) if no_bus else (peak.busbw, peak.practical_busbw)
         # What was measured in this run is no datasheet: it stands as what is reached in practice.
         nominal, practical = (None, most) if peak.measured else (most, reached)
-    return Rung(
+    return HierarchyLevel(
         kind=kind,
         name=name,
         measured=rate,
@@ -274,7 +274,7 @@ def _of_curve(curve: Curve, kind: Kind, name: str, rate: float, size: int, what:
     )
 
 
-def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[Rung]:
+def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterator[HierarchyLevel]:
     best: Mapping[str, Stored] = {
         op: max((one for one in files if one.op == op), key=lambda one: one.rate)
         for op in dict.fromkeys(one.op for one in files)
@@ -282,7 +282,7 @@ def _files(files: Sequence[Stored], known: Sequence[Level], host: str) -> Iterat
     for op, one in best.items():
         way = "".join(f", {words}" for words in settings_in_words(one))
         ranks = "1 rank" if one.ranks == 1 else f"{one.ranks} ranks together"
-        yield Rung(
+        yield HierarchyLevel(
             kind="storage",
             name=f"{op.replace('_', ' ')}{', in memory' * (one.access is not None and one.access.way == 'memory')}",
             measured=one.rate,

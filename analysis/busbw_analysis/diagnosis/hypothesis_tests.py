@@ -28,7 +28,7 @@ Launches: TypeAlias = Mapping[LaunchKey, float]
 Pairs: TypeAlias = Sequence[tuple[LaunchKey, LaunchKey]]
 """Launches that were taken next to each other, one of either side."""
 
-Word = Literal["faster", "slower", "equal", "cannot tell"]
+Label = Literal["faster", "slower", "equal", "cannot tell"]
 
 CONFIDENCE = 0.95
 LAUNCHES_FOR_A_TEST = 4
@@ -94,7 +94,7 @@ class Verdict:
     launch a side shows no scatter, and when 1000 would not do.
     """
 
-    word: Word
+    word: Label
     adjusted_p: float | None
     needed: Needed | None
     fewest: int | None = None

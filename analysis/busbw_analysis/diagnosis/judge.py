@@ -12,18 +12,18 @@ from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summa
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
 from busbw_analysis.diagnosis.distances import PairSplit, splits_of
+from busbw_analysis.diagnosis.findings import Finding, Severity, findings_on
 from busbw_analysis.diagnosis.hardware import odd_hardware
-from busbw_analysis.diagnosis.hierarchy import Rung, hierarchy
+from busbw_analysis.diagnosis.hierarchy import HierarchyLevel, hierarchy
 from busbw_analysis.diagnosis.memory import MemoryCurve, memory_curves
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_rooflines
-from busbw_analysis.diagnosis.pairs import Odd, PairMatrix, matrices_of
+from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
-from busbw_analysis.diagnosis.verdicts import Curve, Verdict, Word, verdicts_on
-from busbw_analysis.diagnosis.warnings import Remark, Severity, remarks_on
+from busbw_analysis.diagnosis.verdicts import Curve, Label, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.bounds import explain
@@ -33,7 +33,7 @@ from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
 from busbw_analysis.predict import joint_fits_of
 
-__all__ = ["Best", "Curve", "Judgement", "Odd", "PairMatrix", "Remark", "Severity", "Verdict", "Word", "judge"]
+__all__ = ["Best", "Curve", "Finding", "Judgement", "Label", "Outlier", "PairMatrix", "Severity", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,14 +54,14 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """All that a report needs: the data, then what is thought of them. ``remarks`` are sorted, the worst first;
-    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``rungs`` the hierarchy,
+    """All that a report needs: the data, then what is thought of them. ``findings`` are sorted, the worst first;
+    ``memory`` and ``files`` are what kernels in memory and operations on storage came to, ``levels`` the hierarchy,
     ``pair_shares[i]`` what the pairs of matrix i reached of their peaks, ``races`` are algorithms of one op beside
     each other. ``regimes`` are joint fits, which ``with_joint_fits`` makes.
     """
 
     dataset: Dataset
-    remarks: tuple[Remark, ...]
+    findings: tuple[Finding, ...]
     verdicts: tuple[Verdict, ...]
     curves: tuple[Curve, ...]
     matrices: tuple[PairMatrix, ...]
@@ -73,7 +73,7 @@ class Judgement:
     networks: tuple[NetworkRoofline, ...] = ()
     memory: tuple[MemoryCurve, ...] = ()
     files: tuple[Stored, ...] = ()
-    rungs: tuple[Rung, ...] = ()
+    levels: tuple[HierarchyLevel, ...] = ()
     pair_shares: tuple[PairShares | Unavailable | None, ...] = ()
     races: tuple[AlgorithmComparison, ...] = ()
     regimes: tuple[OneRegime, ...] = ()
@@ -102,7 +102,7 @@ class Judgement:
 
 
 def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | None = None) -> Judgement:
-    """Judge ``dataset``. Never raises for what was measured badly: that becomes a remark or a refused fit.
+    """Judge ``dataset``. Never raises for what was measured badly: that becomes a finding or a refused fit.
 
     ``selftest`` is the newest one of this machine, where there is one; ``rows`` is the catalogue of peaks, else the
     shipped one with the user's own.
@@ -119,10 +119,10 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     memory, files = memory_curves(dataset, curves, summaries), stored(dataset, summaries, curves)
     rooflines = rooflines_of(dataset, summaries, memory, rows)
     shares = tuple(shares_of(dataset, matrix, rows) for matrix in matrices)
-    remarks = [*remarks_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
+    findings = [*findings_on(dataset, summaries, matrices, lateness, selftest), *odd_hardware(dataset, rows)]
     return Judgement(
         dataset=dataset,
-        remarks=tuple(sorted(remarks, key=lambda remark: get_args(Severity).index(remark.severity))),
+        findings=tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))),
         verdicts=tuple(
             verdict
             for curve in curves
@@ -142,7 +142,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         files=files,
         pair_shares=shares,
         races=algorithm_comparisons(curves, library_of_run(dataset)),
-        rungs=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
+        levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
 
 

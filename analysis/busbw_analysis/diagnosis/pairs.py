@@ -47,7 +47,7 @@ _UPPER_QUARTILE_TO_SIGMA = 1 / 1.1503
 
 
 @dataclass(frozen=True, slots=True)
-class Odd:
+class Outlier:
     """A part of a matrix that is slow: ``name`` is short for it (``host n4``, ``rank 3``, ``1 → 2``, ``1 ↔ 2``),
     ``ranks`` are those that it is about (a pair: sender, receiver), ``ratio`` is its rate over the usual.
     """
@@ -80,7 +80,7 @@ class PairMatrix:
     time_ns: Floats
     low_ns: Floats
     high_ns: Floats
-    odd: tuple[Odd, ...]
+    outliers: tuple[Outlier, ...]
     untold: str | None = None
     op: str = "pair_matrix"
 
@@ -118,7 +118,9 @@ def _matrix(summary: CaseSummary, seats: Sequence[RankPlacement]) -> PairMatrix:
         time_ns=time_ns,
         low_ns=low_ns,
         high_ns=high_ns,
-        odd=odd_ones(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy) if may_name else (),
+        outliers=outliers_in(ranks, hosts, launches, summary.case.size_bytes, steps, pairs=not jumpy)
+        if may_name
+        else (),
         untold=_untold(len(ranks), len(launches), indistinct(hosts, steps), holes=holes, jumpy=jumpy),
         op=summary.case.op,
     )
@@ -170,7 +172,7 @@ Lines: TypeAlias = dict[int, float]
 """Place in the matrix → by how much the logarithm of its times is more than usual."""
 
 
-def odd_ones(
+def outliers_in(
     ranks: Sequence[int],
     hosts: Sequence[str],
     times_ns: Floats,
@@ -178,7 +180,7 @@ def odd_ones(
     steps: Steps | None = None,
     *,
     pairs: bool = True,
-) -> tuple[Odd, ...]:
+) -> tuple[Outlier, ...]:
     """What is slow in ``times_ns`` (launches × n × n, NaN on the diagonal only; n ≥ 4), hosts and ranks first.
 
     Logarithms of the times are taken apart by median polish (Tukey 1977) into what is usual (apart for every distance
@@ -317,7 +319,7 @@ class _Found:
     lines: tuple[Lines, Lines]
     cells: Mapping[tuple[int, int], float]
 
-    def both_ways(self) -> Iterator[Odd]:
+    def both_ways(self) -> Iterator[Outlier]:
         """Hosts and ranks that are slow as senders and as receivers."""
         rows, columns = self.lines
         both = {place: (rows[place] + columns[place]) / 2 for place in rows.keys() & columns.keys()}
@@ -327,7 +329,7 @@ class _Found:
             short = self._short(places, is_host=is_host)
             yield self._odd("host" if is_host else "rank", short, places, self._line_usual(places), effect, words)
 
-    def one_way(self, kind: Literal["sender", "receiver"]) -> Iterator[Odd]:
+    def one_way(self, kind: Literal["sender", "receiver"]) -> Iterator[Outlier]:
         """Hosts and ranks that are slow in one direction only."""
         mine, other = self.lines if kind == "sender" else self.lines[::-1]
         only = {place: effect for place, effect in mine.items() if place not in other}
@@ -336,7 +338,7 @@ class _Found:
             words = f"everything that {name} {'sends' if kind == 'sender' else 'receives'} is slow"
             yield self._odd(kind, self._short(places, is_host=is_host), places, self._line_usual(places), effect, words)
 
-    def pairs(self) -> Iterator[Odd]:
+    def pairs(self) -> Iterator[Outlier]:
         """Single pairs, two directions of one in one sentence, and all pairs between two hosts in one."""
         left = dict(self.cells)
         for members in self._host_pairs():
@@ -392,10 +394,10 @@ class _Found:
         away = [place for place in range(len(self.ranks)) if place not in places]
         return float(np.median(self.effects.usual[np.ix_(list(places), away)]))
 
-    def _odd(self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str) -> Odd:
+    def _odd(self, kind: Kind, name: str, places: Sequence[int], usual: float, effect: float, words: str) -> Outlier:
         measured, expected = (format_rate(self.size_bytes / math.exp(log) * 1e9) for log in (usual + effect, usual))
         ratio = math.exp(-effect)
-        return Odd(
+        return Outlier(
             kind=kind,
             name=name,
             ranks=tuple(self.ranks[place] for place in places),

@@ -30,12 +30,12 @@ _MOST_LATE_TOGETHER = 8
 class RankLateness:
     """How late one rank comes, over all synchronising cases of its group.
 
-    ``share`` of the samples it came late: after all ranks that are not accused with it, by more than five times what
+    ``share`` of the samples it came late: after all ranks that are not flagged with it, by more than five times what
     is usual there. It is a mean over cases; ``low`` and ``high`` are its 95 % interval over launches from six on, its
     range from two on, None for one. ``median_ns`` is the median lateness in those samples (NaN: never late), ``cost``
     the share of the calls' time that the others waited for it. Of ``stretches`` of samples it was late more often than
     any other in ``ahead``; ``p_value`` is the chance of that among equal ranks, times their number. It stands out in
-    ``cases`` and ``launches``, most in the case ``worst``. ``accused``: all of that is beyond what chance and healthy
+    ``cases`` and ``launches``, most in the case ``worst``. ``flagged``: all of that is beyond what chance and healthy
     ranks do.
     """
 
@@ -52,12 +52,12 @@ class RankLateness:
     cases: int
     launches: int
     worst: int
-    accused: bool
+    flagged: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GroupLateness:
-    """The ranks of one group. In 4 of 5 samples nobody but the accused (or the most suspicious rank) came more than
+    """The ranks of one group. In 4 of 5 samples nobody but the flagged (or the most suspicious rank) came more than
     ``usual_ns`` after the next one (median over the cases). There were so many ``cases``, ``launches`` and ``samples``.
     """
 
@@ -70,9 +70,9 @@ class GroupLateness:
     members: tuple[RankLateness, ...]
 
     @property
-    def accused(self) -> tuple[RankLateness, ...]:
+    def flagged(self) -> tuple[RankLateness, ...]:
         """The ranks that the others wait for, the dearest first."""
-        return tuple(sorted((member for member in self.members if member.accused), key=lambda member: -member.cost))
+        return tuple(sorted((member for member in self.members if member.flagged), key=lambda member: -member.cost))
 
 
 def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[GroupLateness, ...]:
@@ -107,7 +107,7 @@ def in_words(group: GroupLateness, member: RankLateness, case_names: Mapping[int
     host = [other for other in group.members if other.host == member.host]
     together = (
         f" All ranks of host {member.host} are late."
-        if 1 < len(host) < len(group.members) and all(other.accused for other in host)
+        if 1 < len(host) < len(group.members) and all(other.flagged for other in host)
         else ""
     )
     return (
@@ -134,7 +134,7 @@ def _group(ranks: tuple[int, ...], cases: Mapping[int, list[Block]], hosts: Sequ
     blames, judged = _trial(order[:1], parts, ranks, hosts, seen)
     for count in range(2, most + 1):
         more = _trial(order[:count], parts, ranks, hosts, seen)
-        if all(member.accused for member in more[1].values()):
+        if all(member.flagged for member in more[1].values()):
             blames, judged = more
     return GroupLateness(
         ranks=ranks,
@@ -169,7 +169,7 @@ def _judged(
     hosts: Sequence[str],
     seen: Seen,
 ) -> RankLateness:
-    """One rank over all cases; it can be accused only when it is among ``suspects``."""
+    """One rank over all cases; it can be flagged only when it is among ``suspects``."""
     aside = suspects if place in suspects else (place,)
     others = np.setdiff1d(np.arange(len(ranks)), aside)
     excess = {case: float(blame.share[place] - blame.share[others].max()) for case, blame in blames.items()}
@@ -201,7 +201,7 @@ def _judged(
         cases=sum(value >= LEAST_EXCESS for value in excess.values()),
         launches=launches,
         worst=max(excess, key=excess.__getitem__),
-        accused=(
+        flagged=(
             place in suspects
             and float(np.mean(list(excess.values()))) >= LEAST_EXCESS
             and cost >= LEAST_COST

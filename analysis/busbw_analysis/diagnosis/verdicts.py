@@ -15,7 +15,7 @@ from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
 from busbw_analysis.peaks.peaks import Peak
 
-Word = Literal[
+Label = Literal[
     "near the peak",
     "above the peak",
     "latency-bound",
@@ -76,7 +76,7 @@ class Verdict:
     peak_share: float | None
     denominator: str
     model_ratio: float | None
-    word: Word
+    word: Label
     why: str
     indicative: bool
 
@@ -145,7 +145,7 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
     )
 
 
-def _word(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> Word:
+def _word(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> Label:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
     if peak_share is not None and peak_share > 1:
         return "above the peak"

@@ -1,7 +1,7 @@
 """Writes the report of a judgement: composes the page, its answer and its verdicts, and puts the files on the disk."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,8 +11,8 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.hierarchy import Rung
-from busbw_analysis.diagnosis.judge import Best, Judgement, Verdict, Word, with_joint_fits
+from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
+from busbw_analysis.diagnosis.judge import Best, Judgement, Label, Verdict, with_joint_fits
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import (
@@ -46,7 +46,7 @@ from busbw_analysis.report.sections.storage import storage
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
-_WORD_TONES: Final[dict[Word, Tone]] = {
+_WORD_TONES: Final[dict[Label, Tone]] = {
     "near the peak": "good",
     "as the model says": "good",
     "faster than the model": "plain",
@@ -122,46 +122,19 @@ def write(report: Report, folder: Path) -> Path:
     return folder / HTML_FILE
 
 
-def _of_pairs(judgement: Judgement) -> Section | None:
-    return pairs(judgement.matrices, judgement.splits, judgement.dataset.seats, judgement.pair_shares)
-
-
 def page_of(judgement: Judgement) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
     answer, tone = _answer(judgement)
-    of_pairs, beside = _of_pairs(judgement), overlaps(judgement)
-    peaks = rooflines(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
         answer=answer,
         tone=tone,
         facts=_facts(judgement),
-        notices=tuple(Notice(remark.severity, remark.text) for remark in judgement.remarks),
-        sections=(
-            _verdicts(judgement.verdicts),
-            *_if_any(hierarchy(judgement)),
-            operations(judgement),
-            *_if_any(memory(judgement)),
-            *_if_any(storage(judgement)),
-            *((of_pairs,) if of_pairs else ()),
-            rank_views(dataset, judgement.cases, judgement.lateness),
-            *((beside,) if beside else ()),
-            *_if_any(theory(judgement)),
-            fits(judgement),
-            *((peaks,) if peaks else ()),
-            missing_cases(dataset),
-            trust(judgement),
-            timing(dataset),
-            environment(dataset),
-            glossary(),
-        ),
+        notices=tuple(Notice(finding.severity, finding.text) for finding in judgement.findings),
+        sections=tuple(section for write_section in _SECTIONS if (section := write_section(judgement)) is not None),
     )
-
-
-def _if_any(section: Section | None) -> tuple[Section, ...]:
-    return () if section is None else (section,)
 
 
 def _title(dataset: Dataset) -> str:
@@ -211,8 +184,8 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         *([] if any(verdict.busbw is not None for verdict in judgement.verdicts) else _best_memory(judgement)),
         *best_arithmetic(judgement),
     ]
-    bad = [remark for remark in judgement.remarks if remark.severity == "bad"]
-    cautions = [remark for remark in judgement.remarks if remark.severity == "caution"]
+    bad = [finding for finding in judgement.findings if finding.severity == "bad"]
+    cautions = [finding for finding in judgement.findings if finding.severity == "caution"]
     tone: Tone = "good"
     if not states["measured"]:
         tone = "bad" if states["failed"] or bad else "caution"
@@ -223,7 +196,7 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
         more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
         sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
     if states["measured"]:
-        compared, expected = _compared(judgement.verdicts, judgement.rungs)
+        compared, expected = _compared(judgement.verdicts, judgement.levels)
         sentences.append(compared)
         if tone != "bad":
             sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
@@ -231,12 +204,12 @@ def _answer(judgement: Judgement) -> tuple[str, Tone]:
     return " ".join(sentences), tone
 
 
-def _compared(verdicts: Sequence[Verdict], rungs: Sequence[Rung]) -> tuple[str, Tone]:
+def _compared(verdicts: Sequence[Verdict], levels: Sequence[HierarchyLevel]) -> tuple[str, Tone]:
     """What holding the numbers against model and peak came to, with the count of what was slow or held against none."""
     compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
     slow = [verdict for verdict in compared if verdict.word in _SLOW]
     undecided = sum(verdict.word == "undecided" for verdict in compared)
-    if not compared and any(rung.share is not None for rung in rungs):
+    if not compared and any(level.share is not None for level in levels):
         return "What was measured stands beside the nominal rates of its hardware below, and is not judged.", "plain"
     if not compared:
         return "There was nothing to hold the numbers against, so they are shown and not judged.", "plain"
@@ -273,10 +246,10 @@ def _best(best: Best | None) -> list[str]:
 
 def _best_memory(judgement: Judgement) -> list[str]:
     """Where no message was sent: what memory carries, or else storage, by the hierarchy."""
-    found = next((rung for rung in judgement.rungs if rung.kind in {"DRAM", "HBM"} and rung.measured), None)
+    found = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
     if found is None:
-        files = [rung for rung in judgement.rungs if rung.kind == "storage" and rung.measured]
-        rates = ", ".join(f"{rung.name} {format_rate(rung.measured)}" for rung in files)
+        files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
+        rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
         return [f"The best rates of all ranks together: {rates}."] if files else []
     share = "" if found.share is None else f", {percent(found.share)} % of nominal"
     return [f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})."]
@@ -369,3 +342,24 @@ def _peak(verdict: Verdict) -> tuple[str, str] | None:
 def _share(verdict: Verdict, letters: dict[tuple[str, str], str]) -> str | None:
     peak = _peak(verdict)
     return None if peak is None else f"{percent(verdict.peak_share or 0.0)} % of {letters[peak]}"
+
+
+_SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
+    lambda one: _verdicts(one.verdicts),
+    hierarchy,
+    operations,
+    memory,
+    storage,
+    lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares),
+    lambda one: rank_views(one.dataset, one.cases, one.lateness),
+    overlaps,
+    theory,
+    fits,
+    rooflines,
+    lambda one: missing_cases(one.dataset),
+    trust,
+    lambda one: timing(one.dataset),
+    lambda one: environment(one.dataset),
+    lambda _one: glossary(),
+)
+"""The sections of a report, in the order in which one should read them; a section without anything to say is None."""

@@ -21,8 +21,8 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
   where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
-  senders, odd, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for every
-  level above it, null between hosts whose switches are not known
+  senders, outliers, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for
+  every level above it, null between hosts whose switches are not known
 - ``pair_shares``: for each of them, where GPUs copied, what every pair reached of its peak, with the ``denominator``,
   or ``{"none": reason}``; null where messages were sent
 - ``pair_splits``: for every case of a pair op on several hosts its pairs within a host, between hosts and by switches:
@@ -35,7 +35,7 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``memory``: for every kernel in memory and all that it was measured with: traffic (B/s) over the working set (B),
   ``plateaus`` and ``peak`` or ``{"none": reason}``, ``threads``, as ``memory.MemoryCurve``
 - ``storage``: every case on storage, as ``storage.Stored``
-- ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.Rung``
+- ``hierarchy``: levels from the core outwards, measured beside nominal, as ``hierarchy.HierarchyLevel``
 - ``cases``: every case of the plan with state, reasons, check, stop_reasons, flags and the numbers of its groups; of a
   pair matrix with more than 240 pairs the slowest 240, ``groups_left_out`` says how many more there are, and
   ``pair_matrices`` has the times of all
@@ -64,7 +64,8 @@ LAYOUT: Final = 5
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
 time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
 Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
-peak was called ``roof``. Up to 4 ``joint`` had other names than the records, and ``crossings`` had words.
+peak was called ``roof``. Up to 4 ``joint`` had other names than the records, ``crossings`` had words,
+``pair_matrices`` ``odd`` for ``outliers``, and ``lateness`` ``accused`` for ``flagged``.
 """
 
 _MOST_PAIRS: Final = 240
@@ -80,7 +81,7 @@ def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
         "report": LAYOUT,
         "answer": answer,
         "tone": tone,
-        "warnings": [plain(remark.as_json()) for remark in judgement.remarks],
+        "warnings": [plain(finding.as_json()) for finding in judgement.findings],
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
@@ -96,7 +97,7 @@ def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
         "network_rooflines": plain(judgement.networks),
         "memory": [_memory(curve) for curve in judgement.memory],
         "storage": [{**plain(one), "peak": plain(one.peak)} for one in judgement.files],
-        "hierarchy": [{**plain(rung), "share": rung.share} for rung in judgement.rungs],
+        "hierarchy": [{**plain(level), "share": level.share} for level in judgement.levels],
         "cases": [_case(summary) for summary in judgement.cases],
     }
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from busbw.units import format_rate
-from busbw_analysis.diagnosis.hierarchy import Rung
+from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.report.document import (
     Column,
@@ -31,21 +31,21 @@ _NOTE: Final = (
 
 def hierarchy(judgement: Judgement) -> Section | None:
     """The picture of all levels with its numbers; None where nothing has a level."""
-    rungs = judgement.rungs
-    if not rungs:
+    levels = judgement.levels
+    if not levels:
         return None
-    letters = {text: letter(number) for number, text in enumerate(dict.fromkeys(map(_source, rungs)))}
-    caption = _caption(rungs)
+    letters = {text: letter(number) for number, text in enumerate(dict.fromkeys(map(_source, levels)))}
+    caption = _caption(levels)
     pictures: tuple[str, ...] = ()
-    if len(rungs) >= _LEAST_TO_DRAW:
-        rows = [hierarchy_plot.Row(_label(rung), rung.measured, rung.nominal, rung.practical) for rung in rungs]
+    if len(levels) >= _LEAST_TO_DRAW:
+        rows = [hierarchy_plot.Row(_label(level), level.measured, level.nominal, level.practical) for level in levels]
         pictures = (hierarchy_plot.draw(rows, "hierarchy-plot", "The hierarchy of memories and links", caption),)
     legend = tuple(
         LegendEntry(hierarchy_plot.swatch(name), label)
         for name, label, there in (
             ("measured", "measured", True),
-            ("nominal", "nominal", any(rung.nominal for rung in rungs)),
-            ("practical", "in practice", any(rung.practical for rung in rungs)),
+            ("nominal", "nominal", any(level.nominal for level in levels)),
+            ("practical", "in practice", any(level.practical for level in levels)),
         )
         if there
     )
@@ -55,33 +55,33 @@ def hierarchy(judgement: Judgement) -> Section | None:
     )
     blocks = (
         Paragraph("From the core outwards, on a logarithmic axis: every level of this machine that the run touched."),
-        Figure(caption, pictures, legend, _table(rungs, letters)),
+        Figure(caption, pictures, legend, _table(levels, letters)),
         table("Where nominal rates are from", sources, letters),
     )
     return Section("hierarchy", "Hierarchy", blocks)
 
 
-def _label(rung: Rung) -> str:
+def _label(level: HierarchyLevel) -> str:
     """What may be drawn: kinds, and the names of plateaus and of our own operations."""
-    return rung.name if rung.measured is not None and rung.kind in _NAMED else rung.kind
+    return level.name if level.measured is not None and level.kind in _NAMED else level.kind
 
 
-def _source(rung: Rung) -> str:
-    return sentence(rung.denominator)
+def _source(level: HierarchyLevel) -> str:
+    return sentence(level.denominator)
 
 
-def _caption(rungs: Sequence[Rung]) -> str:
+def _caption(levels: Sequence[HierarchyLevel]) -> str:
     told = [
-        f"{_label(rung)} {format_rate(rung.measured)}"
-        + ("" if rung.share is None else f" ({percent(rung.share)} % of nominal)")
-        for rung in rungs
-        if rung.measured is not None
+        f"{_label(level)} {format_rate(level.measured)}"
+        + ("" if level.share is None else f" ({percent(level.share)} % of nominal)")
+        for level in levels
+        if level.measured is not None
     ]
     return f"{'; '.join(told)}."
 
 
-def _table(rungs: Sequence[Rung], letters: Mapping[str, str]) -> Table:
-    columns: tuple[Column[Rung], ...] = (
+def _table(levels: Sequence[HierarchyLevel], letters: Mapping[str, str]) -> Table:
+    columns: tuple[Column[HierarchyLevel], ...] = (
         Column("Level", lambda one: _label(one) if one.name.startswith(_label(one)) else f"{one.kind}: {one.name}"),
         Column("Measured", lambda one: one.measured, format_rate),
         Column("low", lambda one: one.low, format_rate),
@@ -92,4 +92,4 @@ def _table(rungs: Sequence[Rung], letters: Mapping[str, str]) -> Table:
         Column("By", lambda one: letters[_source(one)]),
         Column("Measured by", lambda one: one.how),
     )
-    return table("Levels", columns, rungs, _NOTE)
+    return table("Levels", columns, levels, _NOTE)

@@ -112,9 +112,9 @@ def _columns(one: Modelled) -> Iterator[models.Column]:
 
 
 _NAMES: Final[dict[Part, str]] = {
-    "messages": "messages (α)",
-    "bytes": "bytes (β or R)",
-    "sums": "sums (γ)",
+    "messages": "latency (α)",
+    "bytes": "bandwidth (β or R)",
+    "sums": "reduction (γ)",
     "unexplained": "unexplained",
 }
 
@@ -156,8 +156,8 @@ _NUMBER_COLUMNS: Final[tuple[Column[_Row], ...]] = (
     Column("low", lambda row: row[0].interval.low_ns, micro, "µs"),
     Column("high", lambda row: row[0].interval.high_ns, micro, "µs"),
     Column("Model", lambda row: row[1].time_ns, micro, "µs"),
-    _of_the_time("messages (α)", lambda spent: spent.messages_ns),
-    _of_the_time("bytes (β, R)", lambda spent: spent.bytes_ns),
+    _of_the_time("latency (α)", lambda spent: spent.messages_ns),
+    _of_the_time("bandwidth (β, R)", lambda spent: spent.bytes_ns),
     _of_the_time(_NAMES["sums"], lambda spent: spent.sums_ns),
     Column("unexplained", lambda row: _unexplained(row[2]), str, "%", "Of the time"),
     Column("Lower bound", lambda row: row[2].bound_ns, micro, "µs"),

@@ -22,8 +22,8 @@ _NAMED: Final = 3
 _HOW: Final = (
     "A model is a formula whose α and β come from messages between two ranks of the same run, and never from the curve "
     "that it is held against. Predicted / measured − 1 is 0 where it is right, below 0 where the call takes longer "
-    "than it says. The columns show what share of the measured time the model gives to messages (α) and to bytes "
-    "under way (β, or R where all ranks of a host share less); what is left is unexplained. Columns above the line of "
+    "than it says. The columns show what share of the measured time the model gives to latency (α) and to bandwidth "
+    "(β, or R where all ranks of a host share less); what is left is unexplained. Columns above the line of "
     "100 %: the model says more than was measured."
 )
 _LEAST: Final = (
@@ -89,7 +89,7 @@ def _operation(
     ]
     blocks: list[Block] = [Paragraph(text) for text in _fastest(op, members, labels)]
     notes = dict.fromkeys(one.explanation.sums for one in members if one.explanation.sums)
-    blocks += [Paragraph(f"Sums: {note}.", tone="quiet") for note in notes]
+    blocks += [Paragraph(f"Reduction: {note}.", tone="quiet") for note in notes]
     for number, race in enumerate(races, start=1):
         blocks += beside_each_other(race, f"{anchor}-{number}", draw=drawn > 0)
     if not several:

@@ -167,7 +167,7 @@ def _rate(kind: PairClass) -> str:
 
 
 def _slow(matrix: PairMatrix) -> list[Block]:
-    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.odd]
+    return [Paragraph(sentence(odd.text), tone="caution") for odd in matrix.outliers]
 
 
 def _untold(matrices: Sequence[PairMatrix]) -> list[Block]:

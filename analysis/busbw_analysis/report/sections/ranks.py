@@ -92,7 +92,7 @@ def _by(one: RankLateness) -> float | None:
 
 
 def _called(one: RankLateness) -> Cell:
-    return Cell("late", tone="caution") if one.accused else Cell("not late", tone="quiet")
+    return Cell("late", tone="caution") if one.flagged else Cell("not late", tone="quiet")
 
 
 def _late_note(group: GroupLateness | None) -> str:

@@ -22,6 +22,16 @@ _RATE_WIDTH = 8
 _TIME_WIDTH = 12
 _IN_PLACE: Final = "*"
 
+_OF_CASE: Final = (
+    *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
+    *("mode", "sync", "cache", "pre_enqueue", "root"),
+)
+_OF_GROUP: Final = ("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share")
+_OF_BOTH: Final = (
+    *("low_ns", "high_ns", "interval", "peak_share", "denominator"),
+    *("overlap", "overlap_low", "overlap_high", "pairs", "times_within", "traffic"),
+)
+"""What a row has of its case, of its group of ranks, and what is made of a group and more."""
 _IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "in_place", "group", "device", "root"})
 """What is not said of a case among its flags."""
 _CHECKS: Final = {"verified": "ok", "wrong": "WRONG", "failed": "FAILED"}
@@ -54,20 +64,10 @@ def _case_rows(
 ) -> Iterator[Row]:
     case = summary.case
     common: Row = {
-        "op": case.op,
-        "size_bytes": case.size_bytes,
-        "count": case.count,
-        "dtype": case.dtype,
-        "redop": case.redop,
-        "in_place": case.in_place,
-        "mode": case.mode,
-        "sync": case.sync,
-        "cache": case.cache,
-        "pre_enqueue": case.pre_enqueue,
+        **{name: getattr(case, name) for name in _OF_CASE},
         "groups": case.group,
         "settings": {name: msgspec.to_builtins(one) for name in SETTINGS if (one := getattr(case, name)) is not None},
         "in_words": case_in_words(case, _IN_COLUMNS),
-        "root": case.root,
         "state": summary.state,
         "reason": "; ".join(summary.reasons) or None,
         "loop": " and ".join(summary.loops) or None,
@@ -106,32 +106,23 @@ def _case_rows(
 
 
 def _numbers(group: GroupSummary | None, peak: Peak | None) -> Row:
+    numbers: Row = dict.fromkeys((*_OF_GROUP, *_OF_BOTH))
     if group is None:
-        names = ("ranks", "launches", "samples", "time_ns", "low_ns", "high_ns", "interval", "fastest_ns", "algbw")
-        more = ("busbw", "spread", "skew_share", "peak_share", "denominator", "overlap", "overlap_low", "overlap_high")
-        return dict.fromkeys((*names, *more, "pairs", "times_within", "traffic"))
+        return numbers
     share = _share(group, peak)
+    overlap = group.overlap
     return {
+        **numbers,
+        **{name: getattr(group, name) for name in _OF_GROUP},
         "ranks": list(group.ranks),
-        "launches": group.launches,
-        "samples": group.samples,
-        "time_ns": group.time_ns,
         "low_ns": group.interval.low_ns,
         "high_ns": group.interval.high_ns,
         "interval": group.interval.kind,
-        "fastest_ns": group.fastest_ns,
-        "algbw": group.algbw,
-        "busbw": group.busbw,
-        "spread": group.spread,
-        "skew_share": group.skew_share,
         "peak_share": share,
         "denominator": None if peak is None or share is None else peak.denominator,
-        "overlap": None if group.overlap is None else group.overlap.share,
-        "overlap_low": None if group.overlap is None else group.overlap.low,
-        "overlap_high": None if group.overlap is None else group.overlap.high,
-        "pairs": None,
-        "times_within": None,
-        "traffic": None,
+        "overlap": None if overlap is None else overlap.share,
+        "overlap_low": None if overlap is None else overlap.low,
+        "overlap_high": None if overlap is None else overlap.high,
     }
 
 

@@ -25,7 +25,7 @@ from busbw_analysis.data.summary import (
     launches_of,
     moved_factors,
 )
-from busbw_analysis.diagnosis.pairs import Odd, PairMatrix
+from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
 from busbw_analysis.diagnosis.verdicts import LAUNCHES_FOR_A_VERDICT
@@ -42,7 +42,7 @@ _LAUNCHES_APART = 1.5
 
 
 @dataclass(frozen=True, slots=True)
-class Remark:
+class Finding:
     """Something to know before believing a number. ``code`` is a stable word (``oversubscribed``, ``failed``,
     ``late-rank`` …), ``text`` whole sentences with the numbers that support them.
     """
@@ -65,20 +65,20 @@ _SUBJECTS: Final = {"self-test": "self-test", "skew": "skew>10%"}
 """Headings that are not just the words of the code."""
 
 
-def remarks_on(
+def findings_on(
     dataset: Dataset,
     summaries: Sequence[CaseSummary],
     matrices: Sequence[PairMatrix],
     lateness: Sequence[GroupLateness],
     selftest: SelfTest | None = None,
-) -> tuple[Remark, ...]:
-    """All remarks on a dataset, the worst first."""
+) -> tuple[Finding, ...]:
+    """All findings on a dataset, the worst first."""
     measured = [summary for summary in summaries if summary.state == "measured"]
     found = [
         *_ends(dataset),
-        *(Remark("note", "resumed", text) for text in resumptions(dataset)),
+        *(Finding("note", "resumed", text) for text in resumptions(dataset)),
         *_unmeasured(summaries),
-        *(Remark("caution", "store", f"{notice}.") for notice in dataset.notices),
+        *(Finding("caution", "store", f"{notice}.") for notice in dataset.notices),
         *_oversubscribed(dataset),
         *_taken_twice(dataset),
         *_busy(dataset),
@@ -91,10 +91,10 @@ def remarks_on(
         *_tested(selftest, dataset),
         *_not_checked(measured),
         *_moved(dataset, measured),
-        *(Remark("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
+        *(Finding("note", "adjusted", f"{text}.") for stored in dataset.runs for text in stored.run.adjusted),
     ]
     unique = list(dict.fromkeys(found))
-    return tuple(sorted(unique, key=lambda remark: _ORDER.index(remark.severity)))
+    return tuple(sorted(unique, key=lambda finding: _ORDER.index(finding.severity)))
 
 
 def case_name(summary: CaseSummary) -> str:
@@ -115,14 +115,14 @@ def _cases(count: int) -> str:
     return "1 case" if count == 1 else f"{count} cases"
 
 
-def _ends(dataset: Dataset) -> Iterator[Remark]:
+def _ends(dataset: Dataset) -> Iterator[Finding]:
     for stored in dataset.runs:
         end = stored.end
         if end is None or end.status != "complete":
-            yield Remark("bad", "no-end" if end is None else end.status, ended_in_words(stored))
+            yield Finding("bad", "no-end" if end is None else end.status, ended_in_words(stored))
 
 
-def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Finding]:
     def grouped(state: str) -> Iterator[tuple[str, list[CaseSummary]]]:
         by_reason: dict[str, list[CaseSummary]] = {}
         for summary in summaries:
@@ -133,7 +133,7 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
     for reason, cases in grouped("failed"):
         code = "wrong-data" if "wrong data" in reason else "failed"
         names = _some([case_name(case) for case in cases])
-        yield Remark("bad", code, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
+        yield Finding("bad", code, f"{_cases(len(cases))} failed ({names}): {reason}. Nothing is judged by them.")
     by_loss: dict[str, list[CaseSummary]] = {}
     for summary in summaries:
         if summary.lost:
@@ -141,18 +141,18 @@ def _unmeasured(summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
     for reason, cases in by_loss.items():
         names = _some([case_name(case) for case in cases])
         text = f"{_cases(len(cases))} failed in a launch by no fault of its own ({names}): {reason}."
-        yield Remark("caution", "launch-lost", f"{text} The other launches count; --resume measures what is missing.")
+        yield Finding("caution", "launch-lost", f"{text} The other launches count; --resume measures what is missing.")
     for _, cases in grouped("not reached"):
         names = _some([case_name(case) for case in cases])
-        yield Remark("caution", "not-reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
+        yield Finding("caution", "not-reached", f"{_cases(len(cases))} of the plan had no turn: {names}.")
     for reason, cases in grouped("skipped"):
         names = _some([case_name(case) for case in cases])
-        yield Remark("note", "skipped", f"{_cases(len(cases))} could not run here ({names}): {reason}.")
+        yield Finding("note", "skipped", f"{_cases(len(cases))} could not run here ({names}): {reason}.")
 
 
-def _oversubscribed(dataset: Dataset) -> Iterator[Remark]:
+def _oversubscribed(dataset: Dataset) -> Iterator[Finding]:
     for host, (ranks, cores) in dataset.oversubscribed_hosts.items():
-        yield Remark(
+        yield Finding(
             "caution",
             "oversubscribed",
             f"{ranks} ranks share {cores} usable cores on {host}. Ranks wait for a core as well as for each other, so "
@@ -160,20 +160,20 @@ def _oversubscribed(dataset: Dataset) -> Iterator[Remark]:
         )
 
 
-def _taken_twice(dataset: Dataset) -> Iterator[Remark]:
+def _taken_twice(dataset: Dataset) -> Iterator[Finding]:
     """Hosts and GPUs that more ranks have than should, and hosts that are one machine after all."""
     run = dataset.runs[0].run
     for text in taken_twice(dataset.seats, run.environments):
-        yield Remark("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
+        yield Finding("caution", "taken-twice", f"{text[:1].upper()}{text[1:]}.")
     kernels = {host: dataset.environment(host).get("boot_id") for host in dict.fromkeys(run.hosts)}
     for kernel in dict.fromkeys(kernels.values()):
         hosts = [host for host, mine in kernels.items() if mine == kernel]
         if kernel is not None and len(hosts) > 1:
             text = f"{_some(hosts)} are one machine, with one kernel: its cores are those of all, and so is its memory"
-            yield Remark("note", "one-machine", f"{text}. No network is between them but one that was made.")
+            yield Finding("note", "one-machine", f"{text}. No network is between them but one that was made.")
 
 
-def _busy(dataset: Dataset) -> Iterator[Remark]:
+def _busy(dataset: Dataset) -> Iterator[Finding]:
     """Only the first launch of a run tells what others did on the machine: later ones see the run itself."""
     for stored in dataset.runs:
         first = next((row for row in stored.rows if isinstance(row, LaunchStarted)), None)
@@ -181,7 +181,7 @@ def _busy(dataset: Dataset) -> Iterator[Remark]:
             continue
         cores = fact(stored.run.environments.get(stored.run.hosts[0], {}), "cpu.usable_cores")
         if isinstance(cores, int | float) and first.load_average > _BUSY_SHARE * cores:
-            yield Remark(
+            yield Finding(
                 "caution",
                 "busy-machine",
                 f"When run {stored.run.id} began, {stored.run.hosts[0]} had a load of {first.load_average:.1f} on "
@@ -189,18 +189,18 @@ def _busy(dataset: Dataset) -> Iterator[Remark]:
             )
 
 
-def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _late(lateness: Iterable[GroupLateness], summaries: Sequence[CaseSummary]) -> Iterator[Finding]:
     names = {summary.index: case_name(summary) for summary in summaries}
     for group in lateness:
-        for member in group.accused:
-            yield Remark("caution", "late-rank", in_words(group, member, names))
+        for member in group.flagged:
+            yield Finding("caution", "late-rank", in_words(group, member, names))
 
 
-def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
-    """One remark per kind of finding: whom it is about, the strongest with its numbers, and in how many matrices."""
-    found: dict[tuple[str, str], list[tuple[int, Odd]]] = {}
+def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Finding]:
+    """One finding per kind of outlier: whom it is about, the strongest with its numbers, and in how many matrices."""
+    found: dict[tuple[str, str], list[tuple[int, Outlier]]] = {}
     for number, matrix in enumerate(matrices):
-        for odd in matrix.odd:
+        for odd in matrix.outliers:
             found.setdefault((matrix.op, odd.kind), []).append((number, odd))
     for (op, kind), members in found.items():
         among = [matrix for matrix in matrices if matrix.op == op]
@@ -212,7 +212,7 @@ def _odd(matrices: Sequence[PairMatrix]) -> Iterator[Remark]:
         if len(members) > 1:
             names = _some([f"{name} in {len(numbers)}" for name, numbers in by_name.items()])
             text += f"; that is the worst of {len(members)}. Slow by {kind}, of {len(among)} matrices: {names}"
-        yield Remark("caution", f"slow-{kind}", f"{text}.")
+        yield Finding("caution", f"slow-{kind}", f"{text}.")
 
 
 _ENOUGH: Final = (
@@ -221,7 +221,7 @@ _ENOUGH: Final = (
 )
 
 
-def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _launches(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     counts = [min(launches_of(summary.groups)) for summary in measured if summary.groups]
     if not counts:
         return
@@ -237,10 +237,10 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"Only {count}: {shown}, and every verdict is indicative. Launches differ more from each other than their "
             f"samples do; {_ENOUGH}."
         )
-        yield Remark("caution", "few-launches", text)
+        yield Finding("caution", "few-launches", text)
     elif fewest < LAUNCHES_FOR_AN_INTERVAL:
         text = f"{count}: the range of launch medians is shown; {_ENOUGH}."
-        yield Remark("note", "few-launches", text)
+        yield Finding("note", "few-launches", text)
     ratios = [(launches_apart(summary.groups), summary) for summary in measured if summary.groups]
     apart = [(ratio, summary) for ratio, summary in ratios if ratio > _LAUNCHES_APART]
     if apart:
@@ -250,7 +250,7 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"In {affected} of {_cases(len(measured))} launches differ by more than a factor of {_LAUNCHES_APART:g}; "
             f"most in {case_name(worst)}: a factor of {ratio:.1f} between the fastest and the slowest launch."
         )
-        yield Remark("caution", "launches-differ", text)
+        yield Finding("caution", "launches-differ", text)
 
 
 def _bimodal(group: GroupSummary) -> str:
@@ -361,7 +361,7 @@ def _strongest(groups: Groups, flag: Flag, strength: Callable[[GroupSummary], fl
     return max(groups, key=strength)
 
 
-def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     for flag, severity, meaning, strength, numbers in _FLAGS:
         cases = [summary for summary in measured if flag in summary.flags]
         if cases:
@@ -370,10 +370,10 @@ def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             text = (
                 f"{len(cases)} of {_cases(len(measured))} {meaning}; strongest in {case_name(worst)}: {numbers(group)}."
             )
-            yield Remark(severity, flag.removesuffix(">10%").replace(" ", "-"), text)
+            yield Finding(severity, flag.removesuffix(">10%").replace(" ", "-"), text)
 
 
-def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     cases = [summary for summary in measured if summary.disturbance.high]
     if cases:
         worst = max(cases, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.flagged))
@@ -382,10 +382,10 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"{case_name(worst)}: {worst.disturbance.in_words()}. Every sample is kept; do not take these numbers for "
             "those of a quiet machine."
         )
-        yield Remark("caution", "disturbed", text)
+        yield Finding("caution", "disturbed", text)
 
 
-def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
         worst = max((clock_error_of(summary.groups) for summary in cases), default=0.0)
@@ -393,20 +393,20 @@ def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."
         )
-        yield Remark("note", "clock-error", text)
+        yield Finding("note", "clock-error", text)
 
 
-def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Remark]:
+def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Finding]:
     """What the instrument says of itself: how small a difference it can tell here."""
     if selftest is None:
         text = "No self-test of this machine with so many ranks: how small a difference it can tell is not known."
         one_host = len(set(dataset.runs[0].run.hosts)) == 1
         advice = "busbw selftest finds out." if one_host else "busbw selftest finds out for the ranks of one host."
-        yield Remark("note", "self-test", f"{text} {advice}")
+        yield Finding("note", "self-test", f"{text} {advice}")
         return
     which = taken_in_words(selftest, [stored.run.started for stored in dataset.runs])
     if selftest.failures:
-        yield Remark("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
+        yield Finding("caution", "self-test", f"S{which[1:]}: {selftest.answer()}")
     elif selftest.coarsest is not None:
         worst = max(selftest.resolution, key=lambda name: selftest.resolution[name])
         text = (
@@ -414,10 +414,10 @@ def _tested(selftest: SelfTest | None, dataset: Dataset) -> Iterator[Remark]:
             f"and {selftest.launches} launches"
             + (f"; the best case is {selftest.finest:.0%}" if len(selftest.resolution) > 1 else "")
         )
-        yield Remark("note", "self-test", f"{text} ({which}).")
+        yield Finding("note", "self-test", f"{text} ({which}).")
 
 
-def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     by_reason: dict[str, list[CaseSummary]] = {}
     for summary in measured:
         # An op without data (a barrier) has nothing to check; that is not worth a warning.
@@ -425,10 +425,10 @@ def _not_checked(measured: Sequence[CaseSummary]) -> Iterator[Remark]:
             by_reason.setdefault(summary.check, []).append(summary)
     for reason, cases in by_reason.items():
         names = _some([case_name(case) for case in cases])
-        yield Remark("caution", "not-checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
+        yield Finding("caution", "not-checked", f"The data of {_cases(len(cases))} were {reason}: {names}.")
 
 
-def _moved(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Remark]:
+def _moved(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     factors = {
         (summary.case.backend, summary.case.op, factor)
         for summary in measured
@@ -440,7 +440,7 @@ def _moved(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Remark
         known = _MOVED.get((dataset.backend.cost_models, op), usual)
         limit = f"Its busbw reaches at most {1 / factor:.0%} of a peak."
         text = f"{op} moves {factor:g} times the bytes it needs: {known}. {limit}"
-        yield Remark("note", "moved-factor", text)
+        yield Finding("note", "moved-factor", text)
 
 
 _MOVED: Final = {(GLOO, "reduce_scatter"): "gloo's reduce_scatter is a whole all_reduce and a slice, not a slow link"}
