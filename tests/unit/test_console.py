@@ -76,7 +76,7 @@ def test_a_small_size_shows_a_rate_and_not_zero() -> None:
         (case("all_reduce", 8), ""),
         (case("all_reduce", 8, mode="pipelined"), "  (pipelined)"),
         (case("all_reduce", 8, sync="window", cache="flushed"), "  (sync window, flushed)"),
-        (case("all_reduce", 8, mode="pipelined", pre_enqueue=True), "  (pipelined, held)"),
+        (case("all_reduce", 8, mode="pipelined", pre_enqueue=True), "  (pipelined, pre-enqueued)"),
         (case("all_reduce", 8, algorithm="ring"), "  (ring over send/recv)"),
     ],
 )

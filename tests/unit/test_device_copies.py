@@ -178,7 +178,7 @@ def test_two_at_once_take_as_long_as_the_longer_and_what_comes_later_waits(machi
         ("host_to_device", {"pinning": "pageable", "mode": "graph"}, "neither captured nor handed over ahead"),
         ("device_to_host", {"pinning": "pageable", "pre_enqueue": True}, "neither captured nor handed over ahead"),
         ("peer_copy", {"mode": "graph"}, "not part of the capture"),
-        ("peer_copy_both", {"pre_enqueue": True}, "would be held"),
+        ("peer_copy_both", {"pre_enqueue": True}, "would be blocked"),
         ("peer_copy_staged", {"cache": "flushed"}, "only one"),
         ("peer_copy_staged", {"mode": "overlap"}, "posted first"),
         ("peer_copy", {"mode": "persistent"}, "nothing that could be prepared"),

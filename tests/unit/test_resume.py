@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 import msgspec
 import pytest
 from click.testing import CliRunner
@@ -504,7 +505,9 @@ def test_options_that_would_change_the_plan_are_refused_by_name(broken_off: Path
 
 def test_every_option_of_run_but_a_few_changes_the_plan() -> None:
     kept = {"--resume", "--launches", "--timeout", "--port", "--quiet", "--json", "--results-dir", "--dry-run"}
-    for parameter in main.commands["run"].params:
+    run = main.get_command(click.Context(main), "run")
+    assert run is not None
+    for parameter in run.params:
         name = parameter.opts[0]
         if name in {*kept, "--help"}:
             continue

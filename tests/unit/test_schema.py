@@ -282,6 +282,13 @@ def test_names_of_an_older_schema_read_as_those_of_now(schema: int) -> None:
     assert run.backend == BACKENDS[raw["plan"].get("backend", "gloo")].traits
 
 
+def test_the_backend_of_an_older_run_is_that_of_its_cases() -> None:
+    raw = msgspec.json.decode((OLD.with_name("schema-5") / store.RUN_FILE).read_bytes())
+    over_mpi = {**raw, "plan": {}, "cases": [{**case, "backend": "mpi"} for case in raw["cases"]]}
+    assert upgrades.run_as_now(over_mpi, 5)["backend"] == msgspec.to_builtins(BACKENDS["mpi"].traits)
+    assert upgrades.run_as_now({**raw, "cases": []}, 5)["backend"] is None
+
+
 def test_the_run_of_schema_6_has_what_schema_6_is_for() -> None:
     run = store.read(OLD.with_name("schema-6")).run
     assert [(case.op, case.in_place) for case in run.cases if case.op == "all_gather"] == [

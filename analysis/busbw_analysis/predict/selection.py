@@ -46,7 +46,7 @@ _USUAL = {
     "imbalance": 0.5,
 }
 _NO_WAY = frozenset({"op", "ranks", "group", "hosts", "algorithm"})
-_UNTOLD = frozenset({"pre_enqueue", "device", *SETTINGS})
+_UNTOLD = frozenset({"cost_models", "transport", "pre_enqueue", "device", *SETTINGS})
 _WAY = tuple(field.name for field in fields(SeriesKey) if field.name not in _NO_WAY)
 
 

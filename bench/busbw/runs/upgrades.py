@@ -113,7 +113,9 @@ _TRAITS = {
 
 def _renamed_run(run: JSON) -> JSON:
     lifted = _lifted(run, 6, _pre_enqueued_case, _sweep_in_place)
-    backend = plan.get("backend", "gloo") if isinstance(plan := run.get("plan"), dict) else None
+    cases = run.get("cases")
+    first = cases[0] if isinstance(cases, list) and cases else None
+    backend = first.get("backend") if isinstance(first, dict) else None
     return {**lifted, "backend": _TRAITS.get(backend) if isinstance(backend, str) else None}
 
 
