@@ -217,7 +217,7 @@ def test_groups_run_at_once_and_are_recorded_one_by_one(commands: Commands) -> N
 
 @pytest.mark.slow
 def test_a_group_whose_order_the_library_cannot_keep_is_skipped_where_the_order_matters(commands: Commands) -> None:
-    able = [name for name, op in OPS.items() if not op.needs_device and name != "checkpoint_save"]  # of all ranks
+    able = [name for name, op in OPS.items() if not (op.needs_device or op.plain_sockets) and name != "checkpoint_save"]
     plan = commands.sweep(",".join(able), "1200")
     finished = commands.run("run", "--plan", plan, "--ranks", "4", "--groups", "3,0,1")
     assert finished.code == 0, finished.told
