@@ -21,7 +21,11 @@ one class covers conditions that somebody has to tell apart, ``code=`` says at t
     Interrupted   interrupted       no failure, and no BusbwError: Ctrl-C or its like during a run
 """
 
+import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
+from typing import NoReturn
 
 
 class BusbwError(Exception):
@@ -55,6 +59,22 @@ class UsageError(BusbwError, ValueError):
     """
 
     code = "usage"
+
+
+def refuse_unknown(what: str, given: str, known: Iterable[str], code: str = UsageError.code) -> NoReturn:
+    """Raise the UsageError that ``given`` is no ``what``: the name that was probably meant, and all that are known."""
+    names = list(known)
+    likely = nearest(given, names)
+    meant = "" if likely is None else f" did you mean {likely}?"
+    message = f"{what} {given!r} is unknown;{meant} known: {', '.join(names)}"
+    raise UsageError(message, code=code)
+
+
+def nearest(given: str, known: Iterable[str]) -> str | None:
+    """The one of ``known`` that somebody who typed ``given`` probably meant; None where none is near."""
+    plain = {re.sub(r"[^a-z0-9]", "", name.lower()): name for name in known}
+    found = get_close_matches(re.sub(r"[^a-z0-9]", "", given.lower()), plain, n=1)
+    return plain[found[0]] if found else None
 
 
 class StoreError(BusbwError):

@@ -7,12 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
+from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
 from busbw.cli.main import main
+from busbw.cli.options import Sectioned
 from busbw.errors import BusbwError, Interrupted, LaunchError, RankFailure, UsageError
 from busbw.launch import rendezvous
 from busbw.launch.base import Result as RunResult
@@ -58,10 +61,10 @@ def test_a_self_test_that_could_find_no_difference_is_refused() -> None:
 @pytest.mark.parametrize(
     ("option", "value", "words"),
     [
-        ("--mode", "isolatd", "mode 'isolatd' is unknown; known: isolated, "),
-        ("--dtype", "float31", "dtype 'float31' is unknown; known: float32, "),
+        ("--mode", "isolatd", "mode 'isolatd' is unknown; did you mean isolated? known: "),
+        ("--dtype", "float31", "dtype 'float31' is unknown; did you mean float"),
         ("--redop", "foo", "redop 'foo' is unknown; known: sum, "),
-        ("--sync", "no", "sync 'no' is unknown; known: none, "),
+        ("--sync", "no", "sync 'no' is unknown; did you mean none? known: "),
         ("--ranks", "0", "want at least 1 and at most 131072; given 0"),
         ("--launches", "-2", "want at least 1 and at most 10000; given -2"),
     ],
@@ -435,3 +438,51 @@ def test_the_doctor_speaks_both_languages() -> None:
     assert {"facts", "timer_ns", "backends", "launchers", "findings"} <= set(
         json.loads(busbw("doctor", "--json").stdout)
     )
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        (("--op", "allreduce"), "all_reduce"),
+        (("--op", "all_reduce,AllGather"), "all_gather"),
+        (("--suite", "quik"), "quick"),
+        (("--op", "barrier", "--backend", "golo"), "gloo"),
+        (("--op", "all_reduce", "--dtype", "float-32"), "float32"),
+        (("--op", "all_reduce", "--mode", "pipeline"), "pipelined"),
+        (("--op", "all_reduce", "--algorithm", "rabenseifer"), "rabenseifner"),
+        (("all_reduce",), "--op all_reduce"),
+        (("allreduce", "--sizes", "8"), "--op all_reduce"),
+    ],
+)
+def test_a_near_miss_is_answered_with_what_was_meant(given: tuple[str, ...], meant: str) -> None:
+    assert f"id you mean {meant}?" in refused("run", *given)
+
+
+@pytest.mark.parametrize("given", [("--op", "xyzzy"), ("xyzzy",), ("--op", "")])
+def test_what_is_near_to_nothing_is_not_guessed(given: tuple[str, ...]) -> None:
+    assert "id you mean" not in refused("run", *given)
+
+
+def test_the_help_of_run_has_every_option_in_one_section() -> None:
+    command = main.get_command(click.Context(main), "run")
+    assert isinstance(command, Sectioned)
+    named = [name for _, names in command.sections.values() for name in names]
+    assert sorted(named) == sorted(str(one.name) for one in command.params)
+    shown = busbw("run", "--help").output
+    assert [line[:-1] for line in shown.splitlines() if line.endswith(":") and line[0] != " "] == [*command.sections]
+    assert "--help" in shown
+
+
+def test_a_shell_completes_names_and_runs(tmp_path: Path) -> None:
+    folder = write_synthetic(tmp_path, synthetic_run([case("barrier", 0)]))
+
+    def offered(*words: str) -> list[str]:
+        complete = ShellComplete(main, {}, "busbw", "_BUSBW_COMPLETE")
+        return [one.value for one in complete.get_completions(list(words[:-1]), words[-1])]
+
+    assert offered("run", "--op", "broadcast,all_red") == ["broadcast,all_reduce"]
+    assert offered("run", "--suite", "roof") == ["roofline", "roofline-gpu"]
+    assert offered("run", "--backend", "") == list(BACKENDS)
+    assert offered("show", "--results-dir", str(tmp_path), "") == ["latest", folder.name]
+    assert offered("compare", "--results-dir", str(tmp_path), "l") == ["latest"]
+    assert offered("show", "--results-dir", str(tmp_path / "none"), "") == ["latest"]

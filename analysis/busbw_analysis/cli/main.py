@@ -11,7 +11,7 @@ from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.system.catalog import Catalogue, catalogue
-from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option, run_options
+from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option, run_options
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.sources import find
@@ -100,8 +100,8 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
 
 
 @click.command()
-@click.argument("first", metavar="A")
-@click.argument("second", metavar="B")
+@click.argument("first", metavar="A", shell_complete=names_of_runs)
+@click.argument("second", metavar="B", shell_complete=names_of_runs)
 @click.option("--within", default="5%", show_default=True, help="Differences inside ± this share are called equal.")
 @click.option("--paired", is_flag=True, help="Compare neighbouring launches, which were taken in turns (A B B A …).")
 @click.option(

@@ -8,6 +8,7 @@ from typing import TypeVar
 import click
 
 from busbw.escape import echo
+from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE
 from busbw_analysis.data.as_json import plain
@@ -25,6 +26,14 @@ results_dir_option = click.option(
 )
 
 
+def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: str) -> list[str]:
+    """What a shell offers for RUN: ``latest``, and the names of the runs that are kept."""
+    results_dir = Path(context.params.get("results_dir") or "results")
+    return [
+        name for name in ("latest", *(folder.name for folder in store.folders(results_dir))) if name.startswith(typed)
+    ]
+
+
 def run_options(command: _Command) -> _Command:
     """What every command of the analysis is given: RUN…, where runs are kept, whether unlike ones may be pooled, and a
     file of own peaks.
@@ -38,7 +47,7 @@ def run_options(command: _Command) -> _Command:
         ),
         click.option("--force", is_flag=True, help="Pool runs even though their machines or settings differ."),
         results_dir_option,
-        click.argument("runs", metavar="RUN...", nargs=-1, required=True),
+        click.argument("runs", metavar="RUN...", nargs=-1, required=True, shell_complete=names_of_runs),
     ):
         command = decorate(command)
     return command

@@ -7,7 +7,7 @@ import click
 from busbw.escape import echo
 from busbw.units import parse_sizes
 from busbw_analysis import predict as predictions
-from busbw_analysis.cli.options import as_json_option, print_json, results_dir_option
+from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
 from busbw_analysis.data.sources import find
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
@@ -15,7 +15,13 @@ from busbw_analysis.report.to_terminal import render
 
 @click.command("predict")
 @click.option(
-    "--from", "runs", metavar="RUN", multiple=True, required=True, help="What was measured; several for more ranks."
+    "--from",
+    "runs",
+    metavar="RUN",
+    multiple=True,
+    required=True,
+    shell_complete=names_of_runs,
+    help="What was measured; several for more ranks.",
 )
 @click.option("--op", required=True, help="Operation (busbw list ops).")
 @click.option("--ranks", type=int, required=True, help="How many ranks there would be.")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from types import SimpleNamespace
 
-from busbw.errors import AnalysisError, UnlikeRuns, UsageError
+from busbw.errors import AnalysisError, UnlikeRuns, UsageError, refuse_unknown
 from busbw.runs import store
 from busbw.runs.records import SETTINGS, settings_in_words
 from busbw_analysis.data.load import Dataset, Difference, differences, fact, pool
@@ -287,8 +287,7 @@ def _of_op(alone: Sequence[Series], groups: Iterable[_Group], op: str) -> list[S
         return found
     known = {*UNMODELLED, *(model.op for model in MODELS)}
     if op not in known:
-        message = f"--op {op!r} is unknown; known: {', '.join(sorted(known))}"
-        raise UsageError(message, code="op-not-known")
+        refuse_unknown("--op", op, sorted(known), code="op-not-known")
     cases = [summary for group in groups for summary in group.summaries if summary.case.op == op]
     if cases:
         became = {f"{summary.state} ({'; '.join(summary.reasons) or 'no curve'})" for summary in cases}

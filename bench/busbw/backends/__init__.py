@@ -11,7 +11,7 @@ from pathlib import Path
 
 from busbw.backends.base import Backend, BackendRow, World
 from busbw.backends.mpi.probe import unaware
-from busbw.errors import UsageError
+from busbw.errors import refuse_unknown
 from busbw.runs.records import JSON, BackendTraits
 from busbw.system.environment import MPI_PACKAGES, NCCL_PACKAGES
 
@@ -228,8 +228,6 @@ BACKENDS: dict[str, BackendRow] = {
 
 def backend_named(name: str) -> BackendRow:
     """The row of one backend. Raises UsageError that lists the known ones."""
-    try:
-        return BACKENDS[name]
-    except KeyError:
-        message = f"backend {name!r} is unknown; known: {', '.join(BACKENDS)}"
-        raise UsageError(message) from None
+    if name not in BACKENDS:
+        refuse_unknown("backend", name, BACKENDS)
+    return BACKENDS[name]

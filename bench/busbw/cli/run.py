@@ -11,14 +11,58 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from busbw.cli.options import json_option, results_dir_option
+from busbw.cli.options import Sectioned, all_ops, backends, completed_by, json_option, results_dir_option, suites
 from busbw.cli.streams import unwritten
-from busbw.errors import BusbwError, Interrupted, UsageError
+from busbw.errors import BusbwError, Interrupted, UsageError, nearest
 from busbw.escape import echo, plain_text
 
+_SECTIONS = {
+    "What is measured": (
+        "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
+        (
+            *("ops", "sizes", "dtype", "redop", "suite", "plan_file", "algorithm", "in_place", "groups", "root"),
+            *("imbalance", "traffic", "threads", "numa_nodes", "pairs", "path"),
+        ),
+    ),
+    "How it is timed": (
+        "busbw run --suite quick --mode isolated,pipelined --cache flushed",
+        ("mode", "sync", "cache", "pre_enqueue"),
+    ),
+    "Where": ("busbw run --suite quick --backend mpi --ranks 4", ("ranks", "backend", "port")),
+    "How long": (
+        "busbw run --suite quick --launches 10 --precision 0.02",
+        ("launches", "max_seconds", "precision", "seed", "timeout_seconds"),
+    ),
+    "Output": (
+        "busbw run --resume latest --quiet",
+        ("resume", "dry_run", "quiet", "results_dir", "as_json"),
+    ),
+}
+"""The options of ``run`` by what they are for."""
 
-@click.command()
-@click.option("--op", "ops", help="Operations, separated by commas (busbw list ops).")
+
+class _Run(Sectioned):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; who gives an operation without ``--op`` is told."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            likely = next(filter(None, map(_op_of, given)), None) if "unexpected extra" in error.message else None
+            if likely is not None:
+                message = f"{error.message}. Did you mean --op {likely}?"
+                raise click.UsageError(message, ctx) from None
+            raise
+
+
+def _op_of(given: str) -> str | None:
+    return None if given.startswith("-") else nearest(given, all_ops())
+
+
+@click.command(cls=_Run, sections=_SECTIONS)
+@click.option(
+    "--op", "ops", shell_complete=completed_by(all_ops), help="Operations, separated by commas (busbw list ops)."
+)
 @click.option("--sizes", help="Sizes S: a list (8,1KiB), a range (8..64MiB*2, 1MiB..4MiB+1MiB), or both.")
 @click.option("--dtype", help="Data types, separated by commas.  [default: float32]")
 @click.option("--redop", help="Reductions, separated by commas: sum, avg, min, max, product.  [default: sum]")
@@ -28,7 +72,7 @@ from busbw.escape import echo, plain_text
 )
 @click.option(
     "--algorithm",
-    help="By commas: library (its own), all, or by hand ring, rabenseifner … (busbw list algorithms).  "
+    help="By commas: library (its own), or over send/recv all, ring, rabenseifner … (busbw list algorithms).  "
     "[default: library]",
 )
 @click.option("--sync", help="Start of a sample: none, barrier, dissemination or window.  [default: barrier]")
@@ -64,12 +108,20 @@ from busbw.escape import echo, plain_text
     type=click.Path(),
     help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
 )
-@click.option("--suite", help="A shipped suite (busbw list suites); options narrow or change it.")
+@click.option(
+    "--suite",
+    shell_complete=completed_by(suites),
+    help="A shipped suite (busbw list suites); options narrow or change it.",
+)
 @click.option(
     "--plan", "plan_file", type=click.Path(path_type=Path), help="A plan in TOML; options narrow or change it."
 )
 @click.option("--ranks", type=int, help="Ranks to start here.  [default: one a usable core, at least 2; one a GPU]")
-@click.option("--backend", help="Communication library (busbw list backends).  [default: gloo]")
+@click.option(
+    "--backend",
+    shell_complete=completed_by(backends),
+    help="Communication library (busbw list backends).  [default: gloo]",
+)
 @click.option("--launches", type=int, help="Repeat everything in this many fresh sets of processes.  [default: 1]")
 @click.option("--seed", type=int, help="Seed of the order and of the data.  [default: 1]")
 @click.option("--max-seconds", type=float, help="Time budget of a case in one launch.  [default: 0.5]")

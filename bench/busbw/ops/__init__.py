@@ -1,6 +1,6 @@
 """The table of operations: what each one is, what its size means, what it must move and what must come out."""
 
-from busbw.errors import UsageError
+from busbw.errors import refuse_unknown
 from busbw.ops.base import Op
 from busbw.ops.collectives import COLLECTIVES
 from busbw.ops.compute import COMPUTE
@@ -50,8 +50,6 @@ def bus_factor(name: str, ranks: int) -> float | None:
 
 def op_named(name: str) -> Op:
     """The row of one operation. Raises UsageError that lists the known ones."""
-    try:
-        return OPS[name]
-    except KeyError:
-        message = f"op {name!r} is unknown; known: {', '.join(OPS)}"
-        raise UsageError(message) from None
+    if name not in OPS:
+        refuse_unknown("op", name, OPS)
+    return OPS[name]

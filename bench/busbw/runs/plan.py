@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_type_hints
 import msgspec
 
 from busbw import units
-from busbw.errors import UsageError
+from busbw.errors import UsageError, nearest, refuse_unknown
 from busbw.ops import OPS, limits, op_named, storage, traffic
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS, LIBRARY
 from busbw.ops.base import Op
@@ -232,7 +232,8 @@ def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> N
     if strangers or not given:
         names = f"{allowed[0]} to {allowed[-1]}" if isinstance(allowed, range) else ", ".join(map(str, allowed))
         found = f"{what} {', '.join(map(repr, strangers))} is unknown" if strangers else f"the list of {what}s is empty"
-        message = f"{found}; known: {names}"
+        likely = nearest(str(strangers[0]), map(str, allowed)) if strangers else None
+        message = f"{found};{f' did you mean {likely}?' if likely else ''} known: {names}"
         raise UsageError(message)
 
 
@@ -250,8 +251,7 @@ def read_suite(name: str) -> Plan:
     """A shipped suite. Raises UsageError that lists the known ones."""
     known = suites()
     if name not in known:
-        message = f"suite {name!r} is unknown; known: {', '.join(known)}"
-        raise UsageError(message)
+        refuse_unknown("suite", name, known)
     return parse_plan(known[name], f"suite {name}", Path())
 
 

@@ -20,6 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from busbw.errors import refuse_unknown
 from busbw.ops.storage import Access
 from busbw.units import format_size
 
@@ -130,11 +131,9 @@ class Case(Record, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPE_BYTES:
-            message = f"dtype {self.dtype!r} is unknown; known: {', '.join(DTYPE_BYTES)}"
-            raise ValueError(message)
+            refuse_unknown("dtype", self.dtype, DTYPE_BYTES)
         if self.redop is not None and self.redop not in REDOPS:
-            message = f"redop {self.redop!r} is unknown; known: {', '.join(REDOPS)}"
-            raise ValueError(message)
+            refuse_unknown("redop", self.redop, REDOPS)
         if self.size_bytes < 0 or self.ranks < 1 or self.nodes < 1:
             message = f"size_bytes {self.size_bytes}, ranks {self.ranks}, nodes {self.nodes}: want ≥ 0, ≥ 1, ≥ 1"
             raise ValueError(message)
