@@ -185,6 +185,7 @@ def test_alpha_and_beta_from_messages() -> None:
     ],
 )
 def test_messages_that_give_no_parameters(points: list[tuple[int, float]], words: str) -> None:
-    found = parameters_from(points, 1, None, "ping_pong")
+    found = parameters_from(points, 1, None, "ping_pong", "; R unknown")
     assert isinstance(found, Unavailable)
     assert words in found.reason
+    assert "R unknown" not in found.reason

@@ -51,10 +51,10 @@ def parameters_for(
             )
         points = [(point.size_bytes, point.time_ns) for point in best.points]
         how = "" if best.key.mode == series.key.mode else f" ({best.key.mode} calls)"
-        return parameters_from(points, messages, host_rate, f"{op} of this run{how}{host_origin}")
+        return parameters_from(points, messages, host_rate, f"{op} of this run{how}", host_origin)
     points = _matrix_points(dataset, summaries, far=far)
     if len(points) > 1:
-        return parameters_from(points, 2, host_rate, f"the pair matrix of this run (median pair){host_origin}")
+        return parameters_from(points, 2, host_rate, "the pair matrix of this run (median pair)", host_origin)
     return Unavailable(
         "no-messages",
         "no message between two ranks was measured in this run; add ping_pong to the plan to have a model",
@@ -73,11 +73,15 @@ def _unlikeness(other: Series, series: Series) -> tuple[bool, ...]:
 
 
 def parameters_from(
-    points: Sequence[tuple[int, float]], messages: int, host_bytes_per_second: float | None, origin: str
+    points: Sequence[tuple[int, float]],
+    messages: int,
+    host_bytes_per_second: float | None,
+    origin: str,
+    host_origin: str = "",
 ) -> Parameters | Unavailable:
     """α and β from point-to-point times: ``points`` are (bytes, ns per call), ascending, ``messages`` the message times
     in one call. α is the time of the smallest, β the slope from the smallest to the largest. ``origin`` says in words
-    which measurement the points are.
+    which measurement the points are, ``host_origin`` which one the rate of the host is.
     """
     (small, small_ns), (large, large_ns) = points[0], points[-1]
     if small > _LARGEST_LATENCY_MESSAGE or large < _SMALLEST_RATE_MESSAGE:
@@ -95,7 +99,7 @@ def parameters_from(
     words = (
         f"α {format_time(alpha * 1e9)} at {format_size(small)}, 1/β {format_rate(1 / beta)} up to {format_size(large)}"
     )
-    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}")
+    return Parameters(alpha, beta, host_bytes_per_second, f"{words}, from {origin}{host_origin}")
 
 
 def shared(parameters: Parameters | Unavailable, sharing: float, *, far: bool) -> Parameters | Unavailable:
