@@ -47,7 +47,7 @@ def one_case(
 
 
 @pytest.mark.parametrize("op", KERNELS)
-@pytest.mark.parametrize(("mode", "held"), [("isolated", False), ("pipelined", True), ("graph", False)])
+@pytest.mark.parametrize(("mode", "pre_enqueue"), [("isolated", False), ("pipelined", True), ("graph", False)])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_kernels_in_its_memory_are_exact(measured: Measure, op: str, mode: Mode, pre_enqueue: bool, dtype: str) -> None:  # noqa: FBT001
     made = measured(one_case(op, mode, pre_enqueue=pre_enqueue, dtype=dtype))
@@ -83,7 +83,7 @@ def test_the_replay_of_a_graph_leaves_what_a_call_leaves(replayed: Callable[[Cas
 @pytest.mark.parametrize("op", WITH_HOST)
 @pytest.mark.parametrize("pinning", ["pinned", "pageable"])
 @pytest.mark.parametrize(
-    ("mode", "held"), [("isolated", False), ("pipelined", False), ("pipelined", True), ("graph", False)]
+    ("mode", "pre_enqueue"), [("isolated", False), ("pipelined", False), ("pipelined", True), ("graph", False)]
 )
 def test_copies_with_the_host_are_verified_or_refused_in_words(
     backend: Backend,
