@@ -32,6 +32,7 @@ from busbw_analysis.report.document import (
     table,
     three_digits,
 )
+from busbw_analysis.report.sections.composition import composition
 from busbw_analysis.report.sections.curves import ends_in_words, operations
 from busbw_analysis.report.sections.fits import fits
 from busbw_analysis.report.sections.hierarchy import hierarchy
@@ -353,6 +354,7 @@ _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
     lambda one: pairs(one.matrices, one.splits, one.dataset.seats, one.pair_shares),
     lambda one: rank_views(one.dataset, one.cases, one.lateness),
     overlaps,
+    composition,
     theory,
     fits,
     rooflines,

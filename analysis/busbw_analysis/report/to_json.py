@@ -55,6 +55,7 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
+from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
@@ -89,6 +90,9 @@ def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.races),
+        "compositions": [
+            {**plain(one), "sum_ns": one.sum_ns, "ratio": one.ratio} for one in compositions_of(judgement.curves)
+        ],
         "pair_matrices": plain(judgement.matrices),
         "pair_shares": plain(judgement.pair_shares),
         "pair_splits": plain(judgement.splits),

@@ -1,0 +1,61 @@
+"""All-reduce against its two halves: a reduce-scatter and an all-gather one after the other, as FSDP runs them."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from busbw_analysis.data.series import Series, SeriesKey
+from busbw_analysis.diagnosis.verdicts import Curve
+
+
+@dataclass(frozen=True, slots=True)
+class Composition:
+    """One size at which all three were measured in the same way, by the library's own algorithms. Times in ns per call.
+
+    label: the all-reduce.
+    size_bytes: S of all three: the buffer of the all-reduce, the input of the reduce-scatter, the gathered output.
+    ratio: the sum of the two halves over the all-reduce; above 1 the all-reduce is the faster way.
+    """
+
+    label: str
+    size_bytes: int
+    all_reduce_ns: float
+    reduce_scatter_ns: float
+    all_gather_ns: float
+
+    @property
+    def sum_ns(self) -> float:
+        """The two halves one after the other."""
+        return self.reduce_scatter_ns + self.all_gather_ns
+
+    @property
+    def ratio(self) -> float:
+        """``sum_ns`` over ``all_reduce_ns``."""
+        return self.sum_ns / self.all_reduce_ns
+
+
+def compositions_of(curves: Sequence[Curve]) -> tuple[Composition, ...]:
+    """Every size that an all-reduce has in common with both of its halves. In place or not does not tell them apart:
+    each is measured in its usual way.
+    """
+    known: dict[SeriesKey, Series] = {}
+    for curve in curves:
+        key = curve.series.key
+        if key.algorithm is None:
+            known.setdefault(_way(key), curve.series)
+    return tuple(one for key, series in known.items() if key.op == "all_reduce" for one in _rows(series, key, known))
+
+
+def _way(key: SeriesKey) -> SeriesKey:
+    return replace(key, in_place=False)
+
+
+def _rows(series: Series, key: SeriesKey, known: dict[SeriesKey, Series]) -> Iterator[Composition]:
+    scattered = known.get(replace(key, op="reduce_scatter"))
+    gathered = known.get(replace(key, op="all_gather", redop=None))
+    if scattered is None or gathered is None:
+        return
+    times = [{point.size_bytes: point.time_ns for point in half.points} for half in (scattered, gathered)]
+    for point in series.points:
+        halves = [of_size.get(point.size_bytes) for of_size in times]
+        if halves[0] is not None and halves[1] is not None:
+            yield Composition(series.key.label, point.size_bytes, point.time_ns, halves[0], halves[1])
