@@ -595,7 +595,7 @@ def test_the_text_says_all_that_the_rows_have() -> None:
         assert words in text
     assert re.search("β and γ cannot be told apart by these data, which know β \\+ 0.5 γ alone +add all_gather", text)
     assert "no interval: 1 launch, 5 are needed" in text
-    assert "By hand, so that their algorithm is known: all_reduce by ring" in text
+    assert "Over send/recv, so that their algorithm is known: all_reduce by ring" in text
     assert json.loads(json.dumps(rows)) == rows
     assert rows[0]["parameters"]["alpha"]["low"] < rows[0]["parameters"]["alpha"]["value"]
     (nothing,) = fit_regimes(seen(term("all_reduce", "ring"), 4, sizes=SIZES[:2]))

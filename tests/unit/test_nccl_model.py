@@ -321,7 +321,7 @@ def test_a_run_on_few_gpus_is_not_said_to_add_up_in_the_switch(ranks: int, longe
         (lambda: judged(cards=gpus(8, up=0, switch=0)), "was not recorded"),
         (lambda: judged(cards=gpus(8, switch=0)), "NVSwitches"),
         (lambda: judged(cards=gpus(8, name="NVIDIA H100 PCIe")), "not connected by NVLink"),
-        (lambda: judged(algorithm="ring"), "run by hand"),
+        (lambda: judged(algorithm="ring"), "run over send/recv"),
     ],
 )
 def test_what_a_run_does_not_tell_is_said(judgement: Callable[[], Judgement], words: str) -> None:

@@ -209,9 +209,9 @@ def test_one_shape_keeps_inside_and_between_together_and_names_what_would_part_t
             predicted(fitted, *other)
     # What is asked for helps.
     assert rounds.needs == (
-        "add all_reduce by a ring by hand and another number of hosts, such as 4 with 4 ranks on each"
+        "add all_reduce by a ring over send/recv and another number of hosts, such as 4 with 4 ranks on each"
     )
-    assert bytes_.needs == "add all_reduce by a ring by hand and all_gather"
+    assert bytes_.needs == "add all_reduce by a ring over send/recv and all_gather"
     for mixed in (rounds, bytes_):
         assert mixed.sum in documented
         assert mixed.needs.removeprefix("add ").partition(",")[0] in documented

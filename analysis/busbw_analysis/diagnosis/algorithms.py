@@ -1,6 +1,6 @@
 """Algorithms of one op held against each other: which is the fastest at which sizes, and whether formulas said so.
 
-Measured by hand beside each other, and beside what the library runs by itself.
+Measured over send/recv beside each other, and beside what the library runs by itself.
 """
 
 import math
@@ -115,8 +115,8 @@ class AlgorithmComparison:
 def algorithm_comparisons(
     curves: Sequence[Curve], library: Library | Unavailable | None = None, joint: Sequence[OneRegime] = ()
 ) -> tuple[AlgorithmComparison, ...]:
-    """Every op that two algorithms were measured of, by hand or one of them by the backend itself (``library``: which
-    it is over MPI).
+    """Every op that two algorithms were measured of, over send/recv or one of them by the backend itself (``library``:
+    which it is over MPI).
 
     S* has the parameters of the models of ``curves``, which are from messages; of two for which these say nothing those
     of a ``joint`` fit, where these very curves are among its data.

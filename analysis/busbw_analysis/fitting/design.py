@@ -55,7 +55,7 @@ class Regime:
 class Observation:
     """One op at one size on ``ranks`` ranks over ``hosts`` hosts. ``launches`` are the medians of the single launches
     in their order (seconds), ``seconds`` the headline, which is the median of those. ``algorithm`` names the one that
-    was run by hand; None means the library's own. Launches of one ``launch_set`` that have the same one of
+    was run over send/recv; None means the library's own. Launches of one ``launch_set`` that have the same one of
     ``launch_keys`` are the same launch; without keys, those at the same place.
     ``calls`` tells of the MPI library, where it was one.
     """
@@ -81,7 +81,7 @@ class Observation:
 
     @property
     def curve(self) -> tuple[str, str | None]:
-        """What has one algorithm: an op of the library, or an op by one algorithm by hand."""
+        """What has one algorithm: an op of the library, or an op by one algorithm over send/recv."""
         return self.op, self.algorithm
 
 

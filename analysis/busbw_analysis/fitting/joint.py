@@ -53,7 +53,7 @@ from busbw_analysis.models.select import candidates
 
 _NOTHING_INSIDE: Final = (
     "nothing in these data has a part in α_i and β_i, those inside a host: add all_reduce by hierarchical or "
-    "all_to_all by two-level, by hand on several hosts with several ranks each"
+    "all_to_all by two-level, over send/recv on several hosts with several ranks each"
 )
 
 _UNKNOWN_MATTERS: Final = 0.20
@@ -96,8 +96,8 @@ class JointFit:
     """The outcome. ``parameters`` has only those that the data separate; the others are in ``not_separated``.
 
     ``algorithms`` says which algorithm explains each op of the library best, ``models`` the same as a CostModel,
-    ``ties`` which others explain it as well, ``candidates`` how all of them did; curves by hand have no choice and are
-    not in it, but in ``curves``, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
+    ``ties`` which others explain it as well, ``candidates`` how all of them did; curves over send/recv have no choice
+    and are in ``curves`` alone, which has the CostModel of all. ``wanted`` are the parameters that were looked for.
     ``validations`` are of all observations together, ``of_curves`` of each op by each algorithm.
     ``draws`` are the coefficients of every resample of launches, in the order of PARAMETERS, for the interval of
     whatever is computed from them, resampled by ``seed``; empty below 5 launches. ``unknown`` are the directions in
@@ -150,8 +150,8 @@ class JointFit:
                     f"{model.op} by {model.algorithm} on {ranks} ranks cannot be told from these data, which do not "
                     f"say whether the ranks of a host share a card: {about_size(round(size_bytes))} would take "
                     f"{format_time(own * 1e9)} with a card for each and {format_time(one_card * 1e9)} with one for all"
-                    f"; add all_reduce by a ring and by multi-ring, by hand on several hosts with {ranks // hosts} "
-                    "ranks each"
+                    "; add all_reduce by a ring and by multi-ring, over send/recv on several hosts with "
+                    f"{ranks // hosts} ranks each"
                 )
                 raise AnalysisError(message)
         if not told_by(inside, self.unknown):
@@ -396,7 +396,10 @@ def _remedies(observations: Sequence[Observation], models: Models, coefficients:
         if ("all_reduce", "ring") not in models:
             (ring,) = candidates("all_reduce", first.cost_models, "ring")
             found.append(
-                ("all_reduce by a ring by hand", [amounts(ring, *place, size) for place in where for size in sizes])
+                (
+                    "all_reduce by a ring over send/recv",
+                    [amounts(ring, *place, size) for place in where for size in sizes],
+                )
             )
     for op in ("all_gather", "all_reduce", "ping_pong"):
         # Two ranks of two hosts are another regime than several ranks on each.

@@ -1,5 +1,5 @@
-"""What cannot be measured by hand: limits that finer and finer segments come near to, and algorithms that need a switch
-which adds and hands out. Tests hold each against a schedule that is executed and counted, the switch one more member.
+"""What cannot be measured over send/recv: limits of finer and finer segments, and algorithms that need a switch which
+adds and hands out. Tests hold each against a schedule that is executed and counted, the switch one more member.
 """
 
 from functools import partial

@@ -1,4 +1,4 @@
-"""Algorithms that MPI libraries run and that nobody can measure by hand here, counted like those of the textbook.
+"""Algorithms of MPI libraries that cannot be measured over send/recv here, counted like those of the textbook.
 
 A test builds the schedule of every row marked as counted, executes it for 2 to 64 ranks and holds the row against it.
 What each library makes of its names is in ``library_algorithms``.

@@ -51,7 +51,7 @@ def choices_of(
             "op-not-in-table", f"NCCL makes {key.op} of plain sends and receives, for which its tuning model has no row"
         )
     if key.algorithm is not None:
-        return Unavailable("explicit-algorithm", "it was run by hand over send and receive, which is not NCCL's choice")
+        return Unavailable("explicit-algorithm", "it was run over send/recv, which is not NCCL's choice")
     machine = machine_of(dataset, key, rows)
     if isinstance(machine, Unavailable):
         return machine

@@ -1,5 +1,5 @@
 """Which cost model stands behind a curve: the algorithm that a backend or an MPI library runs by default, or the one
-that was run by hand; which others may; and what they say of each size.
+that was run over send/recv; which others may; and what they say of each size.
 """
 
 from collections.abc import Sequence
@@ -50,8 +50,8 @@ def model_for(op: str, family: str) -> CostModel | Unavailable:
 def model_of(
     key: SeriesKey, size_bytes: int | None = None, library: Library | Unavailable | None = None
 ) -> CostModel | Unavailable:
-    """The algorithm behind a curve: the one that was run by hand, otherwise the backend's default. That of an MPI
-    library depends on the size and on the ``library``.
+    """The algorithm behind a curve: the one that was run over send/recv, otherwise the backend's default. That of an
+    MPI library depends on the size and on the ``library``.
     """
     if key.algorithm is not None:
         row = textbook(key.op, key.algorithm)
@@ -70,9 +70,9 @@ def alternatives(op: str, ranks: int, hosts: int = 1, family: str = "textbook") 
 
 
 def candidates(op: str, family: str, algorithm: str | None = None, calls: Calls | None = None) -> tuple[CostModel, ...]:
-    """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured by hand,
-    else what backends of ``family`` are known to run (``ring (gloo)``; over MPI what the library of ``calls`` chooses
-    by its table), first, and then all of the textbook, over MPI also those that only its libraries have.
+    """The algorithms that may be behind a time of ``op``: the one named ``algorithm`` where it was measured over
+    send/recv; else what backends of ``family`` are known to run (``ring (gloo)``; over MPI what the library of
+    ``calls`` chooses by its table), first, and then all of the textbook, over MPI also those of its libraries alone.
 
     A message between two ranks has one. Raises AnalysisError for an op or an algorithm of which no cost is known.
     """

@@ -355,18 +355,18 @@ TEXTBOOK: tuple[CostModel, ...] = (
     _barrier("binomial-tree", twice_up, "2⌈lg n⌉ α", "an all_reduce of one element"),
     _barrier("recursive-doubling", _folded, "lg n α; (⌊lg n⌋ + 2) α for other n", f"{_ONE_ELEMENT}; {THAKUR}"),
 )
-"""Every algorithm that can be measured by hand, and none else. What all rows of an op have is said once, above."""
+"""Every algorithm that can be measured over send/recv, and no other. What all rows of an op have is said above."""
 
 
 def rows_of(op: str, family: str | None = None) -> tuple[CostModel, ...]:
-    """The algorithms that may be behind ``op`` in a family: those that can be measured by hand, and of one that has
-    them those of a switch that adds; None: all of both.
+    """The algorithms that may be behind ``op`` in a family: those that can be measured over send/recv, and of one that
+    has them those of a switch that adds; None: all of both.
     """
     every = (*TEXTBOOK, *SWITCHED) if family in {None, NCCL} else TEXTBOOK
     return tuple(row for row in every if row.op == op)
 
 
 def textbook(op: str, algorithm: str) -> CostModel | None:
-    """The row of an algorithm, whether it can be measured by hand or not; None for an unknown one."""
+    """The row of an algorithm, whether it can be measured over send/recv or not; None for an unknown one."""
     every = (*TEXTBOOK, *LIMITS, *SWITCHED)
     return next((row for row in every if (row.op, row.algorithm) == (op, algorithm)), None)

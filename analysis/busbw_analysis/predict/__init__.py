@@ -22,8 +22,9 @@ def predict(
 ) -> Prediction:
     """What ``op`` would take on ``ranks`` ranks at each of ``sizes_bytes``, from ``datasets`` as of ``read_groups``.
 
-    ``algorithm``: by hand; None is the library's own. ``hosts`` or ``ranks_per_host`` spread the ranks. ``way``: as of
-    ``measured_curves``. Raises UsageError for what cannot be asked, AnalysisError where the data carry no answer.
+    ``algorithm``: over send/recv; None is the library's own. ``hosts`` or ``ranks_per_host`` spread the ranks.
+    ``way``: as of ``measured_curves``. Raises UsageError for what cannot be asked, AnalysisError where the data carry
+    no answer.
     """
     data = measured_curves(datasets, op, algorithm, **way)
     return answer(data, query(data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))

@@ -156,7 +156,7 @@ def shape_of(series: Series) -> tuple[int, int]:
 
 
 def algorithm_of(key: SeriesKey) -> str:
-    """The algorithm that was run by hand, or ``library`` for the backend's own."""
+    """The algorithm that was run over send/recv, or ``library`` for the backend's own."""
     return key.algorithm or LIBRARY
 
 
@@ -305,7 +305,7 @@ def _known(of_op: Iterable[Series], op: str) -> list[str]:
 
 
 def _way(key: SeriesKey) -> tuple[object, ...]:
-    """How a curve was measured. Which algorithm was run by hand is no part of it, any other setting is."""
+    """How a curve was measured. Which algorithm was run over send/recv is no part of it, any other setting is."""
     return tuple(getattr(key, name) for name in _WAY)
 
 

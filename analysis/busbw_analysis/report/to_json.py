@@ -18,8 +18,9 @@ does not exist is null (there is no NaN and no Infinity). Keys:
 - ``joint``:
   for every regime one set of parameters for all curves, ``not_separated``: what these data cannot tell, ``algorithms``
   with their ``rivals``, and ``validations``; in base units, as ``busbw fit --json`` has it
-- ``crossings``: for every two algorithms of one op, by hand or the library's, which was faster for sure at each size,
-  where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest size
+- ``crossings``: for every two algorithms of one op, over send/recv or the library's, which was faster for sure at each
+  size, where they cross, ``expected_bytes`` (S*) and the ratio of the two, what one gains at the smallest and largest
+  size
 - ``pair_matrices``: op, ranks, their hosts, size_bytes, dtype, pairs, rate, time_ns, low_ns and high_ns as rows of
   senders, outliers, and in steps how far apart two ranks are: 0 within a host, 1 below one leaf switch, one more for
   every level above it, null between hosts whose switches are not known

@@ -44,7 +44,7 @@ _ADD: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
 
 
 def refuse(op: Op, case: Case) -> str | None:
-    """Why ``case`` cannot be done by hand; None when it can."""
+    """Why ``case`` cannot be done over send/recv; None when it can."""
     name = case.algorithm or ""
     algorithm = ALGORITHMS.get(op.name, {}).get(name)
     if algorithm is None:
@@ -55,8 +55,8 @@ def refuse(op: Op, case: Case) -> str | None:
             case.mode in {"overlap", "persistent"},
             f"{name} is several steps in a row: {case.mode} has no use for it",
         ),
-        (bool(case.root), "by hand the root is rank 0"),
-        (op.reduces and case.redop not in _ADD, f"by hand there is no {case.redop}; there are {', '.join(_ADD)}"),
+        (bool(case.root), "over send/recv the root is rank 0"),
+        (op.reduces and case.redop not in _ADD, f"over send/recv there is no {case.redop}, only {', '.join(_ADD)}"),
         (any(len(group) == 1 for group in groups), "a rank alone sends nothing"),
         (
             algorithm.levels and (case.nodes == 1 or case.ranks % case.nodes > 0 or case.group != "all"),

@@ -398,7 +398,7 @@ def _alternatives(curve: Curve, label: str) -> Table:
     """The textbook algorithms for the op next to the one that the backend runs, at the largest size."""
     point = curve.series.points[-1]
     own = [one for one in _predictions(curve) if one.size_bytes == point.size_bytes]
-    mark = " (by hand)" if curve.series.key.algorithm is not None else " (this backend)"
+    mark = " (over send/recv)" if curve.series.key.algorithm is not None else " (this backend)"
     columns: tuple[Column[Prediction], ...] = (
         Column("Algorithm", lambda one: f"{one.algorithm}{mark if one in own else ''}"),
         Column("Predicted time", lambda one: one.time_ns, format_time),

@@ -66,7 +66,7 @@ def _of(joint: JointFit) -> Iterator[Block]:
     yield from _rivals(joint)
     yield table("What was kept from the fit, and predicted by it", _HELD_OUT_COLUMNS, joint.validations)
     by_hand = sorted({f"{seen.op} by {seen.algorithm}" for seen in joint.observations if seen.algorithm})
-    known = [f"by hand, so that their algorithm is known: {', '.join(by_hand)}"] if by_hand else []
+    known = [f"over send/recv, so that their algorithm is known: {', '.join(by_hand)}"] if by_hand else []
     yield from (Paragraph(sentence(note)) for note in (*known, *joint.notes))
 
 

@@ -244,7 +244,7 @@ def _exchange(bound: Bound, to: int, source: int) -> Operation:
 
 
 def exchange_all(world: MPI.Intracomm, dtype: str | None, sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives by hand."""
+    """Several messages each way at once, for collectives over send/recv."""
     coming = [partial(world.Irecv, specification(buffer, dtype), source, _TAG) for source, buffer in receives]
     going = [partial(world.Isend, specification(buffer, dtype), to, _TAG) for to, buffer in sends]
     under_way: list[MPI.Request] = []

@@ -78,7 +78,7 @@ def why_not(op: Op, case: Case) -> str | None:
         (case.pre_enqueue, "MPI's calls block the host, so no stream can be held while they are handed over"),
         (case.mode == "overlap", "the computation is the host's and the data are on a GPU: neither disturbs the other"),
         (case.cache != "warm", f"{case.cache} buffers are sized by the caches of the host, and the data are on a GPU"),
-        (case.algorithm is not None, "by hand the sums are a GPU's, and MPI's calls wait for none of its streams"),
+        (case.algorithm is not None, "over send/recv the sums are a GPU's, for whose streams MPI's calls do not wait"),
         (op.local, f"{op.name} on a GPU does not block the host as MPI's calls do; backend nccl times it"),
     )
     return next((reason for applies, reason in obstacles if applies), None)

@@ -122,7 +122,7 @@ def _exchange(send: torch.Tensor, to: int, receive: torch.Tensor, source: int) -
 
 
 def exchange_all(sends: Messages, receives: Messages) -> Messaging:
-    """Several messages each way at once, for collectives by hand; on a GPU as ``_exchange_in_one`` says."""
+    """Several messages each way at once, for collectives over send/recv; on a GPU as ``_exchange_in_one`` says."""
     if any(buffer.is_cuda for _, buffer in (*sends, *receives)):
         every = [dist.P2POp(dist.irecv, buffer, source) for source, buffer in receives]
         every += [dist.P2POp(dist.isend, buffer, to) for to, buffer in sends]

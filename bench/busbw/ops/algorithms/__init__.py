@@ -1,4 +1,4 @@
-"""The algorithms that a user can measure by hand beside the library's own, by operation and name."""
+"""The algorithms that a user can measure over send/recv beside the library's own, by operation and name."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
