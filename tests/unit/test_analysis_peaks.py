@@ -66,18 +66,20 @@ def test_memory_roofs_by_hand(op: str, busbw: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "ranks_of_op", "backend", "cores", "by_stream"),
+    ("op", "ranks_of_op", "backend", "cores", "busbw"),
     [
-        ("all_reduce", 4, "gloo", 2, True),
-        ("all_to_all", 4, "gloo", 2, True),
-        ("ping_pong", 2, "gloo", 4, True),
-        ("ping_pong", 2, "gloo", 2, False),  # two of four ranks have a core each, four of four have half a one
-        ("all_reduce", 4, "mpi", 2, False),  # shared memory, no sockets
-        ("tcp_stream", 4, "gloo", 2, False),
+        # 4 ranks send 12e9 B/s in all, of which 6 S, 3 S and 3 S are needed; of two ranks 6e9 B/s, of which S.
+        ("all_reduce", 4, "gloo", 2, 3e9),
+        ("all_to_all", 4, "gloo", 2, 3e9),
+        ("broadcast", 4, "gloo", 2, 4e9),
+        ("ping_pong", 2, "gloo", 4, 6e9),
+        ("ping_pong", 2, "gloo", 2, None),  # two of four ranks have a core each, four of four have half a one
+        ("all_reduce", 4, "mpi", 2, None),  # shared memory, no sockets
+        ("tcp_stream", 4, "gloo", 2, None),
     ],
 )
 def test_ranks_over_sockets_are_held_against_plain_sockets(
-    op: str, ranks_of_op: int, backend: str, cores: int, *, by_stream: bool
+    op: str, ranks_of_op: int, backend: str, cores: int, busbw: float | None
 ) -> None:
     # 4 ranks send 16 MiB in 16 MiB / 3e9 s; the smaller one that is faster is too small, and memory has 8 GB/s.
     world = replace(QUIET, by_op={**QUIET.by_op, "tcp_stream": (Piece(0.0, 1e-12), Piece(0.0, 1 / 3e9, 16 * MIB))})
@@ -90,10 +92,10 @@ def test_ranks_over_sockets_are_held_against_plain_sockets(
     assert len(series.key.ranks) == ranks_of_op
     found = peak_of(dataset, series, host_copies(dataset, summaries), ROWS, streams=socket_streams(dataset, summaries))
     assert isinstance(found, Peak)
-    assert (found.level == "sockets of a host") == by_stream
-    if by_stream:
-        assert found.busbw == pytest.approx(3e9, rel=1e-3)
-        assert found.algbw == pytest.approx(3e9 / (series.bus_factor or 0), rel=1e-3)
+    assert (found.level == "sockets of a host") == (busbw is not None)
+    if busbw is not None:
+        assert found.busbw == pytest.approx(busbw, rel=1e-3)
+        assert found.algbw == pytest.approx(busbw / (series.bus_factor or 0), rel=1e-3)
         assert "from each of 4 ranks" in found.denominator
         assert "8 GB/s" in found.denominator
 

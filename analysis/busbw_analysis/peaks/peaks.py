@@ -323,15 +323,21 @@ def _comparable(dataset: Dataset, series: Series, streams: Mapping[str, SocketSt
 
 
 def _socket_peak(dataset: Dataset, series: Series, stream: SocketStream, copies: Mapping[str, HostCopy]) -> Peak:
-    """busbw is what one link of a rank carries in one direction (definitions of nccl-tests), and so is a stream."""
-    host, busbw = dataset.hosts_of(series.key.ranks)[0], stream.bytes_per_second
+    """t ≥ wire bytes / (k r): k ranks send no more than k streams did, of which each sent and received at once. A call
+    that sends one way at a time may have both halves of that.
+    """
+    host, ranks, point = dataset.hosts_of(series.key.ranks)[0], len(series.key.ranks), series.points[-1]
+    together, moved = ranks * stream.bytes_per_second, point.wire_bytes / point.size_bytes
     copied = copies.get(host)
     beside = "" if copied is None else f"; the memory of {host} copies {format_rate(copied.bytes_per_second)} in all"
     denominator = (
-        f"plain TCP of {host}, {format_rate(busbw)} from each of {len(stream.ranks)} ranks to the next, all at once, "
-        f"measured in this run (tcp_stream, {format_size(stream.size_bytes)}){beside}"
+        f"plain TCP of {host}, {format_rate(stream.bytes_per_second)} from each of {len(stream.ranks)} ranks to the "
+        f"next, all at once, measured in this run (tcp_stream, {format_size(stream.size_bytes)}), "
+        f"{format_rate(together)} of {ranks} ranks{_division(together, series, moved, 'sent')}{beside}"
     )
-    return Peak(busbw / (series.bus_factor or 1.0), busbw, "sockets of a host", host, denominator, measured=True)
+    algbw = together / moved
+    busbw = None if series.bus_factor is None else algbw * series.bus_factor
+    return Peak(algbw, busbw, "sockets of a host", host, denominator, measured=True)
 
 
 def _memory_peak(
