@@ -71,7 +71,7 @@ faults: $(developed) ## break ROUNDS=5 × 20 real runs at random moments, and co
 	$(venv)/bin/python tests/faults/campaign.py --rounds $(ROUNDS)
 
 fuzz: $(developed) ## hostile run folders and plans, MINUTES=10 for each campaign
-	$(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/fuzz/fuzz.py --minutes $(MINUTES)
 
 cluster-setup: ## as root on Debian: install what the cluster tests need (Slurm, ip, cc), if it is missing
 	sh tests/cluster/setup.sh
@@ -107,16 +107,16 @@ bench: $(installed) ## how much time the instrument itself costs, as ratios
 	$(venv)/bin/python tests/bench/stream.py
 
 bench-fit: $(installed) ## how often fits find what is there, and how often their intervals hold it: 10 to 20 minutes
-	$(venv)/bin/python tests/bench/fits.py
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/fits.py
 
 bench-gpu: $(installed) ## on a GPU: how close a copy in its memory comes to the fastest of cudaMemcpyAsync, torch and Triton
 	$(venv)/bin/python tests/bench/hbm.py
 
 bench-metrology: $(installed) ## how often the statistics are right when the truth is known, and what this machine tells apart
-	$(venv)/bin/python tests/bench/metrology.py
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/metrology.py
 
 bench-scale: $(installed) ## how long the analysis takes for many ranks, pairs, samples and runs, and its memory: minutes
-	$(venv)/bin/python tests/bench/scale.py
+	PYTHONPATH=tests/shared $(venv)/bin/python tests/bench/scale.py
 
 clean: ## remove .venv and caches; runs in results/ stay
 	rm -rf $(venv) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -8,12 +8,12 @@ import msgspec
 from worlds import in_world
 
 from busbw.backends.base import Backend, Vector
+from busbw.backends.faults import WrappingBackend
 from busbw.measure.block import measure
 from busbw.measure.sampling import Bench
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Measurement
-from busbw.testing.faults import WrappingBackend
 
 RANKS = 2
 SAMPLES = (30, 300, 3000)

@@ -1,6 +1,6 @@
 """How often a fit finds what is there, and how often its intervals hold it, over seeded trials. Nothing is asserted.
 
-    .venv/bin/python tests/bench/fits.py [--trials N] [curves] [few] [joint]
+    PYTHONPATH=tests/shared .venv/bin/python tests/bench/fits.py [--trials N] [curves] [few] [joint]
 
 A sample scatters by 5 % (lognormal), 5 % of them take longer by once as much again on average (exponential), and a
 whole launch by 3 %: alike at all of its sizes, or at each size by itself. Bias is that of the median of all trials
@@ -17,8 +17,8 @@ from unittest.mock import patch
 import numpy as np
 import numpy.typing as npt
 from scipy.stats import binomtest, norm
+from testing.synthetic import Piece
 
-from busbw.testing.synthetic import Piece
 from busbw_analysis.fitting import curve
 from busbw_analysis.fitting.curve import fit_points
 from busbw_analysis.fitting.design import Observation, Parameter

@@ -14,12 +14,12 @@ import torch
 
 from busbw.backends import backend_named
 from busbw.backends.base import Backend
+from busbw.backends.faults import DelayingBackend, wrapped
 from busbw.launch.base import Settings
 from busbw.launch.local import run_local
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
-from busbw.testing.faults import DelayingBackend, wrapped
 from busbw_analysis.data.load import load
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.stragglers import RankLateness, lateness_of

@@ -1,6 +1,6 @@
 """How often busbw is right when the truth is known, as rates over many seeded trials. Nothing is asserted.
 
-    .venv/bin/python tests/bench/metrology.py [PROOF ...]     # all of PROOFS, or those named
+    PYTHONPATH=tests/shared .venv/bin/python tests/bench/metrology.py [PROOF ...]     # all of PROOFS, or those named
 
 Every proof prints lines of rate, its own 95 % interval, trials, target, and whether the rate lies in the target. To add
 one, write a function that prints such lines with ``say`` and give it a row in ``PROOFS``.
@@ -22,9 +22,9 @@ import resolution
 import slow_pairs
 import stopping
 from scipy.stats import binomtest, mannwhitneyu, nct, norm, rankdata, t, ttest_ind
+from testing.noise import Noise, simulated
 
 from busbw.statistics import autocorrelation_time, median_interval
-from busbw.testing.noise import Noise, simulated
 from busbw_analysis.data.intervals import cluster_bootstrap, median_over_launches
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 

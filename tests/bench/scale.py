@@ -1,7 +1,7 @@
 """How long the analysis takes where there is much to read, and how much memory: each command in a process of its own.
 
 Takes some minutes and 6 GB of disk. ``make bench-scale``, or with names of runs to take those alone:
-``python tests/bench/scale.py pairs-256``.
+``PYTHONPATH=tests/shared python tests/bench/scale.py pairs-256``.
 """
 
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 from busbw.ops.groups import pair_rounds
 from busbw.runs import store
 from busbw.runs.records import QUANTILES, Case, Check, Ended, GroupSamples, LaunchStarted, Measurement, RankSamples
-from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 _MB = 1e6
 _RANKS_OF_A_HOST = 8

@@ -25,6 +25,7 @@ from typing import Any, Final
 import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
+from testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.cli import listing
 from busbw.cli.main import main
@@ -33,7 +34,6 @@ from busbw.runs import store
 from busbw.runs.plan import read_suite
 from busbw.runs.records import SCHEMA, Ended, Measurement, Run
 from busbw.slurm import status
-from busbw.testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 _DATA: Final = Path(__file__).parents[1] / "data"
 _LIMIT_SECONDS: Final = 30.0

@@ -27,12 +27,12 @@ from typing import Any, Final
 import msgspec
 from click.testing import CliRunner
 from fuzz_outcome import Outcome
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.ops import OPS
 from busbw.ops.algorithms import ALGORITHMS
 from busbw.runs.plan import Plan, Sweep, Timing, suites
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 MOST_SECONDS: Final = 2.0
 """Of the processor, not of the clock on the wall: a busy machine must not look like a slow program."""

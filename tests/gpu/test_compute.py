@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
@@ -16,7 +17,6 @@ from busbw.runs import store
 from busbw.runs.cases import expand
 from busbw.runs.plan import read_suite
 from busbw.runs.records import DTYPE_BYTES, Case, Measurement, Mode
-from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 

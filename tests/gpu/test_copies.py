@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
@@ -20,7 +21,6 @@ from busbw.ops import OPS
 from busbw.runs import store
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.device import Device
-from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 GPUS = 0 if MISSING is not None else torch.cuda.device_count()

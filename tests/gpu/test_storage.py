@@ -6,6 +6,7 @@ from typing import cast
 
 import pytest
 import torch
+from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend
@@ -13,7 +14,6 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.storage import Access, Way
 from busbw.runs.records import Case, Measurement, Mode
 from busbw.system.storage import storage_facts
-from busbw.testing.synthetic import case
 
 MISSING = BACKENDS["nccl"].missing() or (None if torch.cuda.is_available() else "torch.cuda is not available")
 

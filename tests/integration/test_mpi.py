@@ -70,8 +70,8 @@ def test_every_op_in_every_mode_is_verified_or_skipped_with_its_reason(commands:
 @pytest.mark.slow
 @_spins
 def test_what_the_library_chooses_is_what_is_predicted(commands: Commands) -> None:
-    """One size is short and one long, so that MPICH gathers by two algorithms. Beside other tests a ping-pong of 8 B may
-    take as long as one of 1 MiB: there is no β then, and no prediction."""
+    """One size is short and one long, so that MPICH gathers by two algorithms. Beside other tests a ping-pong of 8 B
+    may take as long as one of 1 MiB: there is no β then, and no prediction."""
     plan = commands.sweep("ping_pong,all_gather", "8,4MiB")
     finished = commands.run("run", "--plan", plan, "--ranks", "2", *_MPI)
     assert finished.code == 0, finished.told

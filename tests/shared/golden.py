@@ -20,6 +20,7 @@ from unittest.mock import patch
 import click
 import msgspec
 from click.testing import CliRunner
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw import __version__
 from busbw.backends.base import BackendRow
@@ -28,7 +29,6 @@ from busbw.measure.unsupported import anywhere
 from busbw.runs import store
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
 
 FOLDER: Final = Path(__file__).parents[1] / "golden"
 _WIDTH = 120

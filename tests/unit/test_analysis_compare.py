@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import UnlikeRuns, UsageError
 from busbw.runs.records import Case, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.compare import NO_SIZE, Comparison, band_of, compare
 from busbw_analysis.report.tables import compare as compare_tables

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import mannwhitneyu, wilcoxon
+from testing.noise import Noise, simulated
 
 from busbw.errors import AnalysisError
-from busbw.testing.noise import Noise, simulated
 from busbw_analysis.diagnosis import hypothesis_tests
 from busbw_analysis.diagnosis.hypothesis_tests import Estimate, Launches, estimate, holm, launches_needed, verdicts
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
 from busbw.runs.records import Case
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.distances import PairSplit, indistinct, kinds, splits_of, steps_between
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import structs
 from scipy.optimize import nnls
+from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.ops import ARITHMETIC
 from busbw.runs import store
 from busbw.runs.records import Measurement, Row
-from busbw.testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point, series_of
 from busbw_analysis.data.summary import summarise

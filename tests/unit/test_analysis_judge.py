@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.unavailable import Unavailable

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import pytest
+from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.records import GroupSamples, Measurement, Row
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.stragglers import GroupLateness

@@ -3,11 +3,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import AnalysisError, DamagedRun, UnlikeRuns
 from busbw.runs.records import JSON, Failed, FailureCause, Measurement
 from busbw.runs.store import SAMPLES_FILE, StoredRun
-from busbw.testing.synthetic import Machine, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.load import CHECKED, load, pool, rank_list
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.findings import findings_on

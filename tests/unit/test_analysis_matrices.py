@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 import pytest
+from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.runs.placement import RankPlacement
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of, outliers_in

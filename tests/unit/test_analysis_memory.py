@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import pytest
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.ops.storage import Access
 from busbw.runs.records import JSON, Case, CrossCheck, Measurement
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.hierarchy import HierarchyLevel

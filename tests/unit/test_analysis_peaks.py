@@ -3,11 +3,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.ops import OPS, bounds
 from busbw.runs.records import JSON, Case, Measurement
 from busbw.system.catalog import Catalogue, catalogue
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw.units import format_rate
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import series_of

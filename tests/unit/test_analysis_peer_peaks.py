@@ -1,11 +1,11 @@
 """Pairs of GPUs that copy to each other: their matrix, and the peak over each, against known machines."""
 
 import pytest
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.launch.live_table import lines
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -4,10 +4,10 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 import pytest
+from testing.synthetic import World, case, synthetic_run
 
 from busbw.runs import store
 from busbw.runs.records import GroupSamples, HostConditions, LaunchStarted, LoopKind, Measurement, OverlapSamples, Row
-from busbw.testing.synthetic import World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import CaseSummary, summarise
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -2,10 +2,10 @@
 
 import msgspec
 import pytest
+from testing.synthetic import SyntheticEnd, case, synthetic_run
 
 from busbw.runs.records import Ended, EndStatus, LaunchStarted, Measurement, Row
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.summary import summarise
 from busbw_analysis.diagnosis.judge import judge

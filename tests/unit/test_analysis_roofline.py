@@ -5,12 +5,12 @@ import re
 from collections.abc import Mapping
 
 import pytest
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.ops.compute import TOKEN
 from busbw.runs.records import JSON, Case
 from busbw.runs.store import StoredRun
 from busbw.system.catalog import catalogue
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run
 
 from busbw.ops import OPS, SYNCHRONISING
 from busbw.runs.records import JSON, Measurement, Row
-from busbw.testing.synthetic import Piece, SyntheticEnd, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.shape import drifts, find_modes, outliers
 from busbw_analysis.data.summary import CaseSummary, summarise

@@ -5,16 +5,16 @@ from collections import defaultdict
 
 import pytest
 import torch
+from testing.blocks import measure_everywhere, measured, quick
+from testing.fakes import QUICK, FakeBackend, FakeWorld
+from testing.synthetic import case
 
 from busbw.backends.base import Operation
+from busbw.backends.faults import WrappingBackend
 from busbw.measure import block
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Failed
-from busbw.testing.blocks import measure_everywhere, measured, quick
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld
-from busbw.testing.faults import WrappingBackend
-from busbw.testing.synthetic import case
 
 
 class Noting(WrappingBackend):

@@ -4,11 +4,11 @@ import errno
 import os
 
 import pytest
+from testing.synthetic import case
 
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure, StoreError
 from busbw.runs.causes import cause_of
 from busbw.runs.records import Failed, FailureCause
-from busbw.testing.synthetic import case
 
 
 @pytest.mark.parametrize(

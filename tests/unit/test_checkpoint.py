@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
 from busbw.ops import OPS
-from busbw.testing.synthetic import case
 
 
 @pytest.mark.parametrize("newer", [True, False])

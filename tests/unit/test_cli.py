@@ -11,6 +11,7 @@ import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends import BACKENDS
@@ -24,7 +25,6 @@ from busbw.launch.run_session import open_run
 from busbw.ops import OPS
 from busbw.runs import plan, store
 from busbw.runs.plan import Plan, Sweep
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 
 @pytest.fixture(autouse=True)

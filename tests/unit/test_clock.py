@@ -4,10 +4,10 @@ import time
 from types import SimpleNamespace
 
 import pytest
+from testing.fakes import FakeClock
 
 from busbw.errors import ClockError
 from busbw.measure.clock import HostClock, read_cost_ns
-from busbw.testing.fakes import FakeClock
 
 
 def test_the_host_clock_never_runs_backwards() -> None:

@@ -10,20 +10,20 @@ from itertools import repeat
 
 import pytest
 import torch
+from testing.blocks import measure_everywhere, measured, quick
+from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends import compiled_loop
 from busbw.backends.base import Operation
 from busbw.backends.compiled_loop import Native, Row, row_of
+from busbw.backends.faults import CorruptingBackend, WrappingBackend, as_native
 from busbw.errors import BackendError
 from busbw.measure import block
 from busbw.measure.loops import Loop, empty_call_ns, take
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
-from busbw.testing.blocks import measure_everywhere, measured, quick
-from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
-from busbw.testing.faults import CorruptingBackend, WrappingBackend, as_native
-from busbw.testing.synthetic import case
 
 pytestmark = pytest.mark.skipif(compiled_loop.missing() is not None, reason=str(compiled_loop.missing()))
 

@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.runs.records import Case
-from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.judge import Judgement, judge

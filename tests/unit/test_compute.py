@@ -5,6 +5,7 @@ import math
 import msgspec
 import pytest
 import torch
+from testing.synthetic import case
 from torch.nn.functional import scaled_dot_product_attention as sdpa
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,7 +20,6 @@ from busbw.ops.compute import TOKEN
 from busbw.runs import cases as planned
 from busbw.runs import plan
 from busbw.runs.records import DTYPE_BYTES, Case
-from busbw.testing.synthetic import case
 
 COMPUTING = ("matmul", "attention", "attention_unfused")
 FLOATS = ("float32", "float64", "bfloat16", "float16")

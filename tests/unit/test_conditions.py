@@ -2,13 +2,13 @@
 
 import psutil
 import pytest
+from testing.blocks import measured
+from testing.fakes import FakeBackend, FakeWorld
+from testing.synthetic import case
 
 from busbw.backends.base import Backend
 from busbw.measure.interference import InterferenceMonitor, Reading, look
 from busbw.runs.records import HostConditions
-from busbw.testing.blocks import measured
-from busbw.testing.fakes import FakeBackend, FakeWorld
-from busbw.testing.synthetic import case
 
 CORES = 4
 BEFORE = Reading(at=100.0, counted=1_000.0, busy=500.0, stolen=3.0, own=7.0, switches=40, load=0.5, mhz=2_000.0)

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import Piece, World, case, synthetic_run
 
 from busbw.launch import live_table
 from busbw.runs.cases import Cases
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement, Skipped
 from busbw.runs.resume import Remaining
-from busbw.testing.synthetic import Piece, World, case, synthetic_run
 from busbw.units import significant
 
 BARE = World(pieces=(Piece(100e-6, 1e-10),), sample_noise=0.0)

@@ -13,11 +13,11 @@ from click.testing import CliRunner
 from exhaustive import trials
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
 from busbw.runs.records import Case
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.intervals import median_over_launches
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.series import Point

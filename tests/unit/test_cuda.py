@@ -11,6 +11,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 import torch.distributed as dist
+from testing.devices import FakeMark
+from testing.fakes import QUICK
+from testing.synthetic import case
 
 from busbw.backends.base import World
 from busbw.backends.cuda import CudaDevice, CudaMark
@@ -26,9 +29,6 @@ from busbw.ops import OPS
 from busbw.runs.records import Measurement, Mode
 from busbw.system.device import DeviceConditions
 from busbw.system.nvml import Nvml
-from busbw.testing.devices import FakeMark
-from busbw.testing.fakes import QUICK
-from busbw.testing.synthetic import case
 
 UUID = "12345678-1234-1234-1234-123456789abc"
 GHZ = 1.5

@@ -4,6 +4,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.reference import Exchange
 
 from busbw.backends import patterns
 from busbw.backends.patterns import (
@@ -20,7 +21,6 @@ from busbw.backends.patterns import (
 )
 from busbw.ops.base import REDUCED, Span
 from busbw.runs.records import DTYPE_BYTES, REDOPS
-from busbw.testing.reference import Exchange
 
 RANKS = (1, 2, 3, 7, 16, 127, 300)
 

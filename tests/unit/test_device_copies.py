@@ -6,10 +6,15 @@ from itertools import permutations
 
 import pytest
 import torch
+from testing.blocks import measure_everywhere
+from testing.devices import DeviceScript, FakeDevice
+from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.synthetic import case
 from torch.profiler import ProfilerActivity, profile
 
 from busbw.backends.base import Backend, Operation
 from busbw.backends.cuda import CudaDevice
+from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL, device
 from busbw.backends.local.base import Bound
 from busbw.backends.pytorch import peer_access
@@ -22,11 +27,6 @@ from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Failed, Measurement, Mode
 from busbw.system.device import Device
-from busbw.testing.blocks import measure_everywhere
-from busbw.testing.devices import DeviceScript, FakeDevice
-from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
-from busbw.testing.faults import WrappingBackend
-from busbw.testing.synthetic import case
 
 HOST_OPS = ("host_to_device", "device_to_host", "host_and_device")
 PEER_OPS = ("peer_copy", "peer_copy_both", "peer_copy_driver", "peer_copy_staged")

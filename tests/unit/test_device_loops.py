@@ -5,6 +5,10 @@ from itertools import repeat
 
 import numpy as np
 import pytest
+from testing.blocks import measure_everywhere
+from testing.devices import DeviceScript, FakeDevice
+from testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
@@ -13,10 +17,6 @@ from busbw.measure.device_loops import DeviceLoop, DeviceWork, Hold, captured, e
 from busbw.measure.loops import Loop, Overlapped
 from busbw.ops import OPS
 from busbw.runs.records import Cache, Case, Failed, Measurement, Mode
-from busbw.testing.blocks import measure_everywhere
-from busbw.testing.devices import DeviceScript, FakeDevice
-from busbw.testing.fakes import FakeBackend, FakeClock, FakeWorld, Script
-from busbw.testing.synthetic import case
 
 LAUNCH, REPLAY, WAIT, UNIT, FLUSH = 4_000, 6_000, 700, 100, 20_000
 CALL, POST = 10_000, 200

@@ -9,12 +9,12 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from testing.fakes import FakeWorld
 
 from busbw.measure.clock_sync import CommonClock
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.runs.records import JSON
 from busbw.system import environment
-from busbw.testing.fakes import FakeWorld
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.devices import DeviceScript
+from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Backend, BackendRow, World
+from busbw.backends.faults import CorruptingBackend, wrapped
 from busbw.errors import BackendError, BusbwError, ClockError, LaunchError, RankFailure
 from busbw.launch import observers, worker
 from busbw.ops import OPS
@@ -15,10 +19,6 @@ from busbw.runs import store
 from busbw.runs.placement import rank_placements
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Failed, LaunchStarted, Measurement, Skipped
-from busbw.testing.devices import DeviceScript
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.faults import CorruptingBackend, wrapped
-from busbw.testing.synthetic import case
 
 TWO_BLOCKS = msgspec.structs.replace(QUICK, blocks=2)
 PLAN = Plan(

@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.fitting.checks import usable
 from busbw_analysis.fitting.design import PARAMETERS, Observation, Parameter, Regime, amounts, middle, resampled_times
 from busbw_analysis.fitting.joint import JointFit, fit_jointly, fit_regimes

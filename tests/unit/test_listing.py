@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.backends import BACKENDS
 from busbw.cli import examine, listing
@@ -15,7 +16,6 @@ from busbw.ops import OPS
 from busbw.runs import plan
 from busbw.runs.records import JSON, LaunchStarted
 from busbw.system import environment
-from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 
 def test_every_list_has_every_row(tmp_path: Path) -> None:

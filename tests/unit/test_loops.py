@@ -5,8 +5,12 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from testing.blocks import measure_everywhere, measured, noisy, quick
+from testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Backend, Operation, Post, Wait
+from busbw.backends.faults import WrappingBackend
 from busbw.measure import block, loops
 from busbw.measure.loops import Loop, empty_call_ns, take_overlapped
 from busbw.measure.stopping import MOST_CALIBRATIONS
@@ -14,10 +18,6 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Cache, Case, Failed, Mode, OverlapSamples
-from busbw.testing.blocks import measure_everywhere, measured, noisy, quick
-from busbw.testing.fakes import QUICK, FakeBackend, FakeClock, FakeWork, FakeWorld, Script
-from busbw.testing.faults import WrappingBackend
-from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls
 TIMED = 2  # barriers before the first sample besides those of the calls that warm up: checks of one set of buffers

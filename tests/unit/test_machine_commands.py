@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.runs.records import JSON
 from busbw.system import environment
 from busbw.system.catalog import VARIABLE
-from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 MINE = """\
 [[gpu]]

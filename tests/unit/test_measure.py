@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 import torch
+from testing.blocks import measure_everywhere, measured, quick
+from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Backend
+from busbw.backends.faults import DelayingBackend, WrappingBackend
 from busbw.launch.worker import refusals
 from busbw.measure.block import part_of, rounds_of
 from busbw.measure.clock_sync import CommonClock
@@ -13,10 +17,6 @@ from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops import OPS, traffic
 from busbw.ops.base import Op
 from busbw.runs.records import QUANTILES, Case, Check, Measurement
-from busbw.testing.blocks import measure_everywhere, measured, quick
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.faults import DelayingBackend, WrappingBackend
-from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 

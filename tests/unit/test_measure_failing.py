@@ -6,8 +6,12 @@ from collections.abc import Callable, Sequence
 
 import pytest
 import torch
+from testing.blocks import measure_everywhere, measured, noisy
+from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Backend, Operation
+from busbw.backends.faults import CorruptingBackend, WrappingBackend
 from busbw.errors import BackendError, BusbwError, ClockError
 from busbw.measure import block as instrument
 from busbw.measure.unsupported import Place, skip_reason
@@ -16,10 +20,6 @@ from busbw.ops.base import Matrix, Op, Share
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Failed, GroupSamples, Measurement
 from busbw.system.environment import in_blocks
-from busbw.testing.blocks import measure_everywhere, measured, noisy
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.faults import CorruptingBackend, WrappingBackend
-from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.synthetic import case
 
 from busbw.backends.base import Operation
 from busbw.backends.compiled_loop import row_of
@@ -25,7 +26,6 @@ from busbw.ops.base import Layout, Share
 from busbw.ops.copies import COPIES
 from busbw.ops.threads import parse_threads
 from busbw.runs.records import JSON
-from busbw.testing.synthetic import case
 
 pytestmark = pytest.mark.skipif(kernels.missing() is not None, reason=str(kernels.missing()))
 

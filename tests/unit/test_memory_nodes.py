@@ -9,6 +9,8 @@ from typing import cast
 import pytest
 import torch
 from msgspec.structs import replace
+from testing.fakes import FakeWorld
+from testing.synthetic import case
 
 from busbw.backends.base import Call
 from busbw.backends.local import LOCAL, kernels, memory
@@ -20,8 +22,6 @@ from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, settings_in_words
 from busbw.system import environment, numa
 from busbw.system.device import Device
-from busbw.testing.fakes import FakeWorld
-from busbw.testing.synthetic import case
 
 BIND, DEFAULT = 2, 0
 MOVE_ALL_OF_THEM = 3

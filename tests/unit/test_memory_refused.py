@@ -6,6 +6,8 @@ from types import SimpleNamespace
 
 import psutil
 import pytest
+from testing.fakes import QUICK, FakeWorld
+from testing.synthetic import case
 
 from busbw.backends.base import World
 from busbw.launch.observers import Silent
@@ -15,8 +17,6 @@ from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Case, Measurement
 from busbw.system import environment
-from busbw.testing.fakes import QUICK, FakeWorld
-from busbw.testing.synthetic import case
 
 MIB, GIB = 1 << 20, 1 << 30
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from testing.synthetic import case
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import World
@@ -16,7 +17,6 @@ from busbw.runs import placement
 from busbw.runs.records import JSON
 from busbw.system.device import DeviceConditions
 from busbw.system.slurm_topology import rank_facts
-from busbw.testing.synthetic import case
 
 mpi = pytest.importorskip("busbw.backends.mpi.backend", exc_type=ImportError)
 

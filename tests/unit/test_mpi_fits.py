@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
+from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import OPS
 from busbw.runs.records import JSON
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.fitting.design import PARAMETERS, Parameter, amounts
 from busbw_analysis.fitting.joint import JointFit

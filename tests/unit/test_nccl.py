@@ -9,6 +9,7 @@ from typing import cast
 import pytest
 import torch
 import torch.distributed as dist
+from testing.synthetic import case
 
 from busbw import backends, launch
 from busbw.backends import BACKENDS
@@ -20,7 +21,6 @@ from busbw.errors import LaunchError
 from busbw.ops import OPS
 from busbw.runs.plan import Plan, Sweep
 from busbw.system.environment import LIBRARIES
-from busbw.testing.synthetic import case
 
 NVIDIA = "cuda: str = '12.6'\nhip: Optional[str] = None\n"
 AMD = "cuda: Optional[str] = None\nhip: Optional[str] = '6.2.41133'\n"

@@ -4,12 +4,12 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import Machine as Host
+from testing.synthetic import case, synthetic_run
 
 from busbw.errors import AnalysisError
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
-from busbw.testing.synthetic import Machine as Host
-from busbw.testing.synthetic import case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge
 from busbw_analysis.models.nccl import OPS, Expectation, Machine, Op, choose, expectations, ring_peak, seconds

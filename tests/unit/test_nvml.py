@@ -4,14 +4,14 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from testing.blocks import measured
+from testing.devices import DeviceScript
+from testing.fakes import FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.runs.records import GpuConditions, Measurement
 from busbw.system.device import REASONS, DeviceConditions
 from busbw.system.nvml import Gpu, gpus_by_address, nvml_of, uuid_of
-from busbw.testing.blocks import measured
-from busbw.testing.devices import DeviceScript
-from busbw.testing.fakes import FakeWorld, Script
-from busbw.testing.synthetic import case
 
 UUID = "GPU-12345678-1234-1234-1234-123456789abc"
 

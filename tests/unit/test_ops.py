@@ -9,13 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.reference import MEANINGS, Exchange
 
 from busbw.backends.patterns import PERIOD, TORCH_DTYPES, Pattern, Unverifiable, count_wrong, fill, pattern, poison
 from busbw.errors import UsageError
 from busbw.ops import OPS, op_named, traffic
 from busbw.ops.base import REDUCED, Layout, Op, Share, Span
 from busbw.runs.records import DTYPE_BYTES, REDOPS
-from busbw.testing.reference import MEANINGS, Exchange
 
 RANKS = (1, 2, 3, 4, 7)
 SIZED = [op for op in OPS.values() if op.sized and not op.computed]

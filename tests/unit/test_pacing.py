@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.blocks import measured, noisy, quick
+from testing.fakes import QUICK, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.measure import reduction, stopping
 from busbw.runs.plan import Timing
 from busbw.runs.records import Measurement, Mode
-from busbw.testing.blocks import measured, noisy, quick
-from busbw.testing.fakes import QUICK, FakeWorld, Script
-from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls  # the check, the call that tells the pace and the warm-up come before sample 0
 

@@ -4,11 +4,11 @@ import gzip
 from pathlib import Path
 
 import pytest
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun, StoreError
 from busbw.launch.base import finish_well
 from busbw.runs import compress, store
-from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 
 @pytest.fixture

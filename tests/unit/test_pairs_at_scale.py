@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store
 from busbw.runs.records import JSON, GroupSamples, Measurement, Row
 from busbw.statistics import autocorrelation_time
-from busbw.testing.synthetic import Machine, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data import pair_parts, summary
 from busbw_analysis.data.load import load, pool
 from busbw_analysis.data.pair_columns import PairBlock

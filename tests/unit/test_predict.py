@@ -18,13 +18,13 @@ from exhaustive import fewest_held, trials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from refused import refused
+from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import AnalysisError, BusbwError, UnlikeRuns, UsageError
 from busbw.ops import OPS, bus_factor
 from busbw.runs.records import Case
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.fitting.design import amounts
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict import prediction, scaling_models

@@ -6,10 +6,10 @@ from functools import cache
 from zlib import crc32
 
 import pytest
+from testing.synthetic import Machine, World, case, synthetic_run
 
 from busbw.errors import AnalysisError
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.fitting.design import PARAMETERS, amounts
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict import prediction

@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.blocks import measured, noisy, quick
+from testing.fakes import FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.measure import reduction
 from busbw.runs.records import QUANTILES, Case, GroupSamples
-from busbw.testing.blocks import measured, noisy, quick
-from busbw.testing.fakes import FakeWorld, Script
-from busbw.testing.synthetic import case
 
 
 def hold(group: GroupSamples) -> None:

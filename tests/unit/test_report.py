@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 from refused import refused
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import StoreError, UsageError
 from busbw.runs.records import Case, LaunchStarted
 from busbw.runs.store import StoredRun
-from busbw.testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run, write_synthetic
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Finding, Judgement, judge

@@ -8,11 +8,11 @@ from functools import cache
 from pathlib import Path
 
 from click.testing import CliRunner
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.cli.main import main
 from busbw.runs import store
 from busbw.runs.records import Case
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge, with_joint_fits
 from busbw_analysis.fitting.joint import JointFit, OneRegime

@@ -5,9 +5,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from testing.synthetic import Machine, Piece, World, case, synthetic_run
 
 from busbw.runs.records import Case
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 
 from busbw.runs.records import JSON
-from busbw.testing.synthetic import Machine, Piece, World, case, synthetic_run, write_synthetic
 from busbw_analysis.cli import main
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import Judgement, judge

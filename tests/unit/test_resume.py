@@ -14,6 +14,8 @@ import click
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw import __version__, launch
 from busbw.backends.base import World
@@ -41,8 +43,6 @@ from busbw.runs.records import (
 )
 from busbw.runs.resume import Lack, Remaining, carry_on, lack_of, lacking, plan_of, refuse_another_world
 from busbw.runs.store import StoredRun
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 BLOCKS = 2
 LAUNCHES = 3

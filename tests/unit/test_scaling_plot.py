@@ -5,8 +5,8 @@ from dataclasses import replace
 from functools import cache
 
 import pytest
+from testing.synthetic import Machine, World, case, synthetic_run
 
-from busbw.testing.synthetic import Machine, World, case, synthetic_run
 from busbw_analysis.models.select import candidates
 from busbw_analysis.predict.prediction import Line, PredictionQuery, Scaling, query, scaling
 from busbw_analysis.predict.scaling_models import Value

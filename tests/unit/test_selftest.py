@@ -8,11 +8,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.synthetic import SyntheticEnd, World, case, synthetic_run
 
 from busbw.errors import AnalysisError
 from busbw.runs import store
 from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankClock, Row
-from busbw.testing.synthetic import SyntheticEnd, World, case, synthetic_run
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis import selftest

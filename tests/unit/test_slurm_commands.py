@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw import __version__
 from busbw.cli.main import main
@@ -19,7 +20,6 @@ from busbw.runs.records import JSON, Ended
 from busbw.runs.store import StoredRun
 from busbw.slurm import job_plan
 from busbw.slurm.follow import Follower, Verdict
-from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 JOB = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 WORLD = ("--nodes", "2", "--ranks-per-node", "4")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.errors import LaunchError
 from busbw.runs import store
@@ -12,7 +13,6 @@ from busbw.runs.records import Row
 from busbw.slurm import queue
 from busbw.slurm.follow import Follower
 from busbw.slurm.queue import QueuedJob
-from busbw.testing.synthetic import Machine, SyntheticEnd, case, synthetic_run, write_synthetic
 
 VARIABLES = {"SLURM_JOB_ID": "12", "SLURM_JOB_NODELIST": "n[1-2]"}
 STORED = synthetic_run(

@@ -13,6 +13,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.fakes import QUICK
+from testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 from busbw.backends.signing import new_secret
 from busbw.cli.main import main
@@ -24,8 +26,6 @@ from busbw.runs.resume import lack_of, plan_of
 from busbw.runs.store import StoredRun
 from busbw.slurm.runs import JobRuns, read_progress
 from busbw.slurm.steps import carry_out
-from busbw.testing.fakes import QUICK
-from busbw.testing.synthetic import Machine, case, synthetic_run, write_synthetic
 
 CASES = [case("all_reduce", 64), case("barrier", 0)]
 LAUNCHES = 3

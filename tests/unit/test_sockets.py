@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 import msgspec
 import pytest
 import torch
+from testing.synthetic import case
 
 from busbw.backends import sockets
 from busbw.backends.base import Operation
 from busbw.errors import BackendError
-from busbw.testing.synthetic import case
 
 
 class Shared:

@@ -10,6 +10,8 @@ from pathlib import Path
 import msgspec
 import pytest
 from fuzz_folders import campaign
+from testing.fakes import FakeBackend, FakeWorld
+from testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 from busbw.backends.base import World
 from busbw.cli import listing
@@ -25,8 +27,6 @@ from busbw.runs.progress import progress_of
 from busbw.runs.records import JSON, SCHEMA, Ended, Failed
 from busbw.runs.resume import lack_of
 from busbw.slurm import status
-from busbw.testing.fakes import FakeBackend, FakeWorld
-from busbw.testing.synthetic import SyntheticEnd, case, synthetic_run, write_synthetic
 
 DATA = Path(__file__).parents[1] / "data"
 

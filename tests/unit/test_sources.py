@@ -6,11 +6,11 @@ from pathlib import Path
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.errors import StoreError
 from busbw.runs import store
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 from busbw_analysis.data import sources
 from busbw_analysis.data.sources import Found, Source, find
 

@@ -7,18 +7,18 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.blocks import measured, quick
+from testing.fakes import QUICK, FakeBackend, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.backends.base import Operation
+from busbw.backends.faults import WrappingBackend
 from busbw.measure.clock_sync import CommonClock
 from busbw.measure.sync import WindowStart, synchronizer_for
 from busbw.measure.unsupported import Place, skip_reason
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case, Mode, Sync
-from busbw.testing.blocks import measured, quick
-from busbw.testing.fakes import QUICK, FakeBackend, FakeWorld, Script
-from busbw.testing.faults import WrappingBackend
-from busbw.testing.synthetic import case
 
 WARM = 1 + 1 + QUICK.warmup_calls
 READ_NS = 10

@@ -19,7 +19,11 @@ import msgspec
 import pytest
 import torch
 from click.testing import CliRunner
+from testing.blocks import measure_everywhere, measured
+from testing.fakes import QUICK, FakeWorld
+from testing.synthetic import case
 
+from busbw.backends.faults import WrappingBackend
 from busbw.backends.local import LOCAL, files, fio
 from busbw.backends.local.base import Bound
 from busbw.backends.local.files import BlockFile
@@ -31,10 +35,6 @@ from busbw.runs import cases, plan
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Failed
 from busbw.system import storage
-from busbw.testing.blocks import measure_everywhere, measured
-from busbw.testing.fakes import QUICK, FakeWorld
-from busbw.testing.faults import WrappingBackend
-from busbw.testing.synthetic import case
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

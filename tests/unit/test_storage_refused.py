@@ -11,6 +11,7 @@ from typing import cast
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.backends import backend_named
 from busbw.backends.base import BackendRow
@@ -28,7 +29,6 @@ from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep
 from busbw.runs.records import Measurement
 from busbw.system import storage
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 
 @pytest.mark.parametrize("launcher", ["local", "torchrun"])

@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from testing.blocks import measured, quick
+from testing.fakes import FakeBackend, FakeWorld, Script
+from testing.synthetic import case
 
 from busbw.measure import clock_sync
 from busbw.measure.block import measure
 from busbw.measure.clock_sync import CommonClock, compare_all
 from busbw.measure.sampling import Bench
 from busbw.runs.records import Measurement, RankClock
-from busbw.testing.blocks import measured, quick
-from busbw.testing.fakes import FakeBackend, FakeWorld, Script
-from busbw.testing.synthetic import case
 
 SECOND_NS = 1_000_000_000
 ROUNDING_NS = 2

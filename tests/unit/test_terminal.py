@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from click.testing import CliRunner
+from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
 from busbw.escape import echo, plain_text
@@ -17,7 +18,6 @@ from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.runs.records import JSON, Failed, Skipped
 from busbw.slurm import queue
 from busbw.system import environment
-from busbw.testing.synthetic import case, synthetic_run, write_synthetic
 
 ROOT = Path(__file__).parents[2]
 FORGED = "FORGED 0 failures"

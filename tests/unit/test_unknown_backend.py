@@ -1,10 +1,10 @@
 """A stored run of a backend that this version has never heard of is judged by the traits that are stored with it."""
 
 import msgspec
+from testing.synthetic import case, synthetic_run
 
 from busbw.runs import store
 from busbw.runs.records import BackendTraits
-from busbw.testing.synthetic import case, synthetic_run
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.judge import Judgement, judge

@@ -6,17 +6,17 @@ import dataclasses
 from pathlib import Path
 
 import pytest
+from testing.devices import DeviceScript
+from testing.fakes import FakeWorld, Script
 
 from busbw.backends import BACKENDS
 from busbw.backends.base import Backend, World
+from busbw.backends.faults import WrappingBackend
 from busbw.errors import BackendError, LaunchError
 from busbw.launch import worker
 from busbw.launch.observers import Silent
 from busbw.launch.worker import Job, run
 from busbw.runs.plan import Plan, Sweep
-from busbw.testing.devices import DeviceScript
-from busbw.testing.fakes import FakeWorld, Script
-from busbw.testing.faults import WrappingBackend
 
 
 class _Broken(Exception):

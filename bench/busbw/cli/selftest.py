@@ -17,6 +17,7 @@ import msgspec
 from busbw import launch
 from busbw.backends import backend_named
 from busbw.backends.base import Backend, BackendRow
+from busbw.backends.faults import CorruptingBackend, DelayingBackend, wrapped
 from busbw.cli.options import json_option, results_dir_option
 from busbw.errors import UsageError
 from busbw.escape import echo
@@ -25,7 +26,6 @@ from busbw.launch.launchers import launcher_here
 from busbw.runs import store
 from busbw.runs.plan import Plan, Sweep, Timing
 from busbw.system import environment
-from busbw.testing.faults import CorruptingBackend, DelayingBackend, wrapped
 
 DELAY_SECONDS = 0.002
 DELAY_SHARE = 0.3

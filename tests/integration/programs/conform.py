@@ -13,11 +13,11 @@ import torch
 
 from busbw import backends
 from busbw.backends.base import Backend
+from busbw.backends.faults import wrapped
 from busbw.backends.patterns import TORCH_DTYPES
 from busbw.cli.main import main as busbw
 from busbw.ops import OPS
 from busbw.runs.records import DTYPE_BYTES, REDOPS, Case
-from busbw.testing.faults import wrapped
 
 _LATE_SECONDS = 0.05
 

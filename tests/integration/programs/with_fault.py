@@ -14,12 +14,12 @@ import torch
 
 from busbw import backends
 from busbw.backends.base import Backend, Operation
+from busbw.backends.faults import CorruptingBackend, DelayingBackend, WrappingBackend, wrapped
 from busbw.cli.main import main as busbw
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
-from busbw.testing.faults import CorruptingBackend, DelayingBackend, WrappingBackend, wrapped
 
 BAD_OP = "broadcast"
 _BAD_RANK = 1

@@ -15,7 +15,7 @@ from busbw.measure.sampling import Bench
 from busbw.ops import OPS, traffic
 from busbw.runs.plan import Timing
 from busbw.runs.records import Case, Failed, Measurement
-from busbw.testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
+from testing.fakes import QUICK, Durations, FakeBackend, FakeClock, FakeWork, FakeWorld
 
 _IMBALANCE = 0.5
 

@@ -26,9 +26,9 @@ from busbw.ops.groups import Ranks
 from busbw.runs.plan import Timing
 from busbw.runs.records import BackendTraits, Case
 from busbw.system.device import Device, DeviceConditions
-from busbw.testing.devices import DeviceScript, FakeDevice
-from busbw.testing.reference import MEANINGS, Exchange
-from busbw.testing.thread_barrier import Meeting
+from testing.devices import DeviceScript, FakeDevice
+from testing.reference import MEANINGS, Exchange
+from testing.thread_barrier import Meeting
 
 T = TypeVar("T")
 
