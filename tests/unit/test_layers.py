@@ -73,6 +73,10 @@ def test_what_prints_a_table_loads_nothing_that_draws(command: str) -> None:
     assert "matplotlib" not in loaded_by(f"import busbw_analysis.cli.{command}")
 
 
+def test_the_package_of_a_notebook_loads_nothing_until_a_run_is_loaded() -> None:
+    assert loaded_by("import busbw_analysis").isdisjoint({*HEAVY, "busbw"})
+
+
 def test_the_analysis_loads_no_torch() -> None:
     assert loaded_by("import busbw_analysis.diagnosis.judge, busbw_analysis.report.plots.curves").isdisjoint(
         {"torch", "mpi4py"}

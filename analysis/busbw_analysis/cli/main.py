@@ -10,15 +10,14 @@ import click
 from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs.records import JSON
-from busbw.system.catalog import Catalogue, catalogue
+from busbw.system.catalog import catalogue
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option, run_options
 from busbw_analysis.data.as_json import plain
-from busbw_analysis.data.load import Dataset, pool
+from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import find
 from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
-from busbw_analysis.diagnosis.judge import Judgement, Severity, judge, with_joint_fits
-from busbw_analysis.diagnosis.selftest import selftest_for
+from busbw_analysis.diagnosis.judge import Judgement, Severity, judge_with_selftest, judgement_of, with_joint_fits
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
 from busbw_analysis.report.document import Block, Section
@@ -29,19 +28,6 @@ from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
 from busbw_analysis.report.tables.show import show_rows, show_table
 from busbw_analysis.report.to_terminal import render
-
-
-def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
-    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled."""
-    rows = catalogue(peaks_file)
-    return _judged(pool([find(results_dir, run).read() for run in runs], force=force), rows)
-
-
-def _judged(dataset: Dataset, rows: Catalogue) -> Judgement:
-    first = dataset.runs[0]
-    backend = first.run.cases[0].backend if first.run.cases else ""
-    began = max(stored.run.started for stored in dataset.runs)
-    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
 
 
 @click.command()
@@ -69,7 +55,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     """
     catalogued = catalogue(peaks_file)
     datasets = read_groups([find(results_dir, run).read() for run in runs], force=force)
-    judgements = with_joint_fits([_judged(dataset, catalogued) for dataset in datasets])
+    judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     raced = names_apart(judgements, lambda one: [race.key for race in one.races])
     choices = [(one, list(nccl_choices(one, names, catalogued))) for one, names in fitted]

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 from busbw.ops import PAIRED
 from busbw.system.catalog import Catalogue, catalogue
-from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import Series, key_of, series_of
+from busbw_analysis.data.sources import find
 from busbw_analysis.data.summary import CaseSummary, fastest_of, ranks_in, summarise
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, algorithm_comparisons, lacks_formulas
@@ -20,7 +22,7 @@ from busbw_analysis.diagnosis.network_roofline import NetworkRoofline, network_r
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix, matrices_of
 from busbw_analysis.diagnosis.peer_peaks import PairShares, shares_of
 from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
-from busbw_analysis.diagnosis.selftest import SelfTest
+from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
 from busbw_analysis.diagnosis.verdicts import Curve, Label, Verdict, verdicts_on
@@ -144,6 +146,23 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
         races=algorithm_comparisons(curves, library_of_run(dataset)),
         levels=hierarchy(dataset, curves, memory, files, list(zip(matrices, shares, strict=True)), rows),
     )
+
+
+def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
+    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled.
+
+    Raises StoreError for what is no run, UnlikeRuns for runs that may not be pooled unless ``force``.
+    """
+    rows = catalogue(peaks_file)
+    return judge_with_selftest(pool([find(results_dir, run).read() for run in runs], force=force), rows)
+
+
+def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
+    """The judgement of ``dataset``, with the newest self-test that lies beside its first run."""
+    first = dataset.runs[0]
+    backend = first.run.cases[0].backend if first.run.cases else ""
+    began = max(stored.run.started for stored in dataset.runs)
+    return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)
 
 
 def with_joint_fits(judgements: Sequence[Judgement]) -> tuple[Judgement, ...]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from matplotlib.axes import Axes
+from matplotlib.typing import LineStyleType
 
 from busbw.units import format_rate, format_time
 from busbw_analysis.report.plots.axes import (
@@ -29,7 +30,7 @@ from busbw_analysis.report.plots.svg import MARKERS, SERIES, inline
 Quantity = Literal["time", "rate"]
 LineKind = Literal["fit", "model", "peak", "bound", "other"]
 
-LINE_STYLES: Final[dict[LineKind, tuple[str | tuple[float, tuple[float, ...]], float]]] = {
+LINE_STYLES: Final[dict[LineKind, tuple[LineStyleType, float]]] = {
     "fit": ("-", 1.1),
     "model": ((0, (1.2, 1.8)), 1.5),
     "peak": ((0, (7, 2.5, 1.5, 2.5)), 1.3),
@@ -89,14 +90,19 @@ def drawable(series: Iterable[Series]) -> bool:
 def draw(panel: Panel, identity: str, title: str, description: str) -> str:
     """The panel as an inline SVG. ``identity`` is unique on the page; title and description are its alt text."""
     with canvas() as (figure, axes):
-        _scale(axes, panel)
-        for line in panel.lines:
-            _draw_line(axes, line)
-        for position, size in enumerate(panel.breaks):
-            axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
-        for one in panel.series:
-            _draw_series(axes, one)
+        paint(axes, panel)
         return inline(figure, identity, title, description)
+
+
+def paint(axes: Axes, panel: Panel) -> None:
+    """The panel on ``axes``."""
+    _scale(axes, panel)
+    for line in panel.lines:
+        _draw_line(axes, line)
+    for position, size in enumerate(panel.breaks):
+        axes.axvline(size, color=MUTED, linewidth=0.9, linestyle=(0, (2, 3)), zorder=1, gid=f"break-{position}")
+    for one in panel.series:
+        _draw_series(axes, one)
 
 
 def swatch(slot: int | None, kind: LineKind | Literal["points"]) -> str:

@@ -152,11 +152,10 @@ def _figure(
     finding = where + " ".join(_finding(curve, label if len(curves) > 1 else "") for curve, label in told)
     if len(curves) > _TOLD:
         finding += f" {len(curves) - _TOLD} more in the figure and its table."
-    wired = any(curve.series.bus_factor is not None for curve in curves)
     peaks = dict.fromkeys(curve.peak.denominator for curve in curves if isinstance(curve.peak, Peak))
     description = " ".join((finding, *(f"The peak is {denominator}." for denominator in peaks)))
     pictures: list[str] = []
-    for panel, what in ((_time_panel(curves), "time of one call"), (_rate_panel(curves, wired=wired), "rate")):
+    for panel, what in ((_time_panel(curves), "time of one call"), (rate_panel(curves), "rate")):
         if plots.drawable(panel.series):
             title = f"{op}: {what} over size"
             pictures.append(plots.draw(panel, f"{identity}-{panel.quantity}", title, description))
@@ -226,7 +225,9 @@ def _time_panel(curves: Sequence[Curve]) -> Panel:
     return Panel("time", "Time of one call over size", tuple(series), tuple(lines), tuple(sorted(breaks)))
 
 
-def _rate_panel(curves: Sequence[Curve], *, wired: bool) -> Panel:
+def rate_panel(curves: Sequence[Curve]) -> Panel:
+    """busbw over size with fits, models and peaks, curve i in slot i; algbw where none has a wire."""
+    wired = any(curve.series.bus_factor is not None for curve in curves)
     series: list[plots.Series] = []
     lines: list[Line] = []
     peaks: dict[float, list[int]] = {}

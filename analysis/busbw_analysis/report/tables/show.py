@@ -109,7 +109,7 @@ def _numbers(group: GroupSummary | None, peak: Peak | None) -> Row:
     numbers: Row = dict.fromkeys((*_OF_GROUP, *_OF_BOTH))
     if group is None:
         return numbers
-    share = _share(group, peak)
+    share = share_of(group, peak)
     overlap = group.overlap
     return {
         **numbers,
@@ -126,7 +126,7 @@ def _numbers(group: GroupSummary | None, peak: Peak | None) -> Row:
     }
 
 
-def _share(group: GroupSummary, peak: Peak | None) -> float | None:
+def share_of(group: GroupSummary, peak: Peak | None) -> float | None:
     """The group's rate over the peak: busbw, or algbw where nothing crosses a wire, as in copies."""
     if peak is None:
         return None

@@ -1,0 +1,180 @@
+"""A judged run for notebooks and scripts: tidy data frames, a figure, and what a notebook shows of it."""
+
+from dataclasses import dataclass
+from html import escape
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pandas as pd
+
+from busbw.errors import UsageError, refuse_unknown
+from busbw.runs.records import JSON, case_in_words
+from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.pair_columns import PairBlock
+from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.diagnosis.judge import Judgement, judgement_of
+from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.report.tables.show import share_of, show_rows, show_table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_IN_COLUMNS: Final = frozenset({"op", "dtype", "redop", "mode", "in_place", "group", "device"})
+_OF_CASE: Final = ("op", "dtype", "redop", "size_bytes", "backend", "device", "mode", "in_place")
+_OF_GROUP: Final = {
+    **{name: name for name in ("launches", "samples", "time_ns", "fastest_ns", "p5_ns", "p95_ns")},
+    "spread_share": "spread",
+    "skew_share": "skew_share",
+    "algbw_bytes_per_s": "algbw",
+    "busbw_bytes_per_s": "busbw",
+}
+"""Columns of a table → the fields of a group that they show."""
+_OF_SAMPLES: Final = (
+    *("run", "launch", "block", "case", "op", "size_bytes", "group", "sample", "calls"),
+    *("time_ns", "fastest_ns", "arrival_skew_ns", "exit_span_ns", "last_rank"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Run:
+    """One run, or several that were pooled, with its ``judgement``."""
+
+    judgement: Judgement
+
+    def table(self) -> pd.DataFrame:
+        """One row a case and group of ranks, in the order of the plan; docs/python.md has the columns."""
+        judgement = self.judgement
+        peaks = {
+            (point.case, curve.series.key.ranks): curve.peak
+            for curve in judgement.curves
+            for point in curve.series.points
+            if isinstance(curve.peak, Peak)
+        }
+        return pd.DataFrame(
+            [
+                _row(judgement, summary, group, None if group is None else peaks.get((summary.index, group.ranks)))
+                for summary in judgement.cases
+                for group in summary.groups or (None,)
+            ]
+        )
+
+    def samples(self) -> pd.DataFrame:
+        """One row a sample of a group of ranks; docs/python.md has the columns. Times are ns per call."""
+        dataset = self.judgement.dataset
+        parts = [dataset.samples, *(_of_pairs(run, case, block) for run, case, block in dataset.pair_blocks)]
+        found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        cases, calls = {row.index: row.case for row in dataset.cases}, found["calls"]
+        found["op"] = found["case"].map({place: case.op for place, case in cases.items()})
+        found["size_bytes"] = found["case"].map({place: case.size_bytes for place, case in cases.items()})
+        found["group"] = found["group"].astype("category")
+        found["time_ns"] = found["slowest_ns"] / calls
+        for name in ("fastest_ns", "arrival_skew_ns", "exit_span_ns"):
+            found[name] = found[name] / calls
+        return found[list(_OF_SAMPLES)]
+
+    def plot(self, op: str) -> "Figure":
+        """busbw of ``op`` over size, with intervals, fits, models and peaks; algbw where nothing crosses a wire.
+
+        Raises UsageError when the run has no curve of it.
+        """
+        from matplotlib.lines import Line2D  # noqa: PLC0415 - it takes as long to load as all the rest
+
+        from busbw_analysis.report.plots.axes import SLOTS, canvas, dress  # noqa: PLC0415
+        from busbw_analysis.report.plots.curves import LINE_STYLES, paint  # noqa: PLC0415
+        from busbw_analysis.report.plots.svg import MARKERS, SERIES  # noqa: PLC0415
+        from busbw_analysis.report.sections.curves import curve_label, rate_panel, varying_fields  # noqa: PLC0415
+
+        drawn = {
+            key.op: None
+            for curve in self.judgement.curves
+            if any(point.algbw for point in curve.series.points)
+            for key in (curve.series.key,)
+        }
+        if op not in drawn:
+            refuse_unknown("op", op, drawn)
+        curves = [curve for curve in self.judgement.curves if curve.series.key.op == op]
+        panel = rate_panel(curves)
+        varying = varying_fields(curve.series.key for curve in curves)
+        with canvas((0.12, 0.1, 0.84, 0.8), width=560, height=360) as (figure, axes):
+            paint(axes, panel)
+            figure.patch.set_visible(True)
+            dress(axes, muted="#555555", hairline="#dddddd")
+            points = [
+                Line2D([], [], color=SERIES[slot % SLOTS], marker=MARKERS[slot % SLOTS], linestyle="none", label=label)
+                for slot, label in enumerate(curve_label(curve.series.key, varying) for curve in curves)
+            ]
+            kinds = [
+                Line2D([], [], color="#555555", linestyle=LINE_STYLES[kind][0], label=kind)
+                for kind in dict.fromkeys(line.kind for line in panel.lines)
+            ]
+            axes.legend(handles=[*points, *kinds], fontsize=9, frameon=False)
+            axes.set_title(f"{op}: {panel.heading}", loc="left", x=0, fontsize=12)
+        return figure
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table."""
+        shown = show_table(show_rows(self.judgement), self.judgement.best)
+        heads = "".join(f"<th>{escape(column.heading)}</th>" for column in shown.columns)
+        rows = ("".join(f"<td>{escape(cell.text)}</td>" for cell in row) for row in shown.rows)
+        notes = "".join(f"<p>{escape(note)}</p>" for note in shown.notes)
+        return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>{notes}"
+
+
+def judged(runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool) -> Run:
+    """See ``busbw_analysis.load``."""
+    if not runs:
+        message = "no run was named; want a folder, the start or end of a name, or latest"
+        raise UsageError(message)
+    return Run(judgement_of(runs, Path(results_dir), None, force=force))
+
+
+def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None, peak: Peak | None) -> dict[str, JSON]:
+    """A case on one group of ranks; ``group`` is None where nothing was measured."""
+    case = summary.case
+    interval = None if group is None else group.interval
+    most = None if peak is None or group is None else peak.algbw if group.bus_factor is None else peak.busbw
+    return {
+        "case": summary.index,
+        **{name: getattr(case, name) for name in _OF_CASE},
+        "settings": ", ".join(case_in_words(case, _IN_COLUMNS)),
+        "group": None if group is None else rank_list(group.ranks),
+        "ranks": case.ranks if group is None else len(group.ranks),
+        "hosts": case.nodes if group is None else len(judgement.dataset.hosts_of(group.ranks)),
+        "state": summary.state,
+        "check": summary.check,
+        **{name: None if group is None else getattr(group, field) for name, field in _OF_GROUP.items()},
+        "low_ns": None if interval is None else interval.low_ns,
+        "high_ns": None if interval is None else interval.high_ns,
+        "interval": None if interval is None else interval.kind,
+        "peak_bytes_per_s": most,
+        "peak_share": None if group is None else share_of(group, peak),
+        "flags": ", ".join(summary.flags),
+    }
+
+
+def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
+    """The samples of all pairs of a block, with the columns of ``Dataset.samples`` that ``Run.samples`` has."""
+    columns = block.columns
+    lengths = np.diff(columns.starts)
+    pairs = np.repeat(columns.ranks, lengths, axis=0)
+    total = np.arange(len(pairs))
+    unknown = np.full(len(pairs), np.nan)
+    last = columns.last if len(columns.last) else columns.late
+    return pd.DataFrame(
+        {
+            "run": run,
+            "launch": block.launch,
+            "block": block.block,
+            "case": case,
+            "group": np.repeat([rank_list(pair) for pair in columns.ranks.tolist()], lengths),
+            "sample": total - np.repeat(columns.starts[:-1], lengths),
+            "calls": block.calls,
+            "slowest_ns": columns.slowest,
+            "fastest_ns": columns.fastest,
+            "last_rank": pairs[total, last],
+            "arrival_skew_ns": columns.skew if len(columns.skew) else unknown,
+            "exit_span_ns": columns.span if len(columns.span) else unknown,
+        }
+    )
