@@ -90,8 +90,10 @@ def order(p: int, v: int, m: int, stage: int, schedule: str) -> list[tuple[str, 
     return found + back[len(ahead) - first :]
 
 
-def play(p: int, v: int, m: int, schedule: str) -> tuple[float, list[float]]:
-    """The time of a step, forward 1/v and backward 2/v of a part, and how many parts each stage kept at most."""
+def play(p: int, v: int, m: int, schedule: str, lengths: list[int] | None = None) -> tuple[float, list[float]]:
+    """The time of a step, forward 1/v and backward 2/v of a part or as ``lengths`` says of each, and how many parts
+    each stage kept at most.
+    """
     queues = [order(p, v, m, stage, schedule) for stage in range(p)]
     ended: dict[tuple[str, int, int], float] = {}
     clock, kept, most = [0.0] * p, [0] * p, [0] * p
@@ -107,7 +109,7 @@ def play(p: int, v: int, m: int, schedule: str) -> tuple[float, list[float]]:
                 if needs not in ended:
                     continue
                 clock[stage] = max(clock[stage], ended[needs])
-            clock[stage] += (1 if kind == "f" else 2) / v
+            clock[stage] += (1 if kind == "f" else 2) * (lengths[here] if lengths else 1 / v)
             ended[kind, here, number] = clock[stage]
             kept[stage] += 1 if kind == "f" else -1
             most[stage] = max(most[stage], kept[stage])
@@ -127,6 +129,37 @@ def test_bubbles_and_kept_micro_batches_are_those_of_a_played_schedule(p: int, v
     assert seconds == pytest.approx(3 * m * (1 + layout.bubble))
     assert 1 - 3 * m / seconds == pytest.approx(layout.bubble_share)
     assert [under_way(layout, stage) for stage in range(p)] == kept
+
+
+@pytest.mark.parametrize("layers", [7, 9, 31, 126])
+@pytest.mark.parametrize(
+    ("p", "v", "rounds", "schedule", "least", "most"),
+    [
+        *[(p, 1, rounds, "gpipe", 1.0, 1.0) for p in (2, 3, 4, 7) for rounds in (1, 3)],
+        *[(p, 1, 8, "1f1b", 1.0, 1.03) for p in (2, 3, 4, 7)],
+        *[(p, 2, 8, "1f1b", 0.97, 1.04) for p in (2, 3)],
+    ],
+)
+def test_uneven_stages_wait_for_the_longest(
+    layers: int, p: int, v: int, rounds: int, schedule: str, least: float, most: float
+) -> None:
+    model = msgspec.structs.replace(models()["Llama 3 8B"], layers=layers)
+    layout = Layout(pp=p, interleave=v, micro_batches=rounds * p, uneven=True, schedule=schedule)  # type: ignore[arg-type]
+    one = Step(model, layout, rounds * p, 16)
+    parts = [one.part(number) for number in range(p * v)]
+    lengths = [length for _, length in parts]
+    assert [first for first, _ in parts] == [sum(lengths[:number]) for number in range(p * v)]
+    assert sum(lengths) == layers
+    assert max(lengths) - min(lengths) <= 1
+    assert lengths[-1] == min(lengths)
+    seconds, _ = play(p, v, rounds * p, schedule, lengths)
+    works = 3 * rounds * p * layers / p
+    assert least <= works / (1 - one.bubble_share) / seconds * (1 + 1e-9) <= most + 2e-9
+
+
+def test_the_stages_of_llama_3_405b_are_those_of_its_paper() -> None:
+    one = Step(models()["Llama 3 405B"], Layout(pp=16, micro_batches=16, uneven=True), 16, 8192)
+    assert [sum(one.layers_of(stage)) for stage in range(16)] == [7, *[8] * 14, 7]
 
 
 def test_zero_3_divides_everything_but_what_it_has_gathered() -> None:

@@ -255,7 +255,8 @@ def test_the_known_case_of_seventy_billion() -> None:
 @pytest.mark.parametrize(
     ("how", "code", "fit"),
     [
-        ({"pp": 3}, "divides", "1, 2, 4, 8"),
+        ({"pp": 3}, "divides", "1, 2, 4, 8, or --uneven"),
+        ({"pp": 9, "uneven": True}, "divides", "8 layers"),
         ({"tp": 3}, "divides", "1, 2, 4"),
         ({"tp": 8}, "divides", "1, 2, 4"),
         ({"cp": 3}, "divides", "16"),

@@ -40,7 +40,7 @@ _Command = TypeVar("_Command", bound=Callable[..., None])
 _own_models = click.option(
     "--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows."
 )
-_FLAGS = ("sequence_parallel", "scatter_gather")
+_FLAGS = ("sequence_parallel", "scatter_gather", "uneven")
 _DEGREES = {
     "dp": "Replicas.",
     "tp": "Ranks that share a layer.",
@@ -101,6 +101,7 @@ def _step_options(command: _Command) -> _Command:
             click.option("--batch", type=click.IntRange(1), help="Sequences of a step.  [default: the row's]"),
             click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]"),
             *choices,
+            click.option("--uneven", is_flag=True, help="Stages may differ by a layer; the ends are the shorter ones."),
             click.option("--sequence-parallel", is_flag=True, help="Norms and dropout split over tp, too."),
             click.option("--scatter-gather", is_flag=True, help="Boundaries of the pipeline crossed in tp parts."),
             click.option("--no-reshard", is_flag=True, help="Zero 3 gathers weights once a step."),
@@ -147,7 +148,7 @@ def _model_row(model: model_rows.Model, sequence: int) -> dict[str, JSON]:
 def _head(step: Step) -> dict[str, JSON]:
     return {
         **_model_row(step.model, step.sequence),
-        "layout": _with(step.layout, "gpus", "bubble", "bubble_share"),
+        "layout": {**_with(step.layout, "gpus", "bubble"), "bubble_share": step.bubble_share},
         "batch": step.batch,
         "micro_batch": step.micro_batch,
     }

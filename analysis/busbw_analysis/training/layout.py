@@ -31,6 +31,8 @@ class Layout:
     them: nothing, optimizer states, gradients too, weights too (as FSDP). ``shard``: HSDP, zero 3 within groups of so
     many ranks and copies of such groups (https://arxiv.org/abs/2304.11277).
     micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
+    uneven: parts may differ by a layer where they do not divide the model; the last and the first, which have the head
+    and the embedding, are the shorter ones (as Llama 3 405B has it: https://arxiv.org/abs/2407.21783, section 3.3.2).
     sequence_parallel: norms and dropout split along the sequence, too (https://arxiv.org/abs/2205.05198).
     scatter_gather: a boundary of the pipeline is crossed by 1/tp of the tensor, which is then gathered
     (https://arxiv.org/abs/2104.04473, section 4.1).
@@ -47,6 +49,7 @@ class Layout:
     shard: int | None = None
     micro_batches: int = 1
     interleave: int = 1
+    uneven: bool = False
     schedule: Schedule = "1f1b"
     sequence_parallel: bool = False
     scatter_gather: bool = False
@@ -173,8 +176,7 @@ class Step:
                 _refuse(f"{name} {getattr(self, name)}: want 1 to {MOST_GPUS}")
         if self.gradients is not None and self.gradients not in DTYPE_BYTES:
             _refuse(f"gradients {self.gradients!r}: want one of {', '.join(DTYPE_BYTES)}")
-        parts = layout.pp * layout.interleave
-        _divides("pp · interleave", parts, model.layers, f"{model.layers} layers of {model.name}")
+        self._check_parts()
         if layout.tp > 1:
             self._check_tensor(model, layout.tp)
         if model.experts:
@@ -191,6 +193,15 @@ class Step:
             _refuse(f"imbalance {self.imbalance:g}: want 1 (even) to ep = {layout.ep}")
         if self.ranks_per_host is not None and (layout.ep > self.ranks_per_host or self.ranks_per_host < 1):
             _divides("ranks-per-host", self.ranks_per_host, layout.ep, f"ep = {layout.ep} ranks")
+
+    def _check_parts(self) -> None:
+        model, parts = self.model, self.layout.pp * self.layout.interleave
+        what = f"{model.layers} layers of {model.name}"
+        if self.layout.uneven and parts > model.layers:
+            _refuse(f"pp · interleave {parts}: want at most the {what}, one for each part", "divides")
+        if not self.layout.uneven and model.layers % parts:
+            fit = ", ".join(map(str, divisors(model.layers)))
+            _refuse(f"pp · interleave {parts} does not divide {what}; want one of {fit}, or --uneven", "divides")
 
     @staticmethod
     def _check_tensor(model: Model, tp: int) -> None:
@@ -250,14 +261,36 @@ class Step:
             _refuse(f"stage {stage}: want 0 to {self.layout.pp - 1}")
         return stage
 
+    def part(self, number: int) -> tuple[int, int]:
+        """The first layer of a part of the pipeline, and how many it has. What is left when all have as many goes to
+        the second and those behind it, one each, then to the first and at the end to the last.
+        """
+        parts = self.layout.pp * self.layout.interleave
+        length, more = divmod(self.model.layers, parts)
+        with_first = more == parts - 1 and parts > 1
+        before = max(0, min(number - 1, more - with_first)) + (with_first and number > 0)
+        longer = with_first if number == 0 else 0 < number <= more - with_first
+        return number * length + before, length + longer
+
     def layers_of(self, stage: int) -> tuple[int, int]:
         """Layers of a stage without and with experts; interleaved, part j of stage r is number j p + r in a row."""
         layout, model = self.layout, self.model
-        length = model.layers // (layout.pp * layout.interleave)
-        firsts = [(part * layout.pp + stage) * length for part in range(layout.interleave)]
+        parts = [self.part(number * layout.pp + stage) for number in range(layout.interleave)]
         dense_layers = model.layers - model.expert_layers
-        dense = sum(max(0, min(length, dense_layers - first)) for first in firsts)
-        return dense, length * layout.interleave - dense
+        dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
+        return dense, sum(length for _, length in parts) - dense
+
+    @property
+    def bubble_share(self) -> float:
+        """Idle share of the time of all stages, by their layers alone: 1 − m Σ L_r/(p T), where the longest stage works
+        m times and the others fill and drain it, T = m max L_r + (Σ L_r − max L_r)/v; (p−1)/(m v + p−1) where all have
+        as many.
+        """
+        layout = self.layout
+        layers = [sum(self.layers_of(stage)) for stage in range(layout.pp)]
+        m, longest, together = layout.micro_batches, max(layers), sum(layers)
+        whole = layout.pp * (m * longest + (together - longest) / layout.interleave)
+        return (whole - m * together) / whole
 
     def units(self, stage: int) -> tuple[Unit, ...]:
         """What a rank of a stage holds before zero divides it; the rows of a vocabulary are padded to a multiple of tp

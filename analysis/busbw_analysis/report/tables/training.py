@@ -57,6 +57,7 @@ _TRAFFIC: Final[tuple[Column[Traffic], ...]] = (
     Column("waits", lambda one: "no" if one.hideable else "yes"),
     Column("of a call", lambda one: one.formula),
 )
+_BUBBLES: Final = ("(p−1)/(m v + p−1)", "1 − m Σ L_r/(p T), T = m max L_r + (Σ L_r − max L_r)/v")
 _STATEMENTS: Final[tuple[Column[Statement], ...]] = (
     Column("group", lambda one: one.dimension or "all"),
     Column("often said", lambda one: one.said),
@@ -75,14 +76,14 @@ def traffic_tables(
         for one in DIMENSIONS
         if sent(rows, one)
     ]
-    bubble = step.layout.bubble_share
+    bubble = step.bubble_share
     yield table(
         _step_words(step),
         _TRAFFIC,
         rows,
         f"sent: by one rank of pipeline stage {stage} in a step, in one direction; S as nccl-tests has it",
         "waits: computation waits for it; the others can go on beside it",
-        f"pipeline: idle for {_percent(bubble)} % of the step, (p−1)/(m v + p−1)" if bubble else "",
+        f"pipeline: idle for {_percent(bubble)} % of the step, {_BUBBLES[step.layout.uneven]}" if bubble else "",
         *(sums or ["nothing is sent"]),
         *dict.fromkeys(f"{row.dimension}: {row.source}" for row in rows),
     )
