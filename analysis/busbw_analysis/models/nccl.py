@@ -1,32 +1,36 @@
-"""NCCL's own tuning model on one host with NVSwitches: what it expects of every algorithm by every protocol, and which
-it would therefore take. A run tells enough of no other machine.
+"""NCCL's own tuning model: what it expects of every algorithm by every protocol, and which it would therefore take.
 
 time = latency · steps in flight + S / bandwidth, with latencies, efficiencies and limits from tables. These are NCCL's
 expectations and not laws: it only has to order its choices rightly. Rates are B/s and times seconds; the tables keep
 NCCL's units (µs, GB/s) as they stand in its source.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
 from busbw.errors import AnalysisError
 from busbw_analysis.models.nccl_tables import (
+    ARCHITECTURES,
     BASE_LATENCY,
-    LINK_RATE,
+    HARDWARE_LATENCY,
     LL128_RING_MOST,
     LL128_TREE_MOST,
     LL_MOST,
     NVLS_EFFICIENCY,
     NVLS_FEWEST_RANKS,
     NVLS_MOST_HEADS,
+    NVLS_TREE_MOST,
     SEARCHED_SPEEDS,
     SLOWEST_SEARCHED,
-    STEP_LATENCY,
     TREE_CORRECTION,
     TREE_MOST,
     Algorithm,
     Architecture,
+    Medium,
     Protocol,
+    Three,
 )
 
 Op = Literal["all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce"]
@@ -39,34 +43,51 @@ SOURCE: Final = "NCCL's tuning model, src/graph/tuning.cc of 2.30.7 (5067397)"
 _PROTOCOLS: Final[tuple[Protocol, ...]] = ("LL", "LL128", "Simple")
 _LL128_OF_A_LINE: Final = 0.92
 _SMALLEST_CORRECTED: Final = 64
+_PLATEAU_CHUNK: Final = 64
+_NET_OVERHEAD: Final = {"Intel": 1.0, "AMD": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What NCCL's model is fed with: GPUs of one host that NVSwitches connect.
-
-    ``bus_rate``: what all channels of a GPU carry together, B/s in one direction.
-    ``channels``: those of rings and trees; NVLS has others (``heads``).
+    """What NCCL's model is fed with. ``bus_rate`` is what all channels of a GPU carry inside a host together, B/s in
+    one direction; ``network_rate`` the same between hosts for each GPU's ring (all channels together), None on one
+    host. ``channels`` are those of rings and trees; NVLS has others (``heads``). ``switched``: whether NVSwitches
+    connect the GPUs, which NVLS takes. ``medium`` is what GPUs of a host talk over. ``in_network``: whether the
+    network's switches add up, which CollNet takes.
     """
 
     architecture: Architecture
     ranks: int
+    hosts: int
     bus_rate: float
     channels: int
+    network_rate: float | None = None
+    switched: bool = False
+    medium: Medium = "NVLink"
+    processor: str = "Intel"
+    in_network: bool = False
 
     def __post_init__(self) -> None:
         """Raise AnalysisError for a machine that cannot be."""
-        if self.ranks < 2:
-            message = f"{self.ranks} ranks: want 2 or more"
+        if self.ranks < 2 or not 1 <= self.hosts <= self.ranks or self.ranks % self.hosts:
+            message = f"{self.ranks} ranks on {self.hosts} hosts: want 2 ranks or more, as many on each host"
             raise AnalysisError(message)
         if self.channels < 1 or not self.bus_rate > 0:
             message = f"{self.channels} channels of together {self.bus_rate} B/s: want 1 or more, and a rate above 0"
             raise AnalysisError(message)
+        if self.hosts > 1 and (self.network_rate is None or not self.network_rate > 0):
+            message = f"{self.hosts} hosts and a network of {self.network_rate} B/s: between hosts its rate is needed"
+            raise AnalysisError(message)
+
+    @property
+    def ranks_per_host(self) -> int:
+        """GPUs of one host."""
+        return self.ranks // self.hosts
 
     @property
     def heads(self) -> int:
-        """Channels of NVLS: one for each GPU, which is its head."""
-        return min(self.ranks, NVLS_MOST_HEADS)
+        """Channels of NVLS: one for each GPU of a host, which is its head."""
+        return min(self.ranks_per_host, NVLS_MOST_HEADS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +112,7 @@ class Chosen:
 
 def ring_peak(architecture: Architecture, links: int) -> float:
     """What NCCL takes ``links`` NVLinks to carry in practice, B/s: no ring has more."""
-    return links * LINK_RATE[architecture] * 1e9
+    return links * ARCHITECTURES[architecture].link_rate * 1e9
 
 
 def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
@@ -99,22 +120,34 @@ def expectations(op: Op, machine: Machine) -> tuple[Expectation, ...]:
     if op not in OPS:
         message = f"NCCL's model has no {op}; it has {', '.join(OPS)}"
         raise AnalysisError(message)
-    return tuple(
-        Expectation(op, algorithm, protocol, _latency(op, algorithm, protocol, machine) / 1e6, rate)
-        for algorithm in BASE_LATENCY
-        for protocol in _PROTOCOLS
-        if (rate := _algbw(op, algorithm, protocol, machine)) > 0
-    )
+    found: list[Expectation] = []
+    for algorithm in BASE_LATENCY:
+        for protocol in _PROTOCOLS:
+            rate = _algbw(op, algorithm, protocol, machine)
+            if rate > 0:
+                found.append(
+                    Expectation(op, algorithm, protocol, _latency(op, algorithm, protocol, machine) / 1e6, rate)
+                )
+    return tuple(found)
 
 
-def seconds(expectation: Expectation, size_bytes: int) -> float:
+def seconds(expectation: Expectation, size_bytes: int, machine: Machine) -> float:
     """Time of one call of S = ``size_bytes`` as NCCL expects it."""
-    rate = expectation.algbw
-    if expectation.algorithm == "Tree" and size_bytes >= _SMALLEST_CORRECTED:
+    latency, rate = expectation.latency_seconds, expectation.algbw
+    tree = expectation.algorithm == "Tree" or (
+        expectation.algorithm == "NVLSTree" and machine.architecture == "Blackwell"
+    )
+    if expectation.op == "all_reduce" and tree and size_bytes >= _SMALLEST_CORRECTED:
         row = TREE_CORRECTION[expectation.protocol]
         place = (size_bytes // _SMALLEST_CORRECTED).bit_length() - 1
-        rate *= row[place] if place < len(row) - 1 else 1.0
-    return expectation.latency_seconds + size_bytes / rate
+        rate *= row[place] if place < len(row) - (1 if expectation.algorithm == "Tree" else 0) else 1.0
+    if (
+        (expectation.op, expectation.algorithm, expectation.protocol) == ("all_reduce", "Ring", "Simple")
+        and machine.hosts > 1
+        and size_bytes // (machine.channels * machine.ranks) >= _PLATEAU_CHUNK
+    ):
+        latency *= 1.9 if machine.architecture == "Volta" else 1.4
+    return latency + size_bytes / rate
 
 
 def choose(op: Op, size_bytes: int, machine: Machine) -> Chosen:
@@ -122,7 +155,7 @@ def choose(op: Op, size_bytes: int, machine: Machine) -> Chosen:
     if size_bytes < 1:
         message = f"a size of {size_bytes} B has no choice; want 1 B or more"
         raise AnalysisError(message)
-    timed = [(seconds(one, size_bytes), one) for one in expectations(op, machine)]
+    timed = [(seconds(one, size_bytes, machine), one) for one in expectations(op, machine)]
     time, best = min(timed, key=lambda pair: pair[0])
     return Chosen(best, size_bytes, time)
 
@@ -132,43 +165,100 @@ def _steps(op: Op, ranks: int) -> int:
 
 
 _GATHERING: Final = frozenset({"all_gather", "reduce_scatter"})
+_OF_ALL_REDUCE: Final[frozenset[Algorithm]] = frozenset(
+    {"Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"}
+)
+_OF_GATHERING: Final[frozenset[Algorithm]] = frozenset({"Ring", "NVLS", "PAT"})
+
+
+def _considered(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> bool:
+    """Whether NCCL has ``algorithm`` for ``op`` by ``protocol`` on such a machine."""
+    known = _OF_ALL_REDUCE if op == "all_reduce" else _OF_GATHERING if op in _GATHERING else frozenset({"Ring"})
+    if algorithm not in known:
+        return False
+    if algorithm not in {"Tree", "Ring"} and protocol != "Simple":
+        return False
+    adding = machine.switched and machine.ranks_per_host >= NVLS_FEWEST_RANKS
+    needs = {
+        "NVLS": adding,
+        "NVLSTree": adding and machine.hosts > 1,
+        "CollNetDirect": machine.in_network and machine.switched and machine.hosts > 1,
+        "CollNetChain": machine.in_network and machine.hosts > 1,
+        "PAT": machine.hosts == machine.ranks,
+    }
+    if algorithm == "NVLS" and machine.hosts > 1 and (op in _GATHERING or not machine.in_network):
+        return False
+    return needs.get(algorithm, True)
 
 
 def _algbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
     """B/s of S; 0 where NCCL would not consider it."""
+    if not _considered(op, algorithm, protocol, machine):
+        return 0.0
+    bus = _busbw(op, algorithm, protocol, machine)
+    if algorithm != "Ring" and op in _GATHERING:
+        return bus
+    if algorithm in {"Ring", "NVLS", "NVLSTree"}:
+        return bus * machine.ranks / _steps(op, machine.ranks)
+    return bus * 0.5
+
+
+def _busbw(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
+    intra = _of_whole_channels(machine) if machine.hosts == 1 else machine.bus_rate
+    inter = machine.network_rate or math.inf
     match algorithm:
+        case "NVLS" | "NVLSTree":
+            return _switched_busbw(op, algorithm, machine)
         case "Ring":
-            return _ring_busbw(protocol, machine) * machine.ranks / _steps(op, machine.ranks)
+            return _ring_busbw(protocol, machine, min(intra, inter))
         case "Tree":
-            return _tree_busbw(protocol, machine) * 0.5 if op == "all_reduce" else 0.0
-        case "NVLS":
-            if protocol != "Simple" or machine.ranks < NVLS_FEWEST_RANKS:
-                return 0.0
-            if op == "all_reduce":
-                return _switched_busbw(op, machine) * machine.ranks / _steps(op, machine.ranks)
-            return _switched_busbw(op, machine) if op in _GATHERING else 0.0
+            # Of two hosts, one half of either tree begins on each, so that a link between them has but half of it.
+            return _tree_busbw(protocol, machine, min(intra, inter * (2 if machine.hosts == 2 else 1)))
+        case "PAT":
+            return min(intra, inter) * 0.75
+        case "CollNetChain":
+            return intra
+        case "CollNetDirect":
+            factor = machine.ranks_per_host / machine.channels
+            late = 0.85 if machine.architecture in {"Hopper", "Blackwell"} else 1.0
+            return intra / (factor - (factor - 1) / 2) * late
 
 
-def _ring_busbw(protocol: Protocol, machine: Machine) -> float:
-    bus = _of_whole_channels(machine)
+def _ring_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
     if protocol == "LL":
-        return min(LL_MOST[machine.architecture] * 1e9, bus * 0.5)
+        return min(_ll_most(machine), bus * 0.5)
     if protocol == "LL128":
-        return min(bus * _LL128_OF_A_LINE, machine.channels * LL128_RING_MOST[machine.architecture] * 1e9)
+        return min(bus * _LL128_OF_A_LINE, _of_channels(LL128_RING_MOST, machine, machine.channels))
     return bus
 
 
-def _tree_busbw(protocol: Protocol, machine: Machine) -> float:
-    tree = min(_of_whole_channels(machine) * 0.92, machine.channels * TREE_MOST[machine.architecture] * 1e9)
+def _tree_busbw(protocol: Protocol, machine: Machine, bus: float) -> float:
+    tree = min(bus * 0.92, _of_channels(TREE_MOST, machine, machine.channels))
     if protocol == "LL":
-        return min(tree / 3.8, LL_MOST[machine.architecture] * 1e9)
+        return min(tree / 3.8, _ll_most(machine))
     if protocol == "LL128":
-        return min(tree * (7 / 9), machine.channels * LL128_TREE_MOST[machine.architecture] * 1e9)
+        share = 7 / 9 if machine.hosts == 1 else 120 / 128
+        return min(tree * share, _of_channels(LL128_TREE_MOST, machine, machine.channels))
     return tree
 
 
+def _place(machine: Machine) -> int:
+    """One host, two hosts, more hosts."""
+    return min(machine.hosts, 3) - 1
+
+
+def _ll_most(machine: Machine) -> float:
+    over_network: Architecture = "Ampere" if machine.processor == "AMD" else "Volta"
+    row = LL_MOST[machine.architecture if machine.hosts == 1 else over_network]
+    return row[_place(machine)] * 1e9
+
+
+def _of_channels(most: Mapping[Architecture, Three], machine: Machine, channels: int) -> float:
+    return channels * most[machine.architecture][_place(machine)] * 1e9
+
+
 def _of_whole_channels(machine: Machine) -> float:
-    """What the search finds for rings: as many channels as fit, of the fastest rate that carries most."""
+    """What the search finds for rings on one host: as many channels as fit, of the fastest rate that carries most."""
     found, speed_found = 0.0, 0.0
     for speed in (one * 1e9 for one in SEARCHED_SPEEDS[machine.architecture]):
         if speed <= SLOWEST_SEARCHED * speed_found:
@@ -179,23 +269,29 @@ def _of_whole_channels(machine: Machine) -> float:
     return found or machine.bus_rate  # slower than all that are tried: no channel of NVLinks
 
 
-def _switched_busbw(op: Op, machine: Machine) -> float:
+def _switched_busbw(op: Op, algorithm: Algorithm, machine: Machine) -> float:
     """Twice what all heads have together in an all-reduce, where the switch adds up and hands out at the same time, but
     no more than what the search found for them as if they went on to other hosts.
     """
-    heads = machine.heads
+    per_host, heads = machine.ranks_per_host, machine.heads
     inside, beyond = _head_rates(machine)
     bus = heads * inside * NVLS_EFFICIENCY[machine.architecture] * (heads - 1) / heads
-    bus *= 2 if op == "all_reduce" else (machine.ranks - 1) / machine.ranks
-    return min(bus, heads * beyond)
+    bus *= 2 if op == "all_reduce" else (per_host - 1) / per_host
+    if machine.hosts == 1:
+        return min(bus, heads * beyond)
+    inter = (machine.network_rate or 0.0) * (2 if algorithm == "NVLSTree" and machine.hosts == 2 else 1)
+    most = _of_channels(NVLS_TREE_MOST, machine, heads) if algorithm == "NVLSTree" else math.inf
+    return min(bus, inter, most)
 
 
 def _head_rates(machine: Machine) -> tuple[float, float]:
     """What a channel of NVLS gets inside a host and beyond it. A link carries that of its own head twice and every
-    other one once, so it has room for 1/(n+1) of the link; it is the fastest of a list of rates that fits (0 where none
-    does). Beyond the host, where nothing is sent then, the search goes up the list to twice that or its end.
+    other one once, so it has room for 1/(n+1) of the link; on one host it is the fastest of a list of rates that fits
+    (0 where none does). Beyond it, where nothing is sent then, the search goes up the list to twice that or its end.
     """
     room = machine.bus_rate / (machine.heads + 1)
+    if machine.hosts > 1:
+        return room, math.inf
     speeds = [speed * 1e9 for speed in SEARCHED_SPEEDS[machine.architecture]]
     place = next((place for place, speed in enumerate(speeds) if speed <= room), None)
     if place is None:
@@ -207,13 +303,37 @@ def _head_rates(machine: Machine) -> tuple[float, float]:
 
 
 def _latency(op: Op, algorithm: Algorithm, protocol: Protocol, machine: Machine) -> float:
-    """µs. Through switches all channels go through the GPUs in the same order, and NCCL then counts a chain as one
-    step.
-    """
+    """µs."""
     place = _PROTOCOLS.index(protocol)
-    steps = {
-        "Tree": 2 * (machine.ranks - 1),
-        "Ring": 1 if op in {"broadcast", "reduce"} else _steps(op, machine.ranks),
-        "NVLS": 1,
+    base = BASE_LATENCY[algorithm][place]
+    intra = HARDWARE_LATENCY[machine.medium][algorithm][place]
+    inter = HARDWARE_LATENCY["network"]["Tree" if machine.ranks_per_host == 1 else algorithm][place]
+    levels = machine.hosts.bit_length() - 1
+    peers = machine.ranks_per_host - 1
+    if algorithm == "Ring":
+        return base + _ring_latency(op, protocol, machine, intra, inter)
+    added: dict[Algorithm, float] = {
+        "Tree": 2 * (peers * intra + levels * inter),
+        "CollNetDirect": 2 * (min(1, peers) * intra + peers * 0.4) + inter,
+        "CollNetChain": 2 * peers * intra + inter,
+        "NVLS": intra + (inter if machine.hosts > 1 else 0.0),
+        "NVLSTree": intra + 2 * levels * inter,
+        "PAT": levels * inter / 3.5 + machine.ranks * 2.8,
     }
-    return BASE_LATENCY[algorithm][place] + steps[algorithm] * STEP_LATENCY[algorithm][place]
+    return base + added[algorithm]
+
+
+def _ring_latency(op: Op, protocol: Protocol, machine: Machine, intra: float, inter: float) -> float:
+    steps = _steps(op, machine.ranks)
+    if op in {"broadcast", "reduce"}:
+        if machine.hosts == 1 and machine.switched:
+            # All channels go through the GPUs in the same order there, and NCCL then counts one step.
+            return intra
+        place = _PROTOCOLS.index(protocol)
+        slow = HARDWARE_LATENCY["network" if machine.hosts > 1 else machine.medium]
+        return steps * slow["Tree" if protocol == "Simple" else "Ring"][place]
+    if machine.hosts > 1:
+        overhead = _NET_OVERHEAD.get(machine.processor, 1.0) * (3 if protocol == "Simple" else 1)
+        intra = max(intra, overhead)
+    between = 0 if machine.hosts == 1 else (2 if op == "all_reduce" else 1) * (machine.hosts - 1)
+    return (steps - between) * intra + between * inter

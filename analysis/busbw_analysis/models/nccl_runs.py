@@ -82,7 +82,9 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
             "no-nvswitch",
             "the GPUs are not connected by NVSwitches: what NCCL's search makes of their links is not known",
         )
-    return Machine(architecture, len(key.ranks), ring_peak(architecture, up), channels=max(_CHANNELS, up // 2))
+    return Machine(
+        architecture, len(key.ranks), 1, ring_peak(architecture, up), channels=max(_CHANNELS, up // 2), switched=True
+    )
 
 
 def _refusal(dataset: Dataset, key: SeriesKey) -> str | None:

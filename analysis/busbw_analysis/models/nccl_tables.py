@@ -1,43 +1,115 @@
-"""The constants of NCCL's tuning model for one host with NVSwitches, in its units: µs and GB/s.
+"""The constants of NCCL's tuning model, in its units: µs and GB/s.
 
 Source: NCCL 2.30.7 (5067397), src/graph/tuning.cc for all but what a link carries, which is in src/graph/topo.h, and
 what the search tries and allows, which is in src/graph/search.cc.
-Rows of three are LL, LL128, Simple.
+Rows are LL, LL128, Simple; or one host, two hosts, more hosts.
 """
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
-Algorithm = Literal["Tree", "Ring", "NVLS"]
+Algorithm = Literal["Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT"]
 Protocol = Literal["LL", "LL128", "Simple"]
 Architecture = Literal["Volta", "Ampere", "Hopper", "Blackwell"]
+Medium = Literal["NVLink", "PCIe"]
 
 Three = tuple[float, float, float]
 
-LINK_RATE: Final[dict[Architecture, float]] = {"Volta": 20.0, "Ampere": 20.0, "Hopper": 20.6, "Blackwell": 40.1}
-"""What one NVLink carries in one direction in practice."""
+
+@dataclass(frozen=True, slots=True)
+class Silicon:
+    """An architecture: from which compute capability on, and what one of its NVLinks carries in one direction in
+    practice, GB/s.
+    """
+
+    capability: int
+    link_rate: float
+
+
+ARCHITECTURES: Final[dict[Architecture, Silicon]] = {
+    "Volta": Silicon(70, 20.0),
+    "Ampere": Silicon(80, 20.0),
+    "Hopper": Silicon(90, 20.6),
+    "Blackwell": Silicon(100, 40.1),
+}
 
 BASE_LATENCY: Final[dict[Algorithm, Three]] = {
     "Tree": (6.8, 14.0, 8.4),
     "Ring": (6.6, 14.0, 8.4),
+    "CollNetDirect": (0, 0, 0),
+    "CollNetChain": (0, 0, 0),
     "NVLS": (0, 0, 0),
+    "NVLSTree": (0, 0, 0),
+    "PAT": (8.0, 8.0, 8.0),
 }
 
-STEP_LATENCY: Final[dict[Algorithm, Three]] = {
-    "Tree": (0.6, 1.25, 4.0),
-    "Ring": (0.6, 1.9, 3.4),
-    "NVLS": (0, 0, 25),
+HARDWARE_LATENCY: Final[dict[Literal["NVLink", "PCIe", "network"], dict[Algorithm, Three]]] = {
+    "NVLink": {
+        "Tree": (0.6, 1.25, 4.0),
+        "Ring": (0.6, 1.9, 3.4),
+        "CollNetDirect": (0, 0, 3.7),
+        "CollNetChain": (0, 0, 2.8),
+        "NVLS": (0, 0, 25),
+        "NVLSTree": (0, 0, 25),
+        "PAT": (0, 0, 4.0),
+    },
+    "PCIe": {
+        "Tree": (1.0, 1.9, 4.0),
+        "Ring": (1.0, 2.5, 5.7),
+        "CollNetDirect": (0, 0, 3.7),
+        "CollNetChain": (0, 0, 2.8),
+        "NVLS": (0, 0, 0),
+        "NVLSTree": (0, 0, 0),
+        "PAT": (0, 0, 4.0),
+    },
+    "network": {
+        "Tree": (5.0, 8.5, 14),
+        "Ring": (2.7, 4.0, 14.0),
+        "CollNetDirect": (0, 0, 31),
+        "CollNetChain": (0, 0, 30),
+        "NVLS": (0, 0, 18),
+        "NVLSTree": (0, 0, 20.9),
+        "PAT": (0, 0, 14),
+    },
 }
-"""What one step over NVLink adds."""
+"""What one step adds."""
 
-LL_MOST: Final[dict[Architecture, float]] = {"Volta": 39.0, "Ampere": 87.7, "Hopper": 141.0, "Blackwell": 282.0}
-"""busbw of all channels by LL."""
+LL_MOST: Final[dict[Architecture, Three]] = {
+    "Volta": (39.0, 39.0, 20.4),
+    "Ampere": (87.7, 22.5, 19.0),
+    "Hopper": (141.0, 45.0, 35.0),
+    "Blackwell": (282.0, 90.0, 70.0),
+}
+"""busbw of all channels by LL. On several hosts the processor decides: Volta's row for Intel, Ampere's for AMD."""
 
-LL128_RING_MOST: Final[dict[Architecture, float]] = {"Volta": 20.0, "Ampere": 20.0, "Hopper": 36.7, "Blackwell": 40.0}
+LL128_RING_MOST: Final[dict[Architecture, Three]] = {
+    "Volta": (20.0, 20.0, 20.0),
+    "Ampere": (20.0, 20.0, 20.0),
+    "Hopper": (36.7, 36.7, 36.7),
+    "Blackwell": (40.0, 40.0, 40.0),
+}
 """Of one channel, as all below."""
 
-LL128_TREE_MOST: Final[dict[Architecture, float]] = {"Volta": 20.0, "Ampere": 20.0, "Hopper": 36.7, "Blackwell": 55.6}
+LL128_TREE_MOST: Final[dict[Architecture, Three]] = {
+    "Volta": (20.0, 20.0, 20.0),
+    "Ampere": (20.0, 20.0, 20.0),
+    "Hopper": (36.7, 36.7, 29.0),
+    "Blackwell": (55.6, 31.67, 20.0),
+}
 
-TREE_MOST: Final[dict[Architecture, float]] = {"Volta": 26.5, "Ampere": 24.0, "Hopper": 38.7, "Blackwell": 70.0}
+TREE_MOST: Final[dict[Architecture, Three]] = {
+    "Volta": (26.5, 18.5, 10.0),
+    "Ampere": (24.0, 23.6, 17.8),
+    "Hopper": (38.7, 41.4, 36.0),
+    "Blackwell": (70.0, 42.8, 24.0),
+}
+
+NVLS_TREE_MOST: Final[dict[Architecture, Three]] = {
+    "Volta": (26.5, 18.5, 10.0),
+    "Ampere": (24.0, 23.6, 17.8),
+    "Hopper": (0.0, 57.7, 45.5),
+    "Blackwell": (0.0, 96.0, 80.0),
+}
 
 NVLS_EFFICIENCY: Final[dict[Architecture, float]] = {"Volta": 0.0, "Ampere": 0.0, "Hopper": 0.85, "Blackwell": 0.74}
 
@@ -45,7 +117,7 @@ NVLS_MOST_HEADS: Final = 32
 """GPUs of a host that have a channel of NVLS each; no more do."""
 
 NVLS_FEWEST_RANKS: Final = 3
-"""For two, NCCL has long had no NVLS, and where it has, expects less than a third of a ring of it."""
+"""Of a host: for two, NCCL has long had no NVLS, and where it has, expects less than a third of a ring of it."""
 
 _UP_TO_AMPERE: Final = (40.0, 30.0, 20.0, 18.0, 15.0, 12.0, 10.0, 9.0, 7.0, 6.0, 5.0, 4.0, 3.0)
 
