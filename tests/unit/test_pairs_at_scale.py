@@ -204,6 +204,8 @@ _FLAWS: dict[str, Callable[[JSON], None]] = {
     "disturbed": _set("disturbed", [99]),
     "missed twice": _set("missed", [0, 0]),
     "no samples": lambda group: group.update(slowest_ns=[], fastest_ns=[], late_rank=[]),
+    "an empty list": _set("fastest_ns", []),
+    "no skews": _set("arrival_skew_ns", []),
     "a sample less": lambda group: group.update(slowest_ns=group["slowest_ns"][:-1]),
     "zero": _vector("fastest_ns", 0),
     "fraction": _vector("fastest_ns", 1.5),

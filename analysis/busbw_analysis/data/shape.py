@@ -84,7 +84,7 @@ def outliers(samples: Floats) -> int:
 
 def all_outliers(samples: Floats) -> npt.NDArray[np.int64]:
     """The same of many distributions at once: … × samples → …."""
-    low, high = np.quantile(samples, (0.25, 0.75), axis=-1, keepdims=True)
+    low, high = np.quantile(np.sort(samples, axis=-1), (0.25, 0.75), axis=-1, keepdims=True)  # sorted it is faster
     reach = _OUTLIER_FENCES * (high - low)
     return np.asarray(((samples < low - reach) | (samples > high + reach)).sum(axis=-1))
 
