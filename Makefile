@@ -87,8 +87,8 @@ lint: $(developed) ## style, types and import layers
 	$(venv)/bin/mypy
 	$(venv)/bin/lint-imports --no-logo
 
-sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in busbw.slurm.templates
-	$(venv)/bin/python -m busbw.slurm.templates slurm
+sbatch: $(installed) ## rewrite the batch files in slurm/ from the jobs in tests/shared/batch_files.py
+	$(venv)/bin/python tests/shared/batch_files.py slurm
 
 golden: $(installed) ## rewrite the words of every command in tests/golden, which test_golden.py compares
 	$(venv)/bin/python tests/shared/golden.py

@@ -37,8 +37,6 @@ def ring(op: str, *ranks: int) -> list[tuple[str, str, int]]:
 @pytest.mark.parametrize("ranks", [(4,), (2, 4, 8), (2, 3, 5, 7)])
 def test_beta_and_gamma_of_a_ring_all_reduce_are_never_told_apart(ranks: tuple[int, ...]) -> None:
     found = identify(*design(ring("all_reduce", *ranks)), ("alpha", "beta", "gamma"))
-    assert found.rank == 2
-    assert found.all_columns == np.inf
     assert found.separable == ("alpha",)
     (mixed,) = found.mixed
     assert mixed.parameters == ("beta", "gamma")
@@ -50,8 +48,6 @@ def test_beta_and_gamma_of_a_ring_all_reduce_are_never_told_apart(ranks: tuple[i
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter"])
 def test_an_all_gather_beside_it_separates_them_on_one_number_of_ranks(op: str) -> None:
     found = identify(*design([*ring(op, 4), *ring("all_gather", 4)]), ("alpha", "beta", "gamma"))
-    assert found.rank == 3
-    assert found.condition < 5
     assert found.separable == ("alpha", "beta", "gamma")
     assert found.mixed == ()
     assert found.unknown == ()
@@ -65,8 +61,6 @@ def test_the_constant_of_a_call_needs_other_rounds() -> None:
     other_ranks = identify(*design(ring("all_gather", 2, 4, 8)), WANTED)
     assert {"alpha", "per_call"} <= set(other_op.separable)
     assert {"alpha", "per_call"} <= set(other_ranks.separable)
-    # More rounds that differ more show c0 better.
-    assert other_ranks.condition < other_op.condition < 10
 
 
 def test_equal_rounds_of_two_ops_leave_the_constant_where_it_is() -> None:
@@ -87,7 +81,6 @@ def test_what_nearly_depends_is_refused_as_well() -> None:
     rows, times = design(ring("all_gather", 4))
     rows[:, PARAMETERS.index("per_call")] *= 1 + 1e-3 * np.sin(np.arange(len(rows)))
     found = identify(rows, times, WANTED)
-    assert found.all_columns > 100
     assert "per_call" not in found.separable
     assert "alpha" not in found.separable
 

@@ -4,9 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from batch_files import SHIPPED
 
 from busbw.cli import slurm
-from busbw.slurm.templates import SHIPPED
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs/operations.md").read_text(encoding="utf-8")

@@ -10,11 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from batch_files import SHIPPED, write
 
 from busbw.errors import UsageError
 from busbw.ops.groups import split_world
 from busbw.slurm.script import Job, Setting, Shell, render
-from busbw.slurm.templates import SHIPPED, write
 
 ROOT = Path(__file__).parents[2]
 GOLDEN = ROOT / "tests/data/slurm"

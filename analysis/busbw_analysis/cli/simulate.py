@@ -9,10 +9,10 @@ import click
 from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
-from busbw.ops.algorithms.switched import SWITCHED
 from busbw.units import parse_rate, parse_sizes, parse_time
 from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
 from busbw_analysis.models import simulate as flows
+from busbw_analysis.models.in_network import SWITCHED
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
 from busbw_analysis.models.networks import Flat, Network, Order, Placement, SharedHost
 from busbw_analysis.models.textbook import textbook
@@ -162,7 +162,7 @@ def _algorithms(op: str, algorithm: str) -> list[str]:
 
 
 def _refuse_switches(op: str, names: Sequence[str]) -> None:
-    added = next((name for name in names if name in SWITCHED.get(op, {})), None)
+    added = next((row.algorithm for row in SWITCHED if row.op == op and row.algorithm in names), None)
     if added is not None:
         message = (
             f"{op} by {added} cannot be simulated: its switch adds up and hands out while bytes still come in, and "

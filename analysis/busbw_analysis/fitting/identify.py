@@ -80,16 +80,14 @@ class Mixed:
 
 @dataclass(frozen=True, slots=True)
 class Separation:
-    """What a design can tell. ``kept`` are columns that are independent enough to be fitted, ``separable`` those of
-    them that have taken nothing over from a column that was not kept. ``rank`` is the number of ``kept`` columns, and
-    ``condition`` theirs, each divided by its largest entry. ``all_columns`` is the condition of all wanted ones,
-    infinite where they depend on each other. ``unknown`` are the directions (in the order of PARAMETERS) that no row
-    notices.
+    """What a design can tell.
+
+    ``kept``: columns that are independent enough to be fitted.
+    ``separable``: those of them that have taken nothing over from a column that was not kept.
+    ``mixed``: sums that the design knows alone, and parameters that have no part in it.
+    ``unknown``: the directions (in the order of PARAMETERS) that no row notices.
     """
 
-    rank: int
-    condition: float
-    all_columns: float
     kept: tuple[Parameter, ...]
     separable: tuple[Parameter, ...]
     mixed: tuple[Mixed, ...]
@@ -146,9 +144,6 @@ def identify(rows: Floats, times: Floats, wanted: Sequence[Parameter]) -> Separa
     ]
     taken = {parameter for one in mixed for parameter in one.parameters}
     return Separation(
-        rank=len(kept),
-        condition=_condition(scaled[:, kept]),
-        all_columns=_condition(scaled) if not absent else np.inf,
         kept=tuple(wanted[column] for column in kept),
         separable=tuple(wanted[column] for column in kept if wanted[column] not in taken),
         mixed=(*mixed, *(Mixed((wanted[column],), ()) for column in absent)),

@@ -1,4 +1,4 @@
-"""The batch files in ``slurm/`` as jobs; ``python -m busbw.slurm.templates FOLDER`` writes them."""
+"""The batch files in ``slurm/`` as jobs; ``python tests/shared/batch_files.py slurm`` writes them."""
 
 import sys
 from pathlib import Path
