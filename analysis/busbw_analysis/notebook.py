@@ -11,7 +11,7 @@ import pandas as pd
 
 from busbw.errors import UsageError, refuse_unknown
 from busbw.runs.records import JSON, case_in_words
-from busbw_analysis.data.load import rank_list
+from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.summary import CaseSummary, GroupSummary
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
@@ -63,8 +63,10 @@ class Run:
     def samples(self) -> pd.DataFrame:
         """One row a sample of a group of ranks; docs/python.md has the columns. Times are ns per call."""
         dataset = self.judgement.dataset
-        parts = [dataset.samples, *(_of_pairs(run, case, block) for run, case, block in dataset.pair_blocks)]
-        found = pd.concat([part for part in parts if len(part)] or parts[:1], ignore_index=True)
+        parts = [*map(_of_block, dataset.blocks), *(_of_pairs(*block) for block in dataset.pair_blocks)]
+        if not parts:
+            return pd.DataFrame(columns=list(_OF_SAMPLES))
+        found = pd.concat(parts, ignore_index=True)
         cases, calls = {row.index: row.case for row in dataset.cases}, found["calls"]
         found["op"] = found["case"].map({place: case.op for place, case in cases.items()})
         found["size_bytes"] = found["case"].map({place: case.size_bytes for place, case in cases.items()})
@@ -154,8 +156,30 @@ def _row(judgement: Judgement, summary: CaseSummary, group: GroupSummary | None,
     }
 
 
+def _of_block(block: Block) -> pd.DataFrame:
+    """The samples of one block of a group, with what ``Run.samples`` is made of."""
+    one = block.samples
+    unknown = np.full(len(one.slowest_ns), np.nan)
+    return pd.DataFrame(
+        {
+            "run": block.run,
+            "launch": block.launch,
+            "block": block.number,
+            "case": block.case,
+            "group": rank_list(one.ranks),
+            "sample": np.arange(len(unknown)),
+            "calls": block.measurement.calls,
+            "slowest_ns": one.slowest_ns,
+            "fastest_ns": one.fastest_ns,
+            "last_rank": one.last_rank or one.late_rank,
+            "arrival_skew_ns": unknown if one.arrival_skew_ns is None else one.arrival_skew_ns,
+            "exit_span_ns": unknown if one.exit_span_ns is None else one.exit_span_ns,
+        }
+    )
+
+
 def _of_pairs(run: int, case: int, block: PairBlock) -> pd.DataFrame:
-    """The samples of all pairs of a block, with the columns of ``Dataset.samples`` that ``Run.samples`` has."""
+    """The samples of all pairs of a block, with what ``Run.samples`` is made of."""
     columns = block.columns
     lengths = np.diff(columns.starts)
     pairs = np.repeat(columns.ranks, lengths, axis=0)

@@ -95,7 +95,7 @@ class Matrices:
     def report(self, network: Network) -> Report:
         """What ``busbw report`` says of such a run."""
         folder = self.run(network)
-        # In this process: a fresh one takes longer to load pandas than to judge.
+        # In this process: a fresh one takes longer to load scipy than to judge.
         told = CliRunner().invoke(main, ["report", str(folder)])
         assert told.exit_code == 0, told.output
         return Report(json.loads((folder / "report.json").read_text()))

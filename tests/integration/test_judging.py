@@ -79,7 +79,7 @@ def test_every_run_can_be_shown_fitted_and_reported(
     assert make(commands) == code
     run = commands.read()
     for command in ("show", "fit", "report"):
-        # In this process: judging starts nothing, and loading pandas for each takes longer than all the rest.
+        # In this process: judging starts nothing, and loading scipy for each takes longer than all the rest.
         judged = CliRunner(env={"BUSBW_RESULTS_DIR": str(commands.results)}).invoke(main, [command, "latest", "--json"])
         assert judged.exit_code == 0, f"{command}: {judged.output}"
         assert "Traceback" not in judged.stderr

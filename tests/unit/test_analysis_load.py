@@ -1,4 +1,5 @@
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import msgspec
@@ -17,24 +18,23 @@ def small(seed: int = 0, machine: Machine | None = None) -> StoredRun:
     return synthetic_run([case("all_reduce", 64)], machine=machine, launches=2, samples=5, seed=seed)
 
 
-def test_one_row_per_sample_with_run_launch_and_case(tmp_path: Path) -> None:
+def test_every_block_of_every_group_is_there_with_its_run_launch_and_case(tmp_path: Path) -> None:
     cases = [case("all_reduce", 64), case("ping_pong", 1024)]
     first, second = (synthetic_run(cases, launches=2, blocks=3, samples=5, seed=seed) for seed in (1, 2))
     dataset = load([write_synthetic(tmp_path, first), write_synthetic(tmp_path, second)])
-    table = dataset.samples
-    assert len(table) == 2 * 2 * 3 * 2 * 5
-    assert table.groupby(["run", "launch", "block", "case"]).size().unique().tolist() == [5]
+    assert len(dataset.blocks) == 2 * 2 * 3 * 2
+    assert {(one.run, one.launch, one.case) for one in dataset.blocks} == set(product(range(2), repeat=3))
     block = first.measurements[-1]
-    rows = table[(table.run == 0) & (table.launch == block.launch) & (table.block == block.block) & (table.case == 1)]
-    assert tuple(rows.slowest_ns) == block.groups[0].slowest_ns
-    assert tuple(rows.late_rank) == block.groups[0].late_rank
-    assert rows["calls"].unique().tolist() == [2]
+    (found,) = [one for one in dataset.blocks if one.run == 0 and one.measurement == block]
+    assert (found.launch, found.case, found.samples) == (block.launch, 1, block.groups[0])
     assert dataset.cases[1].case.op == "ping_pong"
 
 
 def test_samples_without_a_shared_clock_have_no_skew() -> None:
     dataset = pool((synthetic_run([case("barrier", 0)], World(shared_clock=False), launches=1, samples=3),))
-    assert dataset.samples["arrival_skew_ns"].isna().all()
+    group = summarise(dataset)[0].only
+    assert group is not None
+    assert (group.skew_share, group.span_ns) == (None, None)
 
 
 def ranks(*cores: str, **variables: str) -> list[JSON]:

@@ -214,7 +214,7 @@ def _refusal(op: str, name: str, place: Placement) -> str | None:
 
 def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: int | None) -> tuple[Network, str]:
     """A network with the α, β and, of one host, R of the messages of a run, and where they are from, in words."""
-    # pandas and scipy take longer to load than most simulations.
+    # scipy takes longer to load than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
     from busbw_analysis.data.sources import find  # noqa: PLC0415

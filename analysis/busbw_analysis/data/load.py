@@ -1,4 +1,4 @@
-"""From run folders to one tidy table: read, refuse to pool what is unlike, spread the samples into columns.
+"""From run folders to one data set: read, and refuse to pool what is unlike.
 
 Everything that judges starts from a ``Dataset``. The launch is the experimental unit, so a sample always carries
 the run and the launch that it comes from; runs that are pooled contribute launches, never anonymous samples.
@@ -8,9 +8,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
-
-import numpy as np
-import pandas as pd
 
 from busbw.errors import AnalysisError, UnlikeRuns
 from busbw.ops import PAIRED
@@ -36,7 +33,9 @@ _WARM_UP_RULES = ("launch_warmup_seconds", "warmup_seconds", "warmup_calls", "wa
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """One block of one group of ranks: where it comes from, what was recorded, and which rows of the table it is."""
+    """One block of one group of ranks: the number of its run, its launch, its number there, the index of its case, and
+    what was recorded of the block and of the group.
+    """
 
     run: int
     launch: int
@@ -44,7 +43,6 @@ class Block:
     case: int
     measurement: Measurement
     samples: GroupSamples
-    rows: slice
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +63,16 @@ class CaseRow:
 class Dataset:
     """Any number of like runs as one.
 
-    ``samples`` has one row per run, launch, block, case, group and sample: ``run``, ``launch``, ``block``, ``case``
-    (index into ``cases``), ``group`` (categorical, the ranks as text), ``sample``, ``calls``, ``slowest_ns``,
-    ``fastest_ns``, ``late_rank``, ``last_rank`` (who entered last; where that was not recorded, ``late_rank`` again),
-    ``arrival_skew_ns`` and ``exit_span_ns`` (float, NaN where the ranks share no clock).
-    Durations are ns per sample, which is ``calls`` calls. The blocks of pair matrices are in ``pair_blocks`` alone: run
-    (index into ``runs``), case (index into ``cases``) and the block with its samples as columns.
+    ``blocks`` are those of every group of ranks. The blocks of pair matrices are in ``pair_blocks`` alone: run (index
+    into ``runs``), case (index into ``cases``) and the block with its samples as columns.
 
-    ``notices`` is what the reader has to say: torn lines, facts
-    that only some of the runs recorded, differences that were overruled.
+    ``notices`` is what the reader has to say: torn lines, facts that only some of the runs recorded, differences that
+    were overruled.
     """
 
     runs: tuple[store.StoredRun, ...]
     cases: tuple[CaseRow, ...]
     blocks: tuple[Block, ...]
-    samples: pd.DataFrame
     notices: tuple[str, ...]
     pair_blocks: tuple[tuple[int, int, PairBlock], ...] = ()
 
@@ -254,8 +247,7 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         for row in stored.rows
         if isinstance(row, PairBlock)
     )
-    samples = _table(blocks)
-    return Dataset(runs=runs, cases=cases, blocks=blocks, samples=samples, notices=tuple(notices), pair_blocks=pairs)
+    return Dataset(runs=runs, cases=cases, blocks=blocks, notices=tuple(notices), pair_blocks=pairs)
 
 
 def _packed(stored: store.StoredRun) -> store.StoredRun:
@@ -386,71 +378,11 @@ def _case_row(
 
 
 def _blocks(runs: Iterable[store.StoredRun], indices: Mapping[Case, int]) -> tuple[Block, ...]:
-    blocks: list[Block] = []
-    start = 0
-    for number, stored in enumerate(runs):
-        for measurement in stored.measurements:
-            for samples in measurement.groups:
-                stop = start + len(samples.slowest_ns)
-                blocks.append(
-                    Block(
-                        run=number,
-                        launch=measurement.launch,
-                        number=measurement.block,
-                        case=indices[measurement.case],
-                        measurement=measurement,
-                        samples=samples,
-                        rows=slice(start, stop),
-                    )
-                )
-                start = stop
-    return tuple(blocks)
-
-
-def _table(blocks: Sequence[Block]) -> pd.DataFrame:
-    """The samples of ``blocks`` as columns: one numpy call per column and block, nothing per sample in Python."""
-    lengths = np.asarray([block.rows.stop - block.rows.start for block in blocks], dtype=np.int64)
-    labels = [rank_list(block.samples.ranks) for block in blocks]
-    categories = list(dict.fromkeys(labels))
-    codes = {label: code for code, label in enumerate(categories)}
-
-    def repeated(values: Iterable[int], dtype: type[np.signedinteger]) -> np.ndarray:
-        return np.repeat(np.fromiter(values, dtype=dtype, count=len(blocks)), lengths)
-
-    def joined(vectors: Iterable[tuple[int, ...]]) -> np.ndarray:
-        return np.concatenate(
-            [np.empty(0, dtype=np.int64), *(np.asarray(vector, dtype=np.int64) for vector in vectors)]
-        )
-
-    def optional(vectors: Iterable[tuple[int, ...] | None]) -> np.ndarray:
-        known = (
-            np.full(length, np.nan) if vector is None else np.asarray(vector, dtype=np.float64)
-            for vector, length in zip(vectors, lengths, strict=True)
-        )
-        return np.concatenate([np.empty(0), *known])
-
-    total = int(lengths.sum())
-    starts = np.repeat(np.cumsum(lengths) - lengths, lengths)
-    return pd.DataFrame(
-        {
-            "run": repeated((block.run for block in blocks), np.int16),
-            "launch": repeated((block.launch for block in blocks), np.int32),
-            "block": repeated((block.number for block in blocks), np.int32),
-            "case": repeated((block.case for block in blocks), np.int32),
-            "group": pd.Categorical.from_codes(
-                repeated((codes[label] for label in labels), np.int32), categories=pd.Index(categories, dtype=object)
-            ),
-            "sample": (np.arange(total) - starts).astype(np.int32),
-            "calls": repeated((block.measurement.calls for block in blocks), np.int32),
-            "slowest_ns": joined(block.samples.slowest_ns for block in blocks),
-            "fastest_ns": joined(block.samples.fastest_ns for block in blocks),
-            "late_rank": joined(block.samples.late_rank for block in blocks).astype(np.int32),
-            "last_rank": joined(block.samples.last_rank or block.samples.late_rank for block in blocks).astype(
-                np.int32
-            ),
-            "arrival_skew_ns": optional(block.samples.arrival_skew_ns for block in blocks),
-            "exit_span_ns": optional(block.samples.exit_span_ns for block in blocks),
-        }
+    return tuple(
+        Block(run, measurement.launch, measurement.block, indices[measurement.case], measurement, samples)
+        for run, stored in enumerate(runs)
+        for measurement in stored.measurements
+        for samples in measurement.groups
     )
 
 

@@ -5,12 +5,9 @@ from dataclasses import dataclass
 from statistics import median
 
 import numpy as np
-import numpy.typing as npt
 
 from busbw.runs.records import QUANTILES
 from busbw_analysis.data.load import Block
-
-Integers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +26,10 @@ class RankView:
     samples: int
 
 
-def views_of(
-    ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[Block]], last: Integers
-) -> tuple[RankView, ...]:
-    """One view of each of ``ranks``, from the blocks of every launch; ``last[i]`` is who came last in row i of the
-    samples.
-    """
-    late = np.concatenate([last[block.rows] for blocks in launches.values() for block in blocks])
+def views_of(ranks: Sequence[int], launches: Mapping[tuple[int, int], Sequence[Block]]) -> tuple[RankView, ...]:
+    """One view of each of ``ranks``, from the blocks of every launch."""
+    samples = [block.samples for blocks in launches.values() for block in blocks]
+    late = np.concatenate([one.last_rank or one.late_rank for one in samples])
     middle = QUANTILES.index(0.5)
     medians: dict[int, list[float]] = {rank: [] for rank in ranks}
     shares: dict[int, list[float]] = {rank: [] for rank in ranks}

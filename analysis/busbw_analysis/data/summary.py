@@ -12,7 +12,6 @@ from typing import Literal, TypeAlias, overload
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from busbw.ops import LOCAL, PAIRED
 from busbw.runs.records import Case, LoopKind, Measurement
@@ -148,14 +147,10 @@ class PairGroups(Sequence[GroupSummary]):
 
     def _make(self, pair: int) -> GroupSummary:
         blocks: list[Block] = []
-        start = 0
         for number, place in self.numbers.entries(pair):
             run, block = self._blocks[number]
-            samples = block.columns.group(place)
-            rows = slice(start, start + len(samples.slowest_ns))
-            blocks.append(Block(run, block.launch, block.block, -1, block, samples, rows))
-            start = rows.stop
-        return _group(self._case, blocks[0].samples.ranks, blocks, _Columns.of_blocks(blocks))
+            blocks.append(Block(run, block.launch, block.block, -1, block, block.columns.group(place)))
+        return _group(self._case, blocks[0].samples.ranks, blocks)
 
 
 Groups: TypeAlias = tuple[GroupSummary, ...] | PairGroups
@@ -320,53 +315,13 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     by_case: dict[int, list[Block]] = {}
     for block in dataset.blocks:
         by_case.setdefault(block.case, []).append(block)
-    columns = _Columns.of_table(dataset.samples)
     pairs: dict[int, list[tuple[int, PairBlock]]] = {}
     for run, case, pair_block in dataset.pair_blocks:
         pairs.setdefault(case, []).append((run, pair_block))
     return tuple(
-        _pair_case(row, pairs[row.index]) if row.index in pairs else _case(row, by_case.get(row.index, []), columns)
+        _pair_case(row, pairs[row.index]) if row.index in pairs else _case(row, by_case.get(row.index, []))
         for row in dataset.cases
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Columns:
-    slowest: Floats
-    fastest: Floats
-    late: npt.NDArray[np.int64]
-    skew: Floats
-    exit_span: Floats
-
-    @classmethod
-    def of_table(cls, samples: pd.DataFrame) -> "_Columns":
-        return cls(
-            slowest=samples["slowest_ns"].to_numpy(dtype=np.float64),
-            fastest=samples["fastest_ns"].to_numpy(dtype=np.float64),
-            late=samples["last_rank"].to_numpy(dtype=np.int64),
-            skew=samples["arrival_skew_ns"].to_numpy(dtype=np.float64),
-            exit_span=samples["exit_span_ns"].to_numpy(dtype=np.float64),
-        )
-
-    @classmethod
-    def of_blocks(cls, blocks: Sequence[Block]) -> "_Columns":
-        samples = [block.samples for block in blocks]
-
-        def joined(vectors: Sequence[Sequence[int] | None]) -> Floats:
-            return np.concatenate(
-                [
-                    np.full(len(one.slowest_ns), np.nan) if vector is None else np.asarray(vector, dtype=np.float64)
-                    for one, vector in zip(samples, vectors, strict=True)
-                ]
-            )
-
-        return cls(
-            slowest=joined([one.slowest_ns for one in samples]),
-            fastest=joined([one.fastest_ns for one in samples]),
-            late=joined([one.last_rank or one.late_rank for one in samples]).astype(np.int64),
-            skew=joined([one.arrival_skew_ns for one in samples]),
-            exit_span=joined([one.exit_span_ns for one in samples]),
-        )
 
 
 def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSummary:
@@ -389,12 +344,12 @@ def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSum
     )
 
 
-def _case(row: CaseRow, blocks: Sequence[Block], columns: _Columns) -> CaseSummary:
+def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
     case, state, reasons = row.case, row.state, row.reasons
     by_group: dict[tuple[int, ...], list[Block]] = {}
     for block in blocks if state == "measured" else ():
         by_group.setdefault(block.samples.ranks, []).append(block)
-    groups = tuple(_group(case, ranks, members, columns) for ranks, members in by_group.items())
+    groups = tuple(_group(case, ranks, members) for ranks, members in by_group.items())
     disturbance = disturbance_of(blocks)
     return CaseSummary(
         index=row.index,
@@ -485,19 +440,19 @@ def _pair_flags(
     return tuple(flag for flag, raised in wanted if raised)
 
 
-def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns: _Columns) -> GroupSummary:
+def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block]) -> GroupSummary:
     by_launch: dict[tuple[int, int], list[Block]] = {}
     for block in blocks:
         by_launch.setdefault((block.run, block.launch), []).append(block)
-    launches = [_Launch.of(members, columns) for members in by_launch.values()]
+    launches = [_Launch.of(members) for members in by_launch.values()]
     slowest = np.concatenate([launch.slowest for launch in launches])
     medians = tuple(float(np.median(launch.slowest)) for launch in launches)
     time_ns = median(medians)
     p5, p95 = (median([float(np.quantile(launch.slowest, share)) for launch in launches]) for share in (0.05, 0.95))
     slow = np.concatenate([launch.slow for launch in launches])
-    taus = [autocorrelation_time(columns.slowest[block.rows]) for block in blocks]
-    lengths = [block.rows.stop - block.rows.start for block in blocks]
-    effective = sum(length / tau for length, tau in zip(lengths, taus, strict=True))
+    each = [np.asarray(block.samples.slowest_ns, dtype=np.float64) for block in blocks]
+    taus = [autocorrelation_time(one) for one in each]
+    effective = sum(len(one) / tau for one, tau in zip(each, taus, strict=True))
     samples = blocks[0].samples
     error_ns = max((block.measurement.clock_error_ns or 0) / block.measurement.calls for block in blocks)
     # Half of an overlapped sample is computation: its time is no rate of anything.
@@ -530,9 +485,8 @@ def _group(case: Case, ranks: tuple[int, ...], blocks: Sequence[Block], columns:
         slow_share=float(slow.mean()),
         slow_time_share=float(slowest[slow].sum() / slowest.sum()),
         modes=common_modes([find_modes(launch.slowest) for launch in launches]),
-        drift=2 * sum(drifts(columns.slowest[block.rows], tau) for block, tau in zip(blocks, taus, strict=True))
-        > len(blocks),
-        views=views_of(ranks, by_launch, columns.late),
+        drift=2 * sum(drifts(one, tau) for one, tau in zip(each, taus, strict=True)) > len(blocks),
+        views=views_of(ranks, by_launch),
         entry_known=_clock_serves(error_ns, time_ns) and all(block.samples.last_rank is not None for block in blocks),
         clock_error_ns=error_ns,
         overlap=overlap_of(by_launch),
@@ -554,16 +508,23 @@ class _Launch:
     exit_span: Floats
 
     @classmethod
-    def of(cls, blocks: Sequence[Block], columns: _Columns) -> "_Launch":
-        def joined(column: Floats) -> Floats:
-            return np.concatenate([column[block.rows] / block.measurement.calls for block in blocks])
+    def of(cls, blocks: Sequence[Block]) -> "_Launch":
+        def joined(name: str) -> Floats:
+            return np.concatenate([_per_call(block, getattr(block.samples, name)) for block in blocks])
 
-        return cls(joined(columns.slowest), joined(columns.fastest), joined(columns.skew), joined(columns.exit_span))
+        return cls(joined("slowest_ns"), joined("fastest_ns"), joined("arrival_skew_ns"), joined("exit_span_ns"))
 
     @property
     def slow(self) -> npt.NDArray[np.bool_]:
         """Which samples are much slower than is usual in this launch."""
         return np.asarray(self.slowest > max(SLOW_TIMES_MEDIAN * float(np.median(self.slowest)), SLOW_LEAST_NS))
+
+
+def _per_call(block: Block, vector: Sequence[int] | None) -> Floats:
+    """ns per call; NaN where nothing was recorded."""
+    if vector is None:
+        return np.full(len(block.samples.slowest_ns), np.nan)
+    return np.asarray(vector, dtype=np.float64) / block.measurement.calls
 
 
 def _interval(medians: Sequence[float], samples_of_first: Floats) -> Interval:

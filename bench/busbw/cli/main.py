@@ -103,7 +103,7 @@ COMMANDS: dict[str, Command] = {
         ),
     )
 }
-"""Loaded one at a time, so that pandas and matplotlib come with those of the analysis alone."""
+"""Loaded one at a time, so that scipy and matplotlib come with those of the analysis alone."""
 
 
 class _Commands(click.Group):
