@@ -14,6 +14,7 @@ from busbw.runs.records import JSON, case_in_words
 from busbw_analysis.data.load import Block, rank_list
 from busbw_analysis.data.pair_columns import PairBlock
 from busbw_analysis.data.summary import CaseSummary, GroupSummary
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import Judgement, judgement_of
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.tables.show import share_of, show_rows, show_table
@@ -116,12 +117,14 @@ class Run:
         return figure
 
     def _repr_html_(self) -> str:
-        """What a notebook shows: the table."""
-        shown = show_table(show_rows(self.judgement), self.judgement.best)
+        """What a notebook shows: the answer and the table."""
+        answer = "".join(f"<p>{label}: {escape(text)}</p>" for label, text in answer_of(self.judgement).lines)
+        shown = show_table(show_rows(self.judgement))
         heads = "".join(f"<th>{escape(column.heading)}</th>" for column in shown.columns)
         rows = ("".join(f"<td>{escape(cell.text)}</td>" for cell in row) for row in shown.rows)
         notes = "".join(f"<p>{escape(note)}</p>" for note in shown.notes)
-        return f"<table><thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody></table>{notes}"
+        body = f"<thead><tr>{heads}</tr></thead><tbody><tr>{'</tr><tr>'.join(rows)}</tr></tbody>"
+        return f"{answer}<table>{body}</table>{notes}"
 
 
 def judged(runs: tuple[str, ...], results_dir: str | PathLike[str], *, force: bool) -> Run:

@@ -281,8 +281,3 @@ def test_an_explanation_has_a_row_for_every_point() -> None:
     for curve in judged(*sweep("all_reduce"), *sweep("broadcast"), case("barrier", 0)).curves:
         if isinstance(curve.explanation, Explanation):
             assert len(curve.explanation.spent) == len(curve.series.points)
-
-
-def test_a_remark_on_few_launches_says_which_intervals_want_how_many() -> None:
-    (said,) = [one.text for one in judged(*sweep("all_reduce"), launches=3).findings if one.code == "few-launches"]
-    assert said.endswith("6 or more give every time an interval, 5 the parameters of a fit.")

@@ -16,6 +16,7 @@ from busbw.runs.records import HostConditions, LaunchStarted, Measurement, RankC
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.summary import CaseSummary
 from busbw_analysis.diagnosis import selftest
+from busbw_analysis.diagnosis.answer import answer_of
 from busbw_analysis.diagnosis.judge import judge
 from busbw_analysis.diagnosis.selftest import SelfTest, as_json, as_text, judge_selftest, selftest_for, write_selftest
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
@@ -236,10 +237,10 @@ def test_which_self_test_it_was_is_said_and_whether_it_came_after_the_run(tmp_pa
         ("2027-01-01T06:12:34.567Z", "elf-test of 2027-01-01 06:12:34 UTC, 10 launches a side, taken after the run"),
     ):
         judgement = judge(pool((run,)), replace(judged, started=began))
-        (finding,) = [one.text for one in judgement.findings if one.code == "self-test"]
+        sentence = answer_of(judgement).trust
         section = trust(judgement).blocks[0]
         assert isinstance(section, Paragraph)
-        for text in (finding, section.text):
+        for text in (sentence, section.text):
             assert words in text
             assert ("after the run" in text) == ("after the run" in words)
 

@@ -34,7 +34,7 @@ def test_a_backend_that_follows_gloo_is_judged_like_it() -> None:
     assert models(unknown) == models(known)
     assert models(unknown)["all_reduce"]
     assert [one.code for one in unknown.findings] == [one.code for one in known.findings]
-    assert [str(one.word) for one in unknown.verdicts] == [str(one.word) for one in known.verdicts]
+    assert [str(one.status) for one in unknown.verdicts] == [str(one.status) for one in known.verdicts]
 
 
 def test_a_backend_of_which_nothing_is_stored_has_no_model() -> None:

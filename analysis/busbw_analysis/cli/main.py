@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import get_args
 
 import click
 
@@ -15,9 +14,10 @@ from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import find
+from busbw_analysis.diagnosis.answer import OPEN_FINDINGS, answer_of, ranked
 from busbw_analysis.diagnosis.compare import FAILURES
 from busbw_analysis.diagnosis.compare import compare as compare_sides
-from busbw_analysis.diagnosis.judge import Judgement, Severity, judge_with_selftest, judgement_of, with_joint_fits
+from busbw_analysis.diagnosis.judge import Finding, Judgement, judge_with_selftest, judgement_of, with_joint_fits
 from busbw_analysis.predict import read_groups
 from busbw_analysis.report import to_json
 from busbw_analysis.report.document import Block, Section
@@ -27,7 +27,7 @@ from busbw_analysis.report.tables.fits import fits_table, names_apart
 from busbw_analysis.report.tables.joint_fits import joint_sections
 from busbw_analysis.report.tables.nccl import nccl_choices, nccl_table
 from busbw_analysis.report.tables.show import show_rows, show_table
-from busbw_analysis.report.to_terminal import render
+from busbw_analysis.report.to_terminal import render, render_answer
 
 
 @click.command()
@@ -39,9 +39,23 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
     judgement = judgement_of(runs, results_dir, peaks_file, force=force)
-    rows = show_rows(judgement)
-    document: dict[str, JSON] = {"best": judgement.best, "cases": rows}
-    _print([judgement], document, [show_table(rows, judgement.best)], as_json=as_json)
+    rows, answer = show_rows(judgement), answer_of(judgement)
+    document: dict[str, JSON] = {
+        "answer": to_json.answer_fields(answer),
+        "best": plain(judgement.best),
+        "cases": rows,
+    }
+    if not as_json:
+        echo(f"{render_answer(answer, '# ')}\n")
+    _print([judgement], document, [show_table(rows)], answer.findings, as_json=as_json)
+
+
+def answer_to(folder: Path) -> str:
+    """The answer to the run in ``folder``, for the end of ``busbw run``, which loads it by name.
+
+    Raises BusbwError where the run cannot be read or judged.
+    """
+    return render_answer(answer_of(judgement_of([str(folder)], folder.parent, None, force=False)))
 
 
 @click.command()
@@ -82,7 +96,8 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
             for row in to_json.crossing_rows([race])
         ],
     }
-    _print(judgements, document, blocks, as_json=as_json)
+    findings = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))
+    _print(judgements, document, blocks, findings, as_json=as_json)
 
 
 @click.command()
@@ -161,17 +176,23 @@ def _share(text: str) -> float:
 
 
 def _print(
-    judgements: Sequence[Judgement], document: dict[str, JSON], blocks: Iterable[Block | Section], *, as_json: bool
+    judgements: Sequence[Judgement],
+    document: dict[str, JSON],
+    blocks: Iterable[Block | Section],
+    findings: Sequence[Finding],
+    *,
+    as_json: bool,
 ) -> None:
-    """Data to stdout, findings to stderr; as JSON both are data."""
-    every = dict.fromkeys(finding for judgement in judgements for finding in judgement.findings)
-    findings = sorted(every, key=lambda finding: get_args(Severity).index(finding.severity))
+    """Data to stdout, the first findings to stderr; as JSON all of them are data."""
     if as_json:
+        every = ranked(dict.fromkeys(finding for judgement in judgements for finding in judgement.findings))
         runs = [name for judgement in judgements for name in run_names(judgement)]
-        print_json({"runs": runs, "warnings": [one.as_json() for one in findings], **document})
+        print_json({"runs": runs, "warnings": [one.as_json() for one in every], **document})
         return
-    for finding in findings:
+    for finding in findings[:OPEN_FINDINGS]:
         echo(f"{finding.severity}: {finding.text}", err=True)
+    if len(findings) > OPEN_FINDINGS:
+        echo(f"and {len(findings) - OPEN_FINDINGS} more: busbw report has them", err=True)
     echo(render(blocks))
 
 
@@ -207,5 +228,5 @@ def report(
     folder = rooms.folder_for([find(results_dir, run).folder for run in runs], output)
     written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))
     path = rooms.write(written, folder)
-    echo(written.answer, err=True)
+    echo(render_answer(written.answer), err=True)
     echo(written.json if as_json else str(path), nl=not as_json)

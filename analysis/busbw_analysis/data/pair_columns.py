@@ -35,7 +35,7 @@ class PairColumns:
     ``late``, ``last``: likewise, but which of the two ranks it is, 0 or 1.
     ``bus_factor`` (NaN: none), ``wire_bytes``, ``moved_factor``: one number a pair.
     ``quantiles``: of the times of each of the two ranks (pairs × 2 × quantiles).
-    ``switched``, ``missed``, ``flagged``: in how many samples of all pairs a core was lost, a window missed, or either.
+    ``switched``, ``missed``: in how many samples of all pairs a core was lost, a window missed.
 
     Left out is what no matrix is judged by: exit skew, the other clock, and every rank's own samples and entries.
     """
@@ -54,7 +54,6 @@ class PairColumns:
     quantiles: Integers
     switched: int
     missed: int
-    flagged: int
 
     def __len__(self) -> int:
         return len(self.ranks)
@@ -122,7 +121,7 @@ def _columns(parts: Sequence[PairPart]) -> PairColumns:
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
     factors = np.concatenate([part.factors for part in parts]).T
-    switched, missed, flagged = np.concatenate([part.disturbed for part in parts]).sum(axis=0).tolist()
+    switched, missed = np.concatenate([part.disturbed for part in parts]).sum(axis=0).tolist()
     return PairColumns(
         **columns,
         starts=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
@@ -131,7 +130,6 @@ def _columns(parts: Sequence[PairPart]) -> PairColumns:
         moved_factor=factors[2],
         switched=switched,
         missed=missed,
-        flagged=flagged,
     )
 
 
@@ -163,9 +161,7 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
                 [[of.get(rank, _NO_QUANTILES) for rank in group.ranks] for of, group in zip(own, groups, strict=True)]
             )
         ),
-        disturbed=np.asarray(
-            [(len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})) for one in groups]
-        ),
+        disturbed=np.asarray([(len(one.disturbed), len(one.missed)) for one in groups]),
     )
 
 

@@ -30,7 +30,7 @@ class PairPart:
 
     ``ranks`` (pairs × 2), ``length`` (samples of each pair), ``slowest`` … ``span`` (all samples; ns and ranks; empty
     where not recorded), ``factors`` (pairs × bus factor, wire bytes and moved factor; NaN: none), ``quantiles`` (pairs
-    × 2 × quantiles, ns), ``disturbed`` (pairs × how many samples were disturbed, missed, and either).
+    × 2 × quantiles, ns), ``disturbed`` (pairs × how many samples were disturbed, and missed).
     """
 
     ranks: Integers
@@ -130,9 +130,9 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
         message = "something that is not in the columns has a flaw"
         raise ValueError(message)
     factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
-    disturbed = np.zeros((len(pairs), 3), dtype=np.int64)
+    disturbed = np.zeros((len(pairs), 2), dtype=np.int64)
     for place, one in marked:
-        disturbed[place] = len(one.disturbed), len(one.missed), len({*one.disturbed, *one.missed})
+        disturbed[place] = len(one.disturbed), len(one.missed)
     return PairPart(
         ranks=np.asarray([pair.ranks for pair in pairs], dtype=np.int64),
         length=length,

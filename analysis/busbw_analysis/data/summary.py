@@ -234,26 +234,11 @@ def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
     return np.asarray(ends[:, 0] != ends[:, 1])
 
 
-def launches_apart(groups: Groups) -> float:
-    """The longest launch median of a group over its shortest, in the group where they are furthest apart."""
-    if isinstance(groups, PairGroups):
-        medians = groups.numbers.launch_medians_ns
-        return float((np.nanmax(medians, axis=1) / np.nanmin(medians, axis=1)).max())
-    return max(max(group.launch_medians_ns) / min(group.launch_medians_ns) for group in groups)
-
-
 def clock_error_of(groups: Groups) -> float:
     """How far the clocks of two ranks of a group may be apart, where that is most, ns."""
     if isinstance(groups, PairGroups):
         return float(groups.numbers.clock_error_ns.max())
     return max(group.clock_error_ns for group in groups)
-
-
-def moved_factors(groups: Groups) -> set[float]:
-    """How many times the needed bytes the backend moves in the groups."""
-    if isinstance(groups, PairGroups):
-        return set(np.unique(groups.numbers.moved_factor).tolist())
-    return {group.moved_factor for group in groups}
 
 
 def has_modes(groups: Groups) -> bool:

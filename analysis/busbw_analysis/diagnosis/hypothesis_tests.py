@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from scipy.optimize import brentq
 from scipy.stats import nct, norm, t
 
 from busbw.errors import AnalysisError
@@ -190,6 +191,17 @@ def launches_needed(scatter: float, within: float, tests: int = 1, *, paired: bo
         return min(size.finds(margin), size.confirms(0.0, margin)) >= POWER
 
     return _first(enough, fewest_launches(tests, paired=paired))
+
+
+def smallest_difference(scatter: float, launches: int) -> float:
+    """The smallest difference (a share) between two sides of so many launches that is found in ``POWER`` of all cases,
+    by one test. ``scatter`` as in ``Estimate``; ``launches`` is at least ``LAUNCHES_FOR_A_TEST``.
+    """
+    size = _Size(launches, scatter, 1, paired=False)
+    most = 1.0
+    while size.finds(most * size.error) < POWER:
+        most *= 2
+    return math.expm1(brentq(lambda steps: size.finds(steps * size.error) - POWER, 0.0, most) * size.error)
 
 
 def _needed(found: Estimate, within: float, tests: int) -> Needed | None:

@@ -25,7 +25,7 @@ from busbw_analysis.diagnosis.roofline import Roofline, rooflines_of
 from busbw_analysis.diagnosis.selftest import SelfTest, selftest_for
 from busbw_analysis.diagnosis.storage import Stored, stored
 from busbw_analysis.diagnosis.stragglers import GroupLateness, lateness_of
-from busbw_analysis.diagnosis.verdicts import Curve, Label, Verdict, verdicts_on
+from busbw_analysis.diagnosis.verdicts import Curve, Status, Verdict, verdicts_on
 from busbw_analysis.fitting.curve import fit_series
 from busbw_analysis.fitting.joint import OneRegime
 from busbw_analysis.models.bounds import explain
@@ -35,7 +35,7 @@ from busbw_analysis.models.select import predict, predict_alternatives
 from busbw_analysis.peaks.peaks import HostCopy, Peak, SocketStream, host_copies, peak_of, socket_streams
 from busbw_analysis.predict import joint_fits_of
 
-__all__ = ["Best", "Curve", "Finding", "Judgement", "Label", "Outlier", "PairMatrix", "Severity", "Verdict", "judge"]
+__all__ = ["Best", "Curve", "Finding", "Judgement", "Outlier", "PairMatrix", "Severity", "Status", "Verdict", "judge"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,13 +125,7 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     return Judgement(
         dataset=dataset,
         findings=tuple(sorted(findings, key=lambda finding: get_args(Severity).index(finding.severity))),
-        verdicts=tuple(
-            verdict
-            for curve in curves
-            for verdict in verdicts_on(
-                curve, oversubscribed=any(host in crowded for host in dataset.hosts_of(curve.series.key.ranks))
-            )
-        ),
+        verdicts=tuple(verdict for curve in curves for verdict in verdicts_on(curve)),
         curves=curves,
         matrices=matrices,
         splits=splits_of(summaries, seats),

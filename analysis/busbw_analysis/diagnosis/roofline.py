@@ -15,7 +15,7 @@ from busbw.ops import FLOP, LEAST_TRAFFIC, MEMORY_TRAFFIC
 from busbw.runs.records import DTYPE_BYTES, Case, settings_in_words
 from busbw.system.catalog import Catalogue, HardwarePeak
 from busbw.system.detect import dram_of
-from busbw.units import format_size
+from busbw.units import format_flop, format_size
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary
 from busbw_analysis.diagnosis.memory import MemoryCurve, shown, who
@@ -98,6 +98,27 @@ class Roofline:
     balances: tuple[Balance, ...]
     kernels: tuple[Kernel, ...]
     unknown: tuple[str, ...]
+
+
+def reached_in_words(roofline: Roofline, above: ComputeRoof) -> str:
+    """The best of a data type, by what, and beside its nominal peak where that is known."""
+    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks at once"
+    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
+    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
+    if peak is None:
+        return text
+    share = 100 * above.flop_per_second / peak.flop_per_second
+    whose = peak.what.partition(" (source")[0]
+    return f"{text}, {share:.3g} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
+
+
+def best_arithmetic(rooflines: Iterable[Roofline]) -> list[str]:
+    """The fastest measured arithmetic in a sentence; nothing where none was measured."""
+    found = [(above, one) for one in rooflines for above in one.compute if above.measured]
+    if not found:
+        return []
+    above, roofline = max(found, key=lambda pair: pair[0].flop_per_second)
+    return [f"{reached_in_words(roofline, above)}."]
 
 
 def rooflines_of(

@@ -1,8 +1,8 @@
-"""The verdict on one curve: measured against peak and model, in one word and one sentence per band of sizes."""
+"""The verdict on one curve: measured against peak and model, as direction and ratio per band of sizes."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from busbw.ops import LOCAL, STORING
 from busbw.units import format_rate, format_time
@@ -13,25 +13,21 @@ from busbw_analysis.fitting.curve import Fit
 from busbw_analysis.models.bounds import Explanation
 from busbw_analysis.models.costs import Parameters
 from busbw_analysis.models.select import Prediction
-from busbw_analysis.peaks.peaks import Peak
+from busbw_analysis.peaks.peaks import TCP_STREAM, Peak
 
-Label = Literal[
-    "near the peak",
-    "above the peak",
-    "latency-bound",
-    "as the model says",
-    "below the model",
-    "faster than the model",
-    "below the peak",
-    "undecided",
-    "not judged",
-]
+Status = Literal["as expected", "slower", "faster", "undecided", "not judged"]
 
 LAUNCHES_FOR_A_VERDICT = 4
 """Below it no rank test on launches can reach 5 %, so a verdict only indicates."""
 
-BANDS = (("up to 4 KiB", 4 << 10), ("up to 1 MiB", 1 << 20), ("above 1 MiB", None))
-"""Names of the bands and the largest size in each."""
+Band = Literal["small", "middle", "large", "no size"]
+BANDS: Final[tuple[tuple[Band, int, int | None], ...]] = (
+    ("small", 1, (4 << 10) + 1),
+    ("middle", (4 << 10) + 1, 1 << 20),
+    ("large", 1 << 20, None),
+    ("no size", 0, 1),
+)
+"""Name of a band of sizes, its first size, and the first size that is too large for it."""
 
 NEAR_PEAK = 0.8
 """Share of the peak from which on a rate is called near it."""
@@ -60,15 +56,23 @@ class Curve:
 class Verdict:
     """One op in one band of sizes: measured against peak and model, at the largest size of the band.
 
-    Times in ns per call, rates in B/s. ``peak_share`` is busbw over the peak (above 1 it is explained in ``why``),
-    ``model_ratio`` measured time over predicted time. ``denominator`` says what 100 % is. ``word`` compares medians
-    with fixed limits; it is ``undecided`` where the interval or range of the launches lies on both sides of one.
-    ``indicative``: fewer than 4 launches, so another start of the program may well say something else.
+    label, op: the curve.
+    band: the band of sizes, as in ``BANDS``.
+    time_ns, interval: of a call, in ns.
+    busbw: B/s; None where nothing crosses a wire.
+    peak_share: busbw over the peak; ``denominator`` says what 100 % is.
+    model_ratio: measured time over predicted time.
+    status: compares medians with fixed limits; ``undecided`` where the interval or range of the launches lies on both
+        sides of one.
+    text: direction and ratio, such as ``2.2× slower than the model`` or ``97 % of peak``.
+    why: the numbers behind it.
+    indicative: fewer than 4 launches, so another start of the program may well say something else.
+    explained_by: code of the cause that explains it (``answer.Answer.causes``); None where none does.
     """
 
     label: str
     op: str
-    band: str
+    band: Band
     size_bytes: int
     time_ns: float
     interval: Interval
@@ -76,58 +80,54 @@ class Verdict:
     peak_share: float | None
     denominator: str
     model_ratio: float | None
-    word: Label
+    status: Status
+    text: str
     why: str
     indicative: bool
+    explained_by: str | None = None
 
 
-def verdicts_on(curve: Curve, *, oversubscribed: bool) -> Iterator[Verdict]:
-    """One verdict per band of sizes that was measured. What stays in memory or on storage is shown with its peak and
-    not judged: its sizes are levels of the hierarchy, and no messages.
+def verdicts_on(curve: Curve) -> Iterator[Verdict]:
+    """One verdict per band of sizes that was measured.
+
+    Memory, storage and the streams that are peaks themselves are shown and not judged.
     """
-    if curve.series.key.op in LOCAL | STORING:
+    if curve.series.key.op in LOCAL | STORING | {TCP_STREAM}:
         return
-    low = -1
-    for band, high in BANDS:
-        inside = [
-            index
-            for index, point in enumerate(curve.series.points)
-            if low < point.size_bytes and (high is None or point.size_bytes <= high)
-        ]
+    sizes = [point.size_bytes for point in curve.series.points]
+    for band, low, high in BANDS:
+        inside = [place for place, size in enumerate(sizes) if low <= size and (high is None or size < high)]
         if inside:
-            name = band if curve.series.points[inside[-1]].size_bytes else "no size"
-            yield _verdict(curve, inside[-1], name, oversubscribed=oversubscribed)
-        low = high or 0
+            yield _verdict(curve, inside[-1], band)
 
 
-def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Verdict:
+def _verdict(curve: Curve, index: int, band: Band) -> Verdict:
     point = curve.series.points[index]
     peak = curve.peak.busbw if isinstance(curve.peak, Peak) else None
     peak_share = None if peak is None or point.busbw is None else point.busbw / peak
     prediction = None if isinstance(curve.model, Unavailable) else curve.model[index]
     model_ratio = None if prediction is None else point.time_ns / prediction.time_ns
     latent = bool(point.size_bytes) and latency_bound(curve, point)
-    word = _word(peak_share, model_ratio, latent=latent)
+    status, text = _judged(peak_share, model_ratio, latent=latent)
     reasons = [*_peak_words(curve, point, peak_share), *_model_words(curve, prediction, point, model_ratio)]
     if latent:
         reasons.append("latency-bound: at least half of the time does not depend on the size")
-    if oversubscribed:
-        unknown = ", of which the model does not know" if model_ratio is not None else ""
-        reasons.append(f"more ranks than cores: waiting for a core is part of every number{unknown}")
+    ends = (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
     best, worst = (
-        _word(
+        _judged(
             None if peak_share is None else peak_share * point.time_ns / end,
             None if model_ratio is None else model_ratio * end / point.time_ns,
             latent=latent,
         )
-        for end in (point.interval.low_ns or point.time_ns, point.interval.high_ns or point.time_ns)
+        for end in ends
     )
-    if not best == word == worst:
-        ends = (
-            f"{format_time(point.interval.low_ns or 0)} is {best}, {format_time(point.interval.high_ns or 0)} {worst}"
+    if not best[0] == status == worst[0]:
+        reasons.insert(
+            0,
+            f"the {point.interval.kind} lies on both sides of a limit: {format_time(ends[0])} is {best[1]}, "
+            f"{format_time(ends[1])} {worst[1]}",
         )
-        reasons.insert(0, f"the {point.interval.kind} lies on both sides of a limit: {ends}")
-        word = "undecided"
+        status, text = "undecided", f"undecided: {best[1]} to {worst[1]}"
     return Verdict(
         label=curve.series.key.label,
         op=curve.series.key.op,
@@ -139,25 +139,27 @@ def _verdict(curve: Curve, index: int, band: str, *, oversubscribed: bool) -> Ve
         peak_share=peak_share,
         denominator=curve.peak.denominator if isinstance(curve.peak, Peak) else f"none: {curve.peak.reason}",
         model_ratio=model_ratio,
-        word=word,
+        status=status,
+        text=text,
         why="; ".join(reasons),
         indicative=len(point.launch_medians_ns) < LAUNCHES_FOR_A_VERDICT,
     )
 
 
-def _word(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> Label:
+def _judged(peak_share: float | None, model_ratio: float | None, *, latent: bool) -> tuple[Status, str]:
     """The model comes before the latency: to be bound by latency is no excuse for being slower than theory says."""
-    if peak_share is not None and peak_share > 1:
-        return "above the peak"
+    reached = "" if peak_share is None else f"{100 * peak_share:.3g} % of peak"
     if peak_share is not None and peak_share >= NEAR_PEAK:
-        return "near the peak"
-    if model_ratio is not None:
-        if model_ratio > MODEL_TOLERANCE:
-            return "below the model"
-        return "faster than the model" if model_ratio < 1 / MODEL_TOLERANCE else "as the model says"
-    if latent:
-        return "latency-bound"
-    return "not judged" if peak_share is None else "below the peak"
+        return "faster" if peak_share > 1 else "as expected", reached
+    if model_ratio is None and latent:
+        return "not judged", "latency-bound"
+    if model_ratio is None:
+        return ("not judged", "nothing to compare with") if peak_share is None else ("slower", reached)
+    if model_ratio > MODEL_TOLERANCE:
+        return "slower", f"{model_ratio:.2g}× slower than the model"
+    if model_ratio < 1 / MODEL_TOLERANCE:
+        return "faster", f"{1 / model_ratio:.2g}× faster than the model"
+    return "as expected", f"{model_ratio:.2g}× the model's time"
 
 
 def latency_bound(curve: Curve, point: Point) -> bool:

@@ -22,7 +22,7 @@ from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.peaks.paths import gpu_links, gpu_memory, host_links, host_network
 
 _COPY = "memory_copy"
-_STREAM = "tcp_stream"
+TCP_STREAM = "tcp_stream"
 _HOST_MEMORY = "cpu"
 
 LEAST_COPY_BYTES = 1 << 20
@@ -125,7 +125,7 @@ def socket_streams(dataset: Dataset, summaries: Iterable[CaseSummary]) -> dict[s
     found: dict[str, SocketStream] = {}
     for summary in summaries:
         group, size = summary.only, summary.case.size_bytes
-        if summary.case.op == _STREAM and group is not None and size >= LEAST_COPY_BYTES:
+        if summary.case.op == TCP_STREAM and group is not None and size >= LEAST_COPY_BYTES:
             host, rate = dataset.hosts_of(group.ranks)[0], size / group.time_ns * 1e9
             if host not in found or rate > found[host].bytes_per_second:
                 found[host] = SocketStream(rate, group.ranks, size)
@@ -316,7 +316,7 @@ def _comparable(dataset: Dataset, series: Series, streams: Mapping[str, SocketSt
     """The stream that is a peak of ``series``, on one host: over sockets, too, and fewer ranks had no more cores."""
     host = dataset.hosts_of(series.key.ranks)[0]
     stream, cores = streams.get(host), fact(dataset.environment(host), "cpu.usable_cores")
-    if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == _STREAM:
+    if stream is None or dataset.backend.transport != "gloo-tcp" or series.key.op == TCP_STREAM:
         return None
     enough = isinstance(cores, int) and len(stream.ranks) <= cores
     return stream if series.key.ranks == stream.ranks or enough else None

@@ -11,20 +11,19 @@ from busbw.runs.progress import progress_of
 from busbw.runs.store import StoredRun
 from busbw.units import format_rate, format_size, format_time
 from busbw_analysis.data.load import Dataset
-from busbw_analysis.diagnosis.hierarchy import HierarchyLevel
-from busbw_analysis.diagnosis.judge import Best, Judgement, Label, Verdict, with_joint_fits
+from busbw_analysis.diagnosis.answer import Answer, answer_of
+from busbw_analysis.diagnosis.judge import Judgement, Verdict, with_joint_fits
 from busbw_analysis.diagnosis.verdicts import MODEL_TOLERANCE, NEAR_PEAK
 from busbw_analysis.report import to_html, to_json, to_markdown
 from busbw_analysis.report.document import (
     MISSING,
+    TONES,
     Block,
     Cell,
     Column,
-    Notice,
     Page,
     Paragraph,
     Section,
-    Tone,
     clock_time,
     letter,
     percent,
@@ -40,23 +39,13 @@ from busbw_analysis.report.sections.memory import memory
 from busbw_analysis.report.sections.models import theory
 from busbw_analysis.report.sections.pairs import pairs
 from busbw_analysis.report.sections.ranks import rank_views
-from busbw_analysis.report.sections.roofline import best_arithmetic, rooflines
+from busbw_analysis.report.sections.roofline import rooflines
 from busbw_analysis.report.sections.run import environment, glossary, missing_cases, ran_for, timing
 from busbw_analysis.report.sections.selftest import overlaps, trust
 from busbw_analysis.report.sections.storage import storage
 
 HTML_FILE, TEXT_FILE, JSON_FILE = "report.html", "report.md", "report.json"
 
-_WORD_TONES: Final[dict[Label, Tone]] = {
-    "near the peak": "good",
-    "as the model says": "good",
-    "faster than the model": "plain",
-    "above the peak": "caution",
-    "below the model": "caution",
-    "below the peak": "caution",
-    "undecided": "caution",
-    "not judged": "quiet",
-}
 _PEAK_NOTE: Final = (
     "One number each, without an interval: that of a measured peak stands with memory_copy, a nominal one has none."
 )
@@ -64,21 +53,18 @@ _NO_VERDICT: Final = (
     "There is no curve of messages to judge. What stays in memory or on storage is shown below with its peak, where "
     "one is known, and not judged."
 )
-_SLOW: Final = ("below the model", "below the peak")
-_NOT_COMPARED: Final = ("not judged", "latency-bound")
 _HOW: Final = (
-    "The words are rules of thumb, not tests, however many launches there are: they compare medians with fixed "
-    f"limits, {NEAR_PEAK:.0%} of the peak for near the peak and {MODEL_TOLERANCE:g} times the model's time for below "
-    "the model. "
-    "Where the interval or the range of the launches lies on both sides of a limit, the word is undecided."
+    "Verdicts are rules of thumb, not tests, however many launches there are: they compare medians with fixed limits, "
+    f"{NEAR_PEAK:.0%} of the peak, and {MODEL_TOLERANCE:g} times the model's time. "
+    "Where the interval or the range of the launches lies on both sides of a limit, they are undecided."
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The three files of a report, as text, and the one paragraph that they begin with."""
+    """The three files of a report, as text, and the answer that they begin with."""
 
-    answer: str
+    answer: Answer
     html: str
     text: str
     json: str
@@ -88,7 +74,7 @@ def compose(judgement: Judgement) -> Report:
     """The report of ``judgement``. The same judgement gives the same bytes."""
     (judgement,) = with_joint_fits([judgement])
     page = page_of(judgement)
-    machines = to_json.render(judgement, page.answer, page.tone)
+    machines = to_json.render(judgement, page.answer)
     return Report(page.answer, to_html.render(page), to_markdown.render(page), machines)
 
 
@@ -126,15 +112,16 @@ def write(report: Report, folder: Path) -> Path:
 def page_of(judgement: Judgement) -> Page:
     """The page, in the order in which one should read it."""
     dataset = judgement.dataset
-    answer, tone = _answer(judgement)
+    answer = answer_of(judgement)
     return Page(
         title=_title(dataset),
         subtitle=_subtitle(dataset.runs),
         answer=answer,
-        tone=tone,
         facts=_facts(judgement),
-        notices=tuple(Notice(finding.severity, finding.text) for finding in judgement.findings),
-        sections=tuple(section for write_section in _SECTIONS if (section := write_section(judgement)) is not None),
+        sections=(
+            _verdicts(answer),
+            *(section for write_section in _SECTIONS if (section := write_section(judgement)) is not None),
+        ),
     )
 
 
@@ -165,102 +152,6 @@ def _short_of(dataset: Dataset) -> str:
     return f" ({complete} of the {planned} planned complete)" if complete < planned else ""
 
 
-def _answer(judgement: Judgement) -> tuple[str, Tone]:
-    """What ran, on what, and whether it is normal: the paragraph for those who read only one."""
-    dataset = judgement.dataset
-    states = Counter(row.state for row in dataset.cases)
-    hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
-    measured = [row.case.op for row in dataset.cases if row.state == "measured"]
-    ops = list(dict.fromkeys(measured or [row.case.op for row in dataset.cases]))
-    launches = sum(len(stored.launches) for stored in dataset.runs)
-    what = ops[0] if len(ops) == 1 else f"{len(ops)} operations"
-    ran = (
-        f"{what} ran over {_world(dataset)} on {hosts} host{'s' if hosts != 1 else ''}, in {launches} "
-        f"launch{'es' if launches != 1 else ''}{_short_of(dataset)}: {states['measured']} of {len(dataset.cases)} "
-        "cases were measured."
-    )
-    sentences = [
-        ran[0].upper() + ran[1:],
-        *_best(judgement.best),
-        *([] if any(verdict.busbw is not None for verdict in judgement.verdicts) else _best_memory(judgement)),
-        *best_arithmetic(judgement),
-    ]
-    bad = [finding for finding in judgement.findings if finding.severity == "bad"]
-    cautions = [finding for finding in judgement.findings if finding.severity == "caution"]
-    tone: Tone = "good"
-    if not states["measured"]:
-        tone = "bad" if states["failed"] or bad else "caution"
-        sentences.append("Nothing was measured, so nothing can be said about this machine.")
-    elif bad:
-        tone = "bad"
-        first = _clause(bad[0].text.partition(". ")[0])
-        more = f", and {len(bad) - 1} more below" if len(bad) > 1 else ""
-        sentences.append(f"This is not normal: {first[:1].lower() + first[1:]}{more}.")
-    if states["measured"]:
-        compared, expected = _compared(judgement.verdicts, judgement.levels)
-        sentences.append(compared)
-        if tone != "bad":
-            sentences += [f"Read {_count(len(cautions), 'caution')} below first."] if cautions else []
-            tone = "caution" if cautions or expected == "caution" else expected
-    return " ".join(sentences), tone
-
-
-def _compared(verdicts: Sequence[Verdict], levels: Sequence[HierarchyLevel]) -> tuple[str, Tone]:
-    """What holding the numbers against model and peak came to, with the count of what was slow or held against none."""
-    compared = [verdict for verdict in verdicts if verdict.word not in _NOT_COMPARED]
-    slow = [verdict for verdict in compared if verdict.word in _SLOW]
-    undecided = sum(verdict.word == "undecided" for verdict in compared)
-    if not compared and any(level.share is not None for level in levels):
-        return "What was measured stands beside the nominal rates of its hardware below, and is not judged.", "plain"
-    if not compared:
-        return "There was nothing to hold the numbers against, so they are shown and not judged.", "plain"
-    rest = f"; {len(verdicts) - len(compared)} more could not be compared" if len(verdicts) > len(compared) else ""
-    open_ones = f"; {undecided} undecided" if undecided else ""
-    if slow:
-        worst = max(slow, key=lambda verdict: (verdict.model_ratio or 0.0, -(verdict.peak_share or 0.0)))
-        by = f" ({worst.model_ratio:.2g} times its time)" if worst.model_ratio else ""
-        return (
-            f"{len(slow)} of {len(compared)} verdicts say slower than expected, the worst of them {worst.label} "
-            f"at {format_size(worst.size_bytes)}: {worst.word}{by}{open_ones}{rest}."
-        ), "caution"
-    if undecided:
-        return (
-            f"None of {len(compared)} verdicts says slower than expected, but {undecided} undecided{rest}.",
-            "caution",
-        )
-    return f"The times and rates are what one may expect in all {len(compared)} verdicts{rest}.", "good"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"the {noun}" if number == 1 else f"the {number} {noun}s"
-
-
-def _best(best: Best | None) -> list[str]:
-    if best is None:
-        return []
-    text = f"The highest busbw is {format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
-    if best.peak is not None and best.denominator is not None:
-        share = f"{percent(best.busbw / best.peak)} % of the peak of {format_rate(best.peak)}"
-        text += f", {share} ({_clause(best.denominator).partition(',')[0]})"
-    return [f"{text}."]
-
-
-def _best_memory(judgement: Judgement) -> list[str]:
-    """Where no message was sent: what memory carries, or else storage, by the hierarchy."""
-    found = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
-    if found is None:
-        files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
-        rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
-        return [f"The best rates of all ranks together: {rates}."] if files else []
-    share = "" if found.share is None else f", {percent(found.share)} % of nominal"
-    return [f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})."]
-
-
-def _clause(sentence: str) -> str:
-    """A sentence as the end of another one."""
-    return sentence.strip().rstrip(".")
-
-
 def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
     dataset = judgement.dataset
     states = Counter(row.state for row in dataset.cases)
@@ -277,8 +168,9 @@ def _facts(judgement: Judgement) -> tuple[tuple[str, str], ...]:
     )
 
 
-def _verdicts(verdicts: Sequence[Verdict]) -> Section:
+def _verdicts(answer: Answer) -> Section:
     """Measured against peak and model. 100 % of what is said below the table, by letters."""
+    verdicts, causes = answer.verdicts, {cause.code: cause.text for cause in answer.causes}
     if not verdicts:
         return Section("verdict", "Verdict", (Paragraph(_NO_VERDICT),))
     peaks: dict[tuple[str, str], list[str]] = {}
@@ -297,12 +189,14 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
         Column("Time / model", lambda one: one.model_ratio or None, three_digits),
         Column("busbw", lambda one: one.busbw, format_rate),
         Column("Share of the peak", lambda one: _share(one, letters), str),
-        Column("Verdict", lambda one: Cell(one.word, tone=_WORD_TONES.get(one.word, "plain"))),
+        Column("Verdict", lambda one: Cell(one.text, tone=TONES[one.status])),
+        Column("Explained by", lambda one: one.explained_by),
     )
     why: tuple[Column[Verdict], ...] = (
         *columns[:2],
-        Column("Verdict", lambda one: one.word),
+        Column("Verdict", lambda one: one.text),
         Column("Why", lambda one: sentence(one.why)),
+        Column("Explained by", lambda one: causes.get(one.explained_by or "")),
     )
     of_peaks: tuple[Column[tuple[str, str]], ...] = (
         Column("Peak", lambda peak: letters[peak]),
@@ -318,6 +212,7 @@ def _verdicts(verdicts: Sequence[Verdict]) -> Section:
             ends_in_words(verdict.interval for verdict in verdicts),
             "Time / model is the measured time over the predicted one: above 1 is slower than the model",
             "Ratio, busbw and share are as unsure as the time that they are made of",
+            "Small: up to 4 KiB; large: from 1 MiB on",
         )
     ]
     if peaks:
@@ -346,7 +241,6 @@ def _share(verdict: Verdict, letters: dict[tuple[str, str], str]) -> str | None:
 
 
 _SECTIONS: Final[tuple[Callable[[Judgement], Section | None], ...]] = (
-    lambda one: _verdicts(one.verdicts),
     hierarchy,
     operations,
     memory,

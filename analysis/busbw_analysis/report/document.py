@@ -7,10 +7,24 @@ business of the renderer. The only markup is ``Figure.pictures`` and ``LegendEnt
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Literal, TypeAlias, TypeVar
+
+from busbw_analysis.diagnosis.answer import Answer
+from busbw_analysis.diagnosis.answer import Status as RunStatus
+from busbw_analysis.diagnosis.verdicts import Status as VerdictStatus
 
 Tone = Literal["plain", "good", "caution", "bad", "quiet"]
-Severity = Literal["bad", "caution", "note"]
+
+TONES: Final[dict[RunStatus | VerdictStatus, Tone]] = {
+    "as expected": "good",
+    "faster": "plain",
+    "explained": "caution",
+    "slower": "caution",
+    "undecided": "caution",
+    "not judged": "quiet",
+    "failed": "bad",
+}
+"""The tone of the status of a run or of a verdict."""
 
 HEAT_STEPS = 9
 """A heatmap has the shades 0 (lowest) to 8 (highest)."""
@@ -166,23 +180,13 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
-class Notice:
-    """Something the reader must know before believing a number."""
-
-    severity: Severity
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
 class Page:
-    """A whole report. ``answer`` is the one paragraph for those who read only one; ``facts`` are its key numbers."""
+    """A whole report. ``answer`` is what it begins with; ``facts`` are its key numbers, ``sections`` all the rest."""
 
     title: str
     subtitle: str
-    answer: str
-    tone: Tone
+    answer: Answer
     facts: tuple[tuple[str, str], ...]
-    notices: tuple[Notice, ...]
     sections: tuple[Section, ...]
 
 

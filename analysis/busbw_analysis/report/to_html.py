@@ -6,7 +6,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from busbw_analysis.report.document import Cell, Figure, Page, Paragraph, Table, Terms
+from busbw_analysis.report.document import TONES, Cell, Figure, Page, Paragraph, Table, Terms
 
 _NUMBER: Final = re.compile(r"[\d\u202f]+(\.\d+)?")
 _FIGURE_SPACE, _POINT_SPACE = "\u2007", "\u2008"
@@ -30,7 +30,7 @@ def render(page: Page) -> str:
         }
     )
     environment.filters.update({"drawing": Markup, "aligned": aligned})
-    return environment.get_template("report.html.j2").render(page=page)
+    return environment.get_template("report.html.j2").render(page=page, tones=TONES)
 
 
 def aligned(table: Table) -> list[list[tuple[Cell, str]]]:

@@ -3,13 +3,14 @@
 ``report`` is the version of this layout. Times are in ns, rates in B/s, sizes in B, shares are fractions; a number that
 does not exist is null (there is no NaN and no Infinity). Keys:
 
-- ``report``, ``answer``, ``tone`` (good, caution, bad) and ``warnings`` (severity, code, subject, text), worst first
+- ``report``, ``answer`` (status, answer, cause, action, trust, measured, confidence, causes, as ``answer.Answer``)
+- ``warnings`` (severity, code, subject, text), what changes a decision most first
 - ``{"none": reason, "code": code}`` stands where something is not available: reason in words, code a stable word
 - ``runs``: id, machine, started, busbw, launcher, ranks, hosts, launches, status (complete, failed, interrupted or
   null for a run that was killed) and reason
 - ``counts``: cases per state (measured, failed, skipped, not reached)
 - ``best``: the highest busbw of any case and group of ranks, as ``judge.Best``; null where nothing has a busbw
-- ``verdicts``: as ``judge.Verdict``
+- ``verdicts``: as ``verdicts.Verdict``
 - ``curves``: key and label of the curve, its points, ``fit`` and ``model`` and ``peak`` or ``{"none": reason}``,
   ``alternatives``: what textbook algorithms would take at the largest size, ``explanation`` or ``{"none": reason}``:
   where the time goes at every size (``spent``), the formula of the lower ``bound``, where γ is from (``sums``), what
@@ -56,38 +57,40 @@ from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, times_of
 from busbw_analysis.data.unavailable import Unavailable
 from busbw_analysis.diagnosis.algorithms import AlgorithmComparison, Pair
+from busbw_analysis.diagnosis.answer import Answer, ranked
 from busbw_analysis.diagnosis.composition import compositions_of
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.diagnosis.memory import MemoryCurve
 from busbw_analysis.diagnosis.normality import against_model, in_words
 from busbw_analysis.fitting.joint import OneRegime
 
-LAYOUT: Final = 5
+LAYOUT: Final = 6
 """Raised when a key changes its meaning or goes; new keys do not raise it. In layout 1 ``spread`` was (p95 − p5) /
 time, of quantiles that were medians over launches each, and large matrices listed every pair, not their slowest.
 Up to 2 the settings were one text, ``variant``, and the access to a file was three of its parts. Up to 3 a
 peak was called ``roof``. Up to 4 ``joint`` had other names than the records, ``crossings`` had words,
-``pair_matrices`` ``odd`` for ``outliers``, and ``lateness`` ``accused`` for ``flagged``.
+``pair_matrices`` ``odd`` for ``outliers``, and ``lateness`` ``accused`` for ``flagged``. Up to 5 ``answer`` was a
+paragraph beside a ``tone``, and verdicts had a ``word``.
 """
 
+_ANSWER: Final = ("status", "answer", "cause", "action", "trust", "measured", "confidence", "causes")
 _MOST_PAIRS: Final = 240
 """Pairs of one case with all their numbers."""
 
 _STATES: Final = ("measured", "failed", "skipped", "not reached")
 
 
-def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
-    """The judgement as plain dictionaries, lists, strings and finite numbers, with the answer in words and its tone."""
+def document(judgement: Judgement, answer: Answer) -> dict[str, JSON]:
+    """The judgement as plain dictionaries, lists, strings and finite numbers, with its answer."""
     states = [row.state for row in judgement.dataset.cases]
     return {
         "report": LAYOUT,
-        "answer": answer,
-        "tone": tone,
-        "warnings": [plain(finding.as_json()) for finding in judgement.findings],
+        "answer": answer_fields(answer),
+        "warnings": [plain(finding.as_json()) for finding in ranked(judgement.findings)],
         "runs": _runs(judgement.dataset),
         "counts": {state: states.count(state) for state in _STATES},
         "best": plain(judgement.best),
-        "verdicts": plain(judgement.verdicts),
+        "verdicts": plain(answer.verdicts),
         "curves": [_curve(curve, judgement) for curve in judgement.curves],
         "joint": joint_rows(judgement.regimes),
         "crossings": crossing_rows(judgement.races),
@@ -107,10 +110,15 @@ def document(judgement: Judgement, answer: str, tone: str) -> dict[str, JSON]:
     }
 
 
-def render(judgement: Judgement, answer: str, tone: str) -> str:
+def answer_fields(answer: Answer) -> JSON:
+    """The answer without its verdicts and findings, which stand beside it."""
+    return plain({name: getattr(answer, name) for name in _ANSWER})
+
+
+def render(judgement: Judgement, answer: Answer) -> str:
     """``document`` as text, strictly JSON."""
     # Not the json of Python, whose indenting takes seconds and GB where a matrix has a million pairs.
-    return msgspec.json.format(msgspec.json.encode(document(judgement, answer, tone)), indent=1).decode() + "\n"
+    return msgspec.json.format(msgspec.json.encode(document(judgement, answer)), indent=1).decode() + "\n"
 
 
 def _case(summary: CaseSummary) -> JSON:

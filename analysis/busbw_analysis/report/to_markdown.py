@@ -23,13 +23,15 @@ def escape(text: str) -> str:
 
 
 def _lines(page: Page) -> Iterator[str]:
-    yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "", f"**{escape(page.answer)}**", "")
+    yield from (f"# {escape(page.title)}", "", escape(page.subtitle), "")
+    yield from (f"- **{label}:** {escape(text)}" for label, text in page.answer.lines)
+    yield ""
     if page.facts:
         yield from (f"- {escape(name)}: {escape(value)}" for name, value in page.facts)
         yield ""
-    yield from ("## Warnings", "")
-    if page.notices:
-        yield from (f"- **{_SEVERITY[notice.severity]}:** {escape(notice.text)}" for notice in page.notices)
+    yield from ("## Findings", "")
+    if findings := (*page.answer.opened, *page.answer.folded):
+        yield from (f"- **{_SEVERITY[one.severity]}:** {escape(one.text)}" for one in findings)
     else:
         yield "None."
     yield ""

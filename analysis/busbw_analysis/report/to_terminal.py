@@ -1,9 +1,24 @@
 """Writes tables and paragraphs as aligned text for a terminal; headings and notes stand behind ``#``."""
 
+import textwrap
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
+from typing import Final
 
+from busbw_analysis.diagnosis.answer import Answer
 from busbw_analysis.report.document import Block, Paragraph, Section, Table
+
+_WIDTH: Final = 80
+
+
+def render_answer(answer: Answer, start: str = "") -> str:
+    """The answer in lines of 80 columns that begin with ``start``, its labels in a column of their own."""
+    width = 2 + max(len(label) for label, _ in answer.lines)
+    later = start + " " * width
+    return "\n".join(
+        textwrap.fill(f"{label}:".ljust(width) + text, _WIDTH, initial_indent=start, subsequent_indent=later)
+        for label, text in answer.lines
+    )
 
 
 def render(blocks: Iterable[Block | Section]) -> str:

@@ -1,5 +1,6 @@
 """The command that measures: options become a plan, which is measured, resumed or only printed."""
 
+import importlib
 import json
 import os
 import shlex
@@ -348,6 +349,23 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     )
 
 
+_JUDGED_BYTES = 100 << 20
+"""Runs that take longer to judge than some seconds, such as pairs of 256 ranks, are judged when they are asked for."""
+
+
+def _answer(folder: Path) -> None:
+    """Say what the run came to. Without the analysis, or where it cannot judge the run, the run ends as well."""
+    if sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) > _JUDGED_BYTES:
+        return
+    try:
+        analysis = importlib.import_module("busbw_analysis.cli.main")
+        echo(analysis.answer_to(folder), err=True)
+    except ImportError:
+        return
+    except BusbwError as error:
+        echo(f"no answer: {plain_text(str(error))}", err=True)
+
+
 def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
     folder = plain_text(shlex.quote(str(result.folder)))
     if as_json:
@@ -357,6 +375,8 @@ def _conclude(result: Any, *, as_json: bool) -> None:  # noqa: ANN401
             echo(f"results: {folder}", err=True)
             raise
         return
+    if result.measured:
+        _answer(result.folder)
     echo(f"results: {folder}", err=True)
     if result.unwritten is not None:
         echo(f"{unwritten(result.unwritten)}; the run is whole all the same", err=True)

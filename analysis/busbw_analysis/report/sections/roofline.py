@@ -8,7 +8,7 @@ from busbw.runs.records import DTYPE_BYTES, settings_in_words
 from busbw.units import format_flop, format_rate, format_size
 from busbw_analysis.diagnosis.judge import Judgement
 from busbw_analysis.diagnosis.network_roofline import NetworkRoofline
-from busbw_analysis.diagnosis.roofline import Balance, ComputeRoof, Kernel, Roofline
+from busbw_analysis.diagnosis.roofline import Balance, Kernel, Roofline, best_arithmetic, reached_in_words
 from busbw_analysis.report.document import (
     Block,
     Cell,
@@ -66,7 +66,7 @@ def rooflines(judgement: Judgement) -> Section | None:
         for number, roofline in enumerate(judgement.rooflines)
     ]
     if several:
-        blocks[:0] = map(Paragraph, best_arithmetic(judgement))
+        blocks[:0] = map(Paragraph, best_arithmetic(judgement.rooflines))
     else:
         said, *shown = parts.pop().blocks
         blocks = [said, *blocks, *shown]
@@ -102,30 +102,9 @@ def _said(roofline: Roofline) -> Iterator[str]:
             if found is None
             else f"; below {three_digits(found.flop_per_byte)} FLOP/byte a kernel in {above.dtype} waits for memory"
         )
-        yield f"{_reached(roofline, above)}{ridge}."
+        yield f"{reached_in_words(roofline, above)}{ridge}."
     for reason in roofline.unknown:
         yield f"Not known: {reason}."
-
-
-def _reached(roofline: Roofline, above: ComputeRoof) -> str:
-    """The best of a data type, by what, and beside its nominal peak where that is known."""
-    together = "" if roofline.workers == 1 else f", {roofline.workers} ranks at once"
-    text = f"Arithmetic in {above.dtype} reaches {format_flop(above.flop_per_second)} ({above.what}{together})"
-    peak = next((one for one in roofline.compute if not one.measured and one.dtype == above.dtype), None)
-    if peak is None:
-        return text
-    share = percent(above.flop_per_second / peak.flop_per_second)
-    whose = peak.what.partition(" (source")[0]
-    return f"{text}, {share} % of the nominal {format_flop(peak.flop_per_second)} of {whose}"
-
-
-def best_arithmetic(judgement: Judgement) -> list[str]:
-    """The fastest measured arithmetic in a sentence, for those who read only one; nothing where none was measured."""
-    found = [(above, one) for one in judgement.rooflines for above in one.compute if above.measured]
-    if not found:
-        return []
-    above, roofline = max(found, key=lambda pair: pair[0].flop_per_second)
-    return [f"{_reached(roofline, above)}."]
 
 
 def _figure(roofline: Roofline, number: int) -> Figure:

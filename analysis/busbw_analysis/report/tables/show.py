@@ -8,10 +8,10 @@ import numpy as np
 
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
-from busbw.units import format_rate, format_size, significant
+from busbw.units import format_rate, significant
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
-from busbw_analysis.diagnosis.judge import Best, Curve, Judgement
+from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.peaks.peaks import Peak
 from busbw_analysis.report.document import Cell, Column, Table, table
 
@@ -206,10 +206,9 @@ _COLUMNS: Final[tuple[Column[Row], ...]] = (
 )
 
 
-def show_table(rows: Sequence[Row], best: Best | None = None) -> Table:
+def show_table(rows: Sequence[Row]) -> Table:
     """``rows`` of ``show_rows`` in a table, with what the columns and the percentages mean below."""
-    found = "" if best is None else f"{format_rate(best.busbw)}, by {best.label} at {format_size(best.size_bytes)}"
-    notes = [*([f"highest busbw: {found}"] if found else []), *_SHOW_NOTES]
+    notes = list(_SHOW_NOTES)
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
     if any(row["interval"] == "none" for row in rows):

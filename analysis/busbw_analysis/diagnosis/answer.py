@@ -1,0 +1,444 @@
+"""The answer to a run: is it as expected, why not, what to do, and how far to trust it. Every output says it from here.
+
+``answer_of`` makes it once from a judgement. Causes are a table, in the order in which they are named.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final, Literal, get_args
+
+import numpy as np
+
+from busbw.ops import SYNCHRONISING
+from busbw.runs.progress import progress_of
+from busbw.units import format_rate, format_size
+from busbw_analysis.data.summary import PairGroups
+from busbw_analysis.diagnosis.findings import Finding, Severity
+from busbw_analysis.diagnosis.hypothesis_tests import LAUNCHES_FOR_A_TEST, launches_needed, smallest_difference
+from busbw_analysis.diagnosis.judge import Judgement, Verdict
+from busbw_analysis.diagnosis.roofline import best_arithmetic
+from busbw_analysis.diagnosis.selftest import taken_in_words
+
+Status = Literal["as expected", "explained", "slower", "undecided", "not judged", "failed"]
+"""Of a whole run. ``explained``: slower than expected, and the causes say why; ``slower``: for no cause that was found.
+"""
+
+OPEN_FINDINGS: Final = 3
+"""So many findings are shown; more are folded behind their number."""
+MOST_CONFIDENCE: Final = 4
+_TARGETS: Final = (0.1, 0.25, 0.5)
+"""The differences that launches are named for: the smallest of them that takes no more than ``_MOST_LAUNCHES``."""
+_MOST_LAUNCHES: Final = 20
+
+_BANDS: Final = {
+    "large": "large messages",
+    "middle": "middle sizes",
+    "small": "small messages",
+    "no size": "without data",
+}
+"""The bands of the verdicts, in the order in which the answer says them."""
+_SCATTERED: Final = 0.1
+"""Launches that differ by more than that (± of the median case) cost confidence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Something that explains verdicts, or without which no number can be believed.
+
+    code: a stable word; mostly that of the finding that it was found by.
+    text: what it is, without a full stop.
+    action: what to do about it, without a full stop.
+    """
+
+    code: str
+    text: str
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a run says, in four lines, and what they are made of. Sentences are whole; "" where there is none.
+
+    status: of the whole run; a stable word.
+    answer: the verdicts by band of sizes, as direction and ratio.
+    cause: the causes in one sentence.
+    action: what to do.
+    trust: launches, their scatter, and what difference they show.
+    measured: what ran, how much of it was measured and verified, and the highest busbw.
+    confidence: 0 to 4, a point each for: all measured and verified, at least 4 launches, a quiet machine, launches
+        that scatter by at most ± 10 %.
+    causes: those of ``cause``; ``Verdict.explained_by`` has their codes.
+    verdicts: those of the judgement, with what explains them.
+    findings: what else there is to know, what changes a decision most first.
+    evidence: the findings that the causes were found by, with their numbers.
+    """
+
+    status: Status
+    answer: str
+    cause: str
+    action: str
+    trust: str
+    measured: str
+    confidence: int
+    causes: tuple[Cause, ...]
+    verdicts: tuple[Verdict, ...]
+    findings: tuple[Finding, ...]
+    evidence: tuple[Finding, ...]
+
+    @property
+    def lines(self) -> tuple[tuple[str, str], ...]:
+        """Label and sentence of every line that has one, in the order in which they are read."""
+        every = (
+            ("Answer", self.answer),
+            ("Why", self.cause),
+            ("Do", self.action),
+            ("Trust", self.trust),
+            ("Measured", self.measured),
+        )
+        return tuple((label, text) for label, text in every if text)
+
+    @property
+    def opened(self) -> tuple[Finding, ...]:
+        """The findings to show."""
+        return self.findings[:OPEN_FINDINGS]
+
+    @property
+    def folded(self) -> tuple[Finding, ...]:
+        """The findings behind their number, with those that are causes."""
+        return (*self.findings[OPEN_FINDINGS:], *self.evidence)
+
+
+def answer_of(judgement: Judgement) -> Answer:
+    """The answer to ``judgement``."""
+    causes, verdicts = _causes(judgement)
+    status = _status(judgement, verdicts)
+    confidence, trust = _trust(judgement)
+    findings = ranked(judgement.findings)
+    known = {code for cause in causes for code in (cause.code, *_FOUND_WITH.get(cause.code, ()))}
+    return Answer(
+        status=status,
+        answer=_sentence(*_by_band(verdicts)) or _unjudged(judgement),
+        cause=_sentence(*(cause.text for cause in causes), _unexplained(verdicts)),
+        action=_sentence(*dict.fromkeys(cause.action for cause in causes)),
+        trust=trust,
+        measured=_measured(judgement),
+        confidence=confidence,
+        causes=causes,
+        verdicts=verdicts,
+        findings=tuple(one for one in findings if one.code not in known),
+        evidence=tuple(one for one in findings if one.code in known),
+    )
+
+
+def ranked(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """``findings`` by how much they change a decision: severity first, then the order of ``_ORDER``."""
+    severities = get_args(Severity)
+    order = {code: place for place, code in enumerate(_ORDER)}
+    return tuple(sorted(findings, key=lambda one: (severities.index(one.severity), order.get(one.code, len(order)))))
+
+
+_ORDER: Final = (
+    *("wrong-data", "failed", "no-end", "interrupted"),
+    *("store", "not-checked", "taken-twice", "late-rank", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
+    *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
+    *("skipped", "clock-error", "one-machine", "unbalanced", "resumed", "adjusted"),
+)
+
+
+def _said(*codes: str) -> Callable[[Judgement], str]:
+    """The first sentence of the first finding with one of ``codes``."""
+
+    def first(judgement: Judgement) -> str:
+        texts = (one.text for code in codes for one in judgement.findings if one.code == code)
+        return next(texts, "").partition(". ")[0].rstrip(".")
+
+    return first
+
+
+def _moved(judgement: Judgement) -> str:
+    factors = {curve.series.key.op: factor for curve in judgement.curves if (factor := curve.series.moved_factor) > 1}
+    return ", ".join(f"{op} moves {factor:g} times the bytes it needs" for op, factor in factors.items())
+
+
+def _scatter_words(judgement: Judgement) -> str:
+    scatter = scatter_of(judgement)
+    return "" if scatter is None else f"launches of one case differ by ± {_percent(scatter)}"
+
+
+def _more_launches(judgement: Judgement) -> str:
+    return _advice(scatter_of(judgement), 0) or "measure when the machine is quieter: more launches would not help"
+
+
+def _fewer_ranks(judgement: Judgement) -> str:
+    ranks, cores = max(judgement.dataset.oversubscribed_hosts.values(), key=lambda found: found[0] / found[1])
+    return f"--ranks {cores} a host, or a host with {ranks} cores" if cores > 1 else f"a host with {ranks} cores"
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One cause: its text where it is there (else ""), the action, and which verdicts it explains. ``always``: it is
+    named even if it explains no verdict.
+    """
+
+    code: str
+    text: Callable[[Judgement], str]
+    action: str | Callable[[Judgement], str]
+    explains: Callable[[Judgement, Verdict], bool]
+    always: bool = True
+
+
+def _everything(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return True
+
+
+def _nothing(_judgement: Judgement, _verdict: Verdict) -> bool:
+    return False
+
+
+_RULES: Final = (
+    _Rule("wrong-data", _said("wrong-data"), "do not use this library or machine before the data are right", _nothing),
+    _Rule(
+        "failed",
+        _said("failed"),
+        "read the error of each case (busbw show), and measure it again with busbw run --resume",
+        _nothing,
+    ),
+    _Rule("no-end", _said("no-end", "interrupted"), "measure the rest with busbw run --resume", _nothing),
+    _Rule(
+        "late-rank",
+        _said("late-rank"),
+        "look at the host of that rank: load, clock frequency, binding",
+        lambda _, verdict: verdict.op in SYNCHRONISING,
+    ),
+    _Rule(
+        "slow-link",
+        _said("slow-host", "slow-rank", "slow-pair"),
+        "look at that link: cable, interface, switch port",
+        _everything,
+    ),
+    _Rule("oversubscribed", _said("oversubscribed"), _fewer_ranks, _everything),
+    _Rule(
+        "disturbed",
+        _said("disturbed"),
+        "measure again when nothing else runs on the machine (Slurm: --exclusive)",
+        _everything,
+    ),
+    _Rule(
+        "moved-factor",
+        _moved,
+        "compare its busbw with its own earlier runs, not with the peak",
+        lambda judgement, verdict: (
+            verdict.model_ratio is None
+            and any(one.series.key.op == verdict.op and one.series.moved_factor > 1 for one in judgement.curves)
+        ),
+        always=False,
+    ),
+    _Rule("throttled", _said("throttled"), "look at power limit and cooling of the GPUs", _everything),
+    _Rule(
+        "hardware",
+        _said("hardware"),
+        "look at the slot and the link of that card (busbw peaks --here)",
+        lambda judgement, _: all(row.case.device != "cpu" for row in judgement.dataset.cases),
+        always=False,
+    ),
+)
+"""The causes that are looked for, in the order in which they are named."""
+
+_NOISE: Final = _Rule(
+    "noise", _scatter_words, _more_launches, lambda _, verdict: verdict.status == "undecided", always=False
+)
+"""Named where there is no other cause."""
+
+_FOUND_WITH: Final = {"slow-link": ("slow-host", "slow-rank", "slow-pair"), "no-end": ("interrupted",)}
+"""Codes of the findings that a cause of another code is made of."""
+_MOST_CAUSES: Final = 2
+"""So many causes are named; further ones stay findings."""
+
+
+def _causes(judgement: Judgement) -> tuple[tuple[Cause, ...], tuple[Verdict, ...]]:
+    """The causes that are named, and every verdict with the first of them that explains it."""
+    verdicts = list(judgement.verdicts)
+    causes: list[Cause] = []
+    for rule in (*_RULES, _NOISE):
+        text = rule.text(judgement)
+        if not text or len(causes) == _MOST_CAUSES or (rule is _NOISE and causes):
+            continue
+        explained = [
+            place
+            for place, verdict in enumerate(verdicts)
+            if verdict.status in {"slower", "undecided"}
+            and verdict.explained_by is None
+            and rule.explains(judgement, verdict)
+        ]
+        if explained or rule.always:
+            action = rule.action if isinstance(rule.action, str) else rule.action(judgement)
+            causes.append(Cause(rule.code, text, action))
+            for place in explained:
+                verdicts[place] = replace(verdicts[place], explained_by=rule.code)
+    return tuple(causes), tuple(verdicts)
+
+
+def _status(judgement: Judgement, verdicts: Sequence[Verdict]) -> Status:
+    states = [row.state for row in judgement.dataset.cases]
+    if "failed" in states or any(finding.severity == "bad" for finding in judgement.findings):
+        return "failed"
+    found = {verdict.status for verdict in verdicts}
+    slower = [verdict for verdict in verdicts if verdict.status == "slower"]
+    if slower:
+        return "explained" if all(verdict.explained_by for verdict in slower) else "slower"
+    if "undecided" in found:
+        return "undecided"
+    return "as expected" if found & {"as expected", "faster"} else "not judged"
+
+
+def _unexplained(verdicts: Sequence[Verdict]) -> str:
+    if all(verdict.explained_by for verdict in verdicts if verdict.status == "slower"):
+        return ""
+    return "no straggler, slow link, shared core or busy machine was found that explains what is slower"
+
+
+def _by_band(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """One clause per band of sizes that was judged."""
+    for band, name in _BANDS.items():
+        judged = [one for one in verdicts if one.band == band and one.status != "not judged"]
+        if judged:
+            yield f"{name}: {_in_band(judged)}"
+
+
+def _unjudged(judgement: Judgement) -> str:
+    if all(row.state != "measured" for row in judgement.dataset.cases):
+        return "Nothing was measured, so nothing can be said about this machine."
+    if any(level.share is not None for level in judgement.levels):
+        return "The rates stand beside the nominal ones of the hardware, and are not judged."
+    return "There is nothing to compare the numbers with: they are shown and not judged."
+
+
+def _in_band(judged: Sequence[Verdict]) -> str:
+    if len(judged) == 1:
+        return judged[0].text if judged[0].status != "as expected" else f"as expected ({judged[0].text})"
+    slower = [one for one in judged if one.status == "slower"]
+    undecided = sum(one.status == "undecided" for one in judged)
+    fine = len(judged) - len(slower) - undecided
+    parts = []
+    if slower:
+        worst = max(slower, key=lambda one: (one.model_ratio or 0.0, -(one.peak_share or 0.0)))
+        parts.append(f"{len(slower)} of {len(judged)} slower, worst {worst.op} ({worst.text})")
+    if fine == len(judged):
+        parts.append("as expected")
+    if undecided:
+        parts.append(f"{undecided} of {len(judged)} undecided")
+    return ", ".join(parts)
+
+
+def scatter_of(judgement: Judgement) -> float | None:
+    """How far the launches of one case differ, as a share: standard deviation of the logarithm of launch medians,
+    median over cases. None for one launch. Pairs of a matrix are left out.
+    """
+    found = [
+        float(np.log(group.launch_medians_ns).std(ddof=1))
+        for summary in judgement.cases
+        if not isinstance(summary.groups, PairGroups)
+        for group in summary.groups
+        if group.launches > 1
+    ]
+    return math.expm1(median(found)) if found else None
+
+
+def _trust(judgement: Judgement) -> tuple[int, str]:
+    """Points of confidence, and the sentence."""
+    dataset = judgement.dataset
+    counts = [len(group.launch_medians_ns) for one in judgement.cases for group in one.groups[:1]]
+    if not counts:
+        return 0, "Nothing was measured."
+    launches, scatter = min(counts), scatter_of(judgement)
+    busy = [one.code for one in judgement.findings if one.code in {"disturbed", "throttled", "launches-differ"}]
+    whole = all(row.state in {"measured", "skipped"} for row in dataset.cases) and not any(
+        one.code in {"not-checked", "store"} or one.severity == "bad" for one in judgement.findings
+    )
+    points = (whole, launches >= LAUNCHES_FOR_A_TEST, not busy, scatter is not None and scatter <= _SCATTERED)
+    many = "1 launch" if launches == 1 else f"{launches} launches"
+    where = " on a busy machine" if "disturbed" in busy else ""
+    if scatter is None:
+        text = f"{many}{where}: another one may say something else"
+    elif launches < LAUNCHES_FOR_A_TEST:
+        text = f"{many}{where} that differ by ± {_percent(scatter)}: too few to test any difference"
+    else:
+        visible = smallest_difference(math.log1p(scatter), launches)
+        text = f"{many}{where}: differences below {_percent(visible)} are not visible"
+    return sum(points), _sentence(text, _advice(scatter, launches), _tested(judgement))
+
+
+def _tested(judgement: Judgement) -> str:
+    """The smallest difference that the newest self-test of this machine could tell, in its worst case."""
+    tested = judgement.selftest
+    if tested is None or tested.coarsest is None or tested.failures:
+        return ""
+    which = taken_in_words(tested, [stored.run.started for stored in judgement.dataset.runs])
+    return f"{which}: differences below {_percent(tested.coarsest)} are not resolved"
+
+
+def _advice(scatter: float | None, launches: int) -> str:
+    """What more launches would show; "" where no affordable number of them shows more."""
+    if scatter is None:
+        return "--launches 6 gives every time an interval"
+    for target in _TARGETS:
+        needed = launches_needed(math.log1p(scatter), target)
+        if needed is not None and needed <= _MOST_LAUNCHES:
+            return f"--launches {needed} would show {_percent(target)}" if needed > launches else ""
+    return ""
+
+
+def _measured(judgement: Judgement) -> str:
+    dataset = judgement.dataset
+    states = Counter(row.state for row in dataset.cases)
+    ranks = sorted({len(stored.run.hosts) for stored in dataset.runs})
+    backends = list(dict.fromkeys(row.case.backend for row in dataset.cases))
+    hosts = len({host for stored in dataset.runs for host in stored.run.hosts})
+    whole = [progress_of(stored) for stored in dataset.runs]
+    complete, planned = sum(one.complete for one in whole), sum(one.planned for one in whole)
+    checks = {one.check for one in judgement.cases if one.state == "measured" and one.case.size_bytes}
+    world = f"{' and '.join(map(str, ranks))} {' and '.join(backends)} rank{'' if ranks == [1] else 's'}"
+    parts = [
+        f"{states['measured']} of {len(dataset.cases)} cases",
+        f"{world} on {hosts} host{'s' if hosts > 1 else ''}",
+        f"{complete} of {planned} launches" if complete < planned else "",
+        "all data verified" if checks == {"verified"} else "",
+    ]
+    return _sentence(", ".join(filter(None, parts)), *_best(judgement))
+
+
+def _best(judgement: Judgement) -> Iterator[str]:
+    """The best of what was measured: busbw, else what memory or storage carries; and arithmetic."""
+    yield from best_arithmetic(judgement.rooflines)
+    best = judgement.best
+    if best is None:
+        yield from _best_memory(judgement)
+        return
+    text = f"highest busbw {format_rate(best.busbw)} (median), {best.label} at {format_size(best.size_bytes)}"
+    if best.peak is not None and best.denominator is not None:
+        share = f"{100 * best.busbw / best.peak:.3g} % of the peak of {format_rate(best.peak)}"
+        text += f", {share} ({best.denominator.partition(',')[0].rstrip('.')})"
+    yield text
+
+
+def _best_memory(judgement: Judgement) -> Iterator[str]:
+    found = next((level for level in judgement.levels if level.kind in {"DRAM", "HBM"} and level.measured), None)
+    files = [level for level in judgement.levels if level.kind == "storage" and level.measured]
+    if found is not None:
+        share = "" if found.share is None else f", {100 * found.share:.3g} % of nominal"
+        yield f"{found.kind} ({found.name}) carries {format_rate(found.measured)}{share} ({found.how})"
+    elif files:
+        rates = ", ".join(f"{level.name} {format_rate(level.measured)}" for level in files)
+        yield f"the best rates of all ranks together: {rates}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.2g} %"
+
+
+def _sentence(*clauses: str) -> str:
+    """``clauses`` as sentences, one after another."""
+    return " ".join(f"{clause[:1].upper()}{clause[1:].rstrip('.')}." for clause in clauses if clause)
