@@ -87,6 +87,19 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(sorted(sizes))
 
 
+def short_ranges(text: str) -> list[str]:
+    """For each range in ``text``, as ``parse_sizes`` takes it, whose steps do not reach its end: its last size."""
+    found = []
+    for part in text.split(","):
+        match = _RANGE.fullmatch(part)
+        if match is not None and (last := parse_sizes(part)[-1]) != (end := parse_size(match["high"])):
+            found.append(
+                f"sizes {part.strip()}: the last is {format_size(last)}; steps of {match['how']}{match['step']} do "
+                f"not reach {format_size(end)}"
+            )
+    return found
+
+
 def _geometric(part: str, low: int, high: int, step: str) -> list[int]:
     try:
         factor = float(step)

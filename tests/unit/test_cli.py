@@ -182,7 +182,7 @@ def test_what_cannot_be_on_these_ranks_is_refused_before_they_start(
 
 
 def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
-    options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--in-place", "no", "--ranks", "2")
+    options = ("--op", "all_reduce,all_gather", "--sizes", "8,16", "--in-place", "no", "--ranks", "2", "--no-baseline")
     document = dry(*options)
     assert [row["case"]["op"] for row in document["skipped"]] == ["all_reduce"] * 2
     assert {row["reason"] for row in document["skipped"]} == {"all_reduce is measured in place only"}
@@ -195,8 +195,8 @@ def test_a_dry_run_says_which_cases_would_be_skipped_and_why() -> None:
 
 
 def test_a_dry_run_prints_cases_and_time_and_writes_nothing(tmp_path: Path) -> None:
-    result = busbw("run", "--op", "all_gather,barrier", "--sizes", "1KiB,1", "--ranks", "3", "--dry-run",
-                   "--results-dir", str(tmp_path / "results"))  # fmt: skip
+    sizes = ("--sizes", "1KiB,1", "--no-baseline", "--ranks", "3")
+    result = busbw("run", "--op", "all_gather,barrier", *sizes, "--dry-run", "--results-dir", str(tmp_path / "results"))
     assert result.exit_code == 0
     lines = result.stdout.splitlines()
     assert [line.split()[0] for line in lines] == ["all_gather", "all_gather", "barrier"]
@@ -207,7 +207,19 @@ def test_a_dry_run_prints_cases_and_time_and_writes_nothing(tmp_path: Path) -> N
 
 
 def test_a_dry_run_in_json() -> None:
-    document = dry("--op", "all_reduce", "--sizes", "8..64*2", "--redop", "sum,max", "--ranks", "2", "--launches", "3")
+    document = dry(
+        "--op",
+        "all_reduce",
+        "--sizes",
+        "8..64*2",
+        "--no-baseline",
+        "--redop",
+        "sum,max",
+        "--ranks",
+        "2",
+        "--launches",
+        "3",
+    )
     assert len(document["cases"]) == 8
     assert document["plan"]["launches"] == 3
     assert document["estimated_seconds"] > 0
@@ -215,18 +227,20 @@ def test_a_dry_run_in_json() -> None:
 
 
 def test_a_dry_run_says_how_calls_are_timed_where_it_is_not_as_usual() -> None:
-    usual = busbw("run", "--op", "all_reduce", "--sizes", "8", "--ranks", "2", "--dry-run").stdout.splitlines()
+    usual = busbw(
+        "run", "--op", "all_reduce", "--no-baseline", "--sizes", "8", "--ranks", "2", "--dry-run"
+    ).stdout.splitlines()
     assert usual[0].endswith("2 ranks, groups all, in place")
     options = ("--mode", "isolated, pipelined,overlap", "--sync", "window", "--cache", "rotating")
     lines = busbw(
-        "run", "--op", "all_reduce", "--sizes", "8", "--ranks", "2", "--dry-run", *options
+        "run", "--op", "all_reduce", "--no-baseline", "--sizes", "8", "--ranks", "2", "--dry-run", *options
     ).stdout.splitlines()
     assert [line.partition("in place, ")[2] for line in lines] == [
         "sync window, rotating",
         "pipelined, sync window, rotating",
         "overlap, sync window, rotating",
     ]
-    cases = dry("--op", "all_reduce", "--sizes", "8", *options)["cases"]
+    cases = dry("--op", "all_reduce", "--sizes", "8", "--no-baseline", *options)["cases"]
     assert [(case["mode"], case["sync"], case["cache"], case["pre_enqueue"]) for case in cases] == [
         (mode, "window", "rotating", False) for mode in ("isolated", "pipelined", "overlap")
     ]
@@ -251,7 +265,9 @@ def test_a_plan_file_and_its_options(tmp_path: Path) -> None:
 def test_traffic_comes_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "moe.csv"
     path.write_text("0,1\n1,0\n", encoding="utf-8")
-    (case,) = dry("--op", "all_to_all_v", "--sizes", "8", "--traffic", str(path), "--ranks", "2")["cases"]
+    (case,) = dry("--op", "all_to_all_v", "--sizes", "8", "--no-baseline", "--traffic", str(path), "--ranks", "2")[
+        "cases"
+    ]
     assert (len(case["traffic"]), case["imbalance"]) == (8, None)
     assert "2 ranks" in refused("run", "--op", "all_to_all_v", "--traffic", str(path), "--ranks", "3", "--dry-run")
 

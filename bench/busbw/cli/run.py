@@ -4,7 +4,7 @@ import importlib
 import json
 import os
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ _SECTIONS = {
         "busbw run --op all_reduce,all_gather --sizes 8..64MiB*2",
         (
             *("ops", "sizes", "dtype", "redop", "suite", "plan_file", "algorithm", "in_place", "groups", "root"),
-            *("imbalance", "traffic", "threads", "numa_nodes", "pairs", "path"),
+            *("no_baseline", "imbalance", "traffic", "threads", "numa_nodes", "pairs", "path"),
         ),
     ),
     "How it is timed": (
@@ -89,6 +89,11 @@ def _op_of(given: str) -> str | None:
     "--groups", help="all, each (alone, in turn), div:N, mod:N, and:MASK, or:MASK, or a list: 0,1;2,3.  [default: all]"
 )
 @click.option("--root", type=int, help="Root rank in every group, for rooted ops.  [default: 0]")
+@click.option(
+    "--no-baseline",
+    is_flag=True,
+    help="Without what --op measures beside its operations to judge them: ping_pong, send_recv, and the host's peak.",
+)
 @click.option("--imbalance", type=float, help="all_to_all_v: how uneven, 0 to 1.  [default: 0.5]")
 @click.option(
     "--traffic",
@@ -159,6 +164,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     port: int,
     resume: str | None,
     results_dir: Path,
+    no_baseline: bool,
     dry_run: bool,
     quiet: bool,
     as_json: bool,
@@ -188,8 +194,10 @@ def run(  # noqa: PLR0913 - click hands every option over by name
 
                 asked["traffic"] = read_weights(traffic)
             wanted = _plan(suite, plan_file, _names(ops), asked)
+            alone = no_baseline or suite is not None or plan_file is not None
+            wanted, beside = _completed(wanted, alone=alone)
             if dry_run:
-                _print_dry_run(wanted, as_json=as_json)
+                _print_dry_run(wanted, beside, as_json=as_json)
             result = None if dry_run else launch.execute(wanted, world)
     if result is None:
         return
@@ -295,7 +303,29 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         return plan.override(base, ops=ops or (), **asked)
 
 
-def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
+def _completed(wanted: Any, *, alone: bool) -> Any:  # noqa: ANN401
+    """``wanted`` with what it lacks to be judged unless it is to stay ``alone``, and the operations of that. Sizes that
+    end below what was asked for are said.
+    """
+    from msgspec import structs  # noqa: PLC0415
+
+    from busbw import launch  # noqa: PLC0415
+    from busbw.backends import backend_named  # noqa: PLC0415
+    from busbw.cli.baseline import baseline  # noqa: PLC0415
+    from busbw.launch.launchers import launcher_here  # noqa: PLC0415
+    from busbw.units import short_ranges  # noqa: PLC0415
+
+    for note in dict.fromkeys(note for sweep in wanted.sweep for note in short_ranges(sweep.sizes)):
+        echo(f"busbw: {note}", err=True)
+    if alone:
+        return wanted, []
+    launcher, ranks = launcher_here(os.environ), launch.ranks_of(wanted, os.environ)
+    one_host = launcher.rendezvous is None or launcher.rank_info(os.environ).local_size == ranks
+    beside = baseline(wanted.sweep[0].ops, backend_named(wanted.backend), ranks, one_host=one_host)
+    return structs.replace(wanted, sweep=(*wanted.sweep, *beside)), [name for sweep in beside for name in sweep.ops]
+
+
+def _print_dry_run(wanted: Any, beside: Collection[str], *, as_json: bool) -> None:  # noqa: ANN401
     import msgspec  # noqa: PLC0415
 
     from busbw import launch, units  # noqa: PLC0415
@@ -319,7 +349,10 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
     planned = cases.expand(wanted, ranks, 1, backend_named(wanted.backend).device, way, cores)
     place = place_here(ranks) if here else anywhere()
     skipped = {case: reason for case in planned.cases if (reason := unsuited(case, place)) is not None}
-    seconds = cases.estimated_seconds(wanted, [case for case in planned.cases if case not in skipped])
+    to_come = [case for case in planned.cases if case not in skipped]
+    seconds = cases.estimated_seconds(wanted, to_come)
+    asked = [case for case in to_come if case.op not in beside]
+    of_baseline = seconds - cases.estimated_seconds(wanted, asked) if beside else 0.0
     if as_json:
         document = {
             "plan": wanted.as_json(),
@@ -327,6 +360,7 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
             "adjusted": list(planned.adjusted),
             "skipped": [{"case": msgspec.to_builtins(case), "reason": reason} for case, reason in skipped.items()],
             "estimated_seconds": seconds,
+            "baseline": {"ops": list(beside), "estimated_seconds": of_baseline},
         }
         echo(json.dumps(document, indent=2))
         return
@@ -341,6 +375,12 @@ def _print_dry_run(wanted: Any, *, as_json: bool) -> None:  # noqa: ANN401
         )
     for note in planned.adjusted:
         echo(f"size rounded: {note}", err=True)
+    if beside:
+        echo(
+            f"baseline: {', '.join(beside)}, which the results are judged by: "
+            f"{units.format_span(of_baseline)} of the time ({of_baseline / seconds:.0%}); --no-baseline leaves it out",
+            err=True,
+        )
     echo(
         f"{len(planned.cases) - len(skipped)} cases × {wanted.launches} launch(es): about "
         f"{units.format_span(seconds)}, more where one call takes seconds; {len(skipped)} of {len(planned.cases)} "

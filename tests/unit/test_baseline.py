@@ -1,0 +1,107 @@
+"""What ``busbw run --op`` measures beside the operations, so that a verdict can be made of them."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from busbw.backends import BACKENDS, backend_named
+from busbw.cli.baseline import baseline
+from busbw.cli.main import main
+from busbw.ops import OPS
+from busbw.runs.cases import expand
+from busbw.runs.plan import Plan, Sweep
+from busbw.testing.synthetic import synthetic_run
+from busbw.units import parse_size, parse_sizes, short_ranges
+from busbw_analysis.data.load import pool
+from busbw_analysis.diagnosis.judge import judge
+from busbw_analysis.models.costs import Parameters
+from busbw_analysis.peaks.peaks import Peak
+
+_ALL = {"ping_pong", "send_recv", "tcp_stream", "memory_copy"}
+
+
+def ops_beside(*ops: str, backend: str = "gloo", ranks: int = 2, one_host: bool = True) -> set[str]:
+    return {name for sweep in baseline(ops, backend_named(backend), ranks, one_host=one_host) for name in sweep.ops}
+
+
+def dry(*options: str) -> Any:  # noqa: ANN401 - JSON
+    result = CliRunner().invoke(main, ["run", "--dry-run", "--json", "--ranks", "2", *options])
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+def test_a_backend_over_sockets_is_held_against_sockets_and_one_of_gpus_against_neither_copy() -> None:
+    assert ops_beside("all_reduce") == _ALL
+    assert ops_beside("all_reduce", backend="mpi") == _ALL - {"tcp_stream"}
+    assert ops_beside("all_reduce", backend="nccl") == {"ping_pong", "send_recv"}
+
+
+def test_between_hosts_latency_alone_is_measured() -> None:
+    assert ops_beside("all_reduce", one_host=False) == {"ping_pong"}
+
+
+def test_an_op_without_data_needs_no_peak() -> None:
+    assert ops_beside("barrier") == {"ping_pong"}
+
+
+@pytest.mark.parametrize("op", [name for name, op in OPS.items() if op.local or op.plain_sockets or op.stores])
+def test_what_sends_nothing_needs_nothing(op: str) -> None:
+    assert ops_beside(op) == set()
+
+
+def test_pairs_and_single_ranks_need_nothing() -> None:
+    assert ops_beside("pair_matrix") == set()
+    assert ops_beside("all_reduce", ranks=1) == set()
+
+
+@pytest.mark.parametrize("op", sorted(_ALL))
+def test_what_was_asked_for_is_not_doubled(op: str) -> None:
+    assert ops_beside("all_reduce", op) == _ALL - {op}
+    cases = dry("--op", f"all_reduce,{op}", "--sizes", "1KiB,1MiB")["cases"]
+    assert [case["size_bytes"] for case in cases if case["op"] == op] == [1 << 10, 1 << 20]
+
+
+@pytest.mark.parametrize("backend", [name for name, row in BACKENDS.items() if row.device == "cpu"])
+def test_a_run_of_one_op_has_a_model_and_a_peak(backend: str) -> None:
+    row = backend_named(backend)
+    sweeps = (Sweep(ops=("all_reduce",), sizes="8,4MiB"), *baseline(("all_reduce",), row, 2, one_host=True))
+    cases = expand(Plan(backend=backend, sweep=sweeps), 2, 1).cases
+    (curve,) = [one for one in judge(pool([synthetic_run(cases)])).curves if one.series.key.op == "all_reduce"]
+    assert isinstance(curve.parameters, Parameters)
+    assert curve.parameters.host_bytes_per_second is not None
+    # Each MPI library chooses algorithms of its own, and a made-up run has none.
+    assert isinstance(curve.model, tuple) == (backend != "mpi")
+    assert isinstance(curve.peak, Peak)
+
+
+def test_a_dry_run_says_what_the_baseline_takes() -> None:
+    options = ("--op", "all_reduce", "--sizes", "1KiB")
+    document, alone = dry(*options), dry(*options, "--no-baseline")
+    assert set(document["baseline"]["ops"]) == _ALL
+    told = document["baseline"]["estimated_seconds"]
+    assert told == pytest.approx(document["estimated_seconds"] - alone["estimated_seconds"])
+    assert told > 0
+    assert alone["baseline"] == {"ops": [], "estimated_seconds": 0}
+    assert {case["op"] for case in alone["cases"]} == {"all_reduce"}
+
+
+def test_a_suite_measures_what_it_says() -> None:
+    assert {case["op"] for case in dry("--suite", "quick", "--op", "all_reduce")["cases"]} == {"all_reduce"}
+
+
+@given(st.integers(1, 100), st.integers(0, 5000), st.sampled_from(["*2", "*3", "*1.5", "+7", "+64"]))
+def test_a_range_that_ends_early_is_told_with_its_last_size(low: int, more: int, step: str) -> None:
+    text = f"{low}..{low + more}{step}"
+    last = parse_sizes(text)[-1]
+    assert bool(short_ranges(text)) == (last != low + more)
+    assert short_ranges(f"{low + more},{text}") == short_ranges(text)
+
+
+def test_the_last_size_of_a_range_is_named() -> None:
+    (note,) = short_ranges("8,1KiB..48MiB*2")
+    assert "32 MiB" in note
+    assert parse_size("32MiB") == parse_sizes("1KiB..48MiB*2")[-1]
