@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
+from testing.synthetic import synthetic_run
 
 from busbw.backends import BACKENDS, backend_named
 from busbw.cli.baseline import baseline
@@ -14,7 +15,6 @@ from busbw.cli.main import main
 from busbw.ops import OPS
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep
-from busbw.testing.synthetic import synthetic_run
 from busbw.units import parse_size, parse_sizes, short_ranges
 from busbw_analysis.data.load import pool
 from busbw_analysis.diagnosis.judge import judge

@@ -195,7 +195,7 @@ def run(  # noqa: PLR0913 - click hands every option over by name
                 asked["traffic"] = read_weights(traffic)
             wanted = _plan(suite, plan_file, _names(ops), asked)
             alone = no_baseline or suite is not None or plan_file is not None
-            wanted, beside = _completed(wanted, alone=alone)
+            wanted, beside = _completed(wanted, settings["sizes"], alone=alone)
             if dry_run:
                 _print_dry_run(wanted, beside, as_json=as_json)
             result = None if dry_run else launch.execute(wanted, world)
@@ -303,9 +303,9 @@ def _plan(suite: str | None, plan_file: Path | None, ops: tuple[str, ...] | None
         return plan.override(base, ops=ops or (), **asked)
 
 
-def _completed(wanted: Any, *, alone: bool) -> Any:  # noqa: ANN401
-    """``wanted`` with what it lacks to be judged unless it is to stay ``alone``, and the operations of that. Sizes that
-    end below what was asked for are said.
+def _completed(wanted: Any, sizes: str | None, *, alone: bool) -> Any:  # noqa: ANN401
+    """``wanted`` with what it lacks to be judged unless it is to stay ``alone``, and the operations of that. A range of
+    the ``sizes`` that were asked for which ends below its end is said.
     """
     from msgspec import structs  # noqa: PLC0415
 
@@ -315,7 +315,7 @@ def _completed(wanted: Any, *, alone: bool) -> Any:  # noqa: ANN401
     from busbw.launch.launchers import launcher_here  # noqa: PLC0415
     from busbw.units import short_ranges  # noqa: PLC0415
 
-    for note in dict.fromkeys(note for sweep in wanted.sweep for note in short_ranges(sweep.sizes)):
+    for note in short_ranges(sizes or ""):
         echo(f"busbw: {note}", err=True)
     if alone:
         return wanted, []
