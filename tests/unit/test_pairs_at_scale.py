@@ -136,6 +136,27 @@ def test_a_wide_row_is_decoded_in_parts_and_is_the_same(tmp_path: Path, monkeypa
     assert parts.blocks == whole.blocks
 
 
+@pytest.mark.parametrize("wide_bytes", [1 << 30, 100])
+@pytest.mark.parametrize("name", ["last_rank", "arrival_skew_ns", "exit_span_ns"])
+def test_what_one_pair_lacks_is_taken_of_none(
+    name: str, wide_bytes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = synthetic_run([case("pair_matrix", 8, 4, pairs="together")], World(), launches=1, samples=5)
+
+    def without(row: Row) -> Row:
+        if not isinstance(row, Measurement):
+            return row
+        lacking = msgspec.structs.replace(row.groups[4], **{name: None})
+        return msgspec.structs.replace(row, groups=(*row.groups[:4], lacking, *row.groups[5:]))
+
+    folder = write_synthetic(tmp_path, replace(run, rows=tuple(map(without, run.rows))))
+    monkeypatch.setattr(store, "_WIDE_BYTES", wide_bytes)
+    ((_, _, block),) = load([folder]).pair_blocks
+    column = getattr(block.columns, {"last_rank": "last", "arrival_skew_ns": "skew", "exit_span_ns": "span"}[name])
+    assert len(column) == 0
+    assert len(block.columns.late) == len(block.columns.slowest) == 4 * 3 * 5
+
+
 @pytest.fixture
 def wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A matrix of 6 ranks whose rows are taken for long ones; like these it has no samples of single ranks."""

@@ -4,7 +4,7 @@ A record per pair takes several kB and some 100 µs; columns take what the numbe
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain, islice
 
 import msgspec
@@ -15,7 +15,7 @@ from busbw.errors import DamagedRun
 from busbw.ops import PAIRED
 from busbw.runs.records import QUANTILES, GroupSamples, Measurement, RankSamples
 from busbw.runs.store import Groups
-from busbw_analysis.data.pair_parts import Integers, PairPart, parts_of, small
+from busbw_analysis.data.pair_parts import Integers, PairPart, parts_of, small, which
 
 Truths = npt.NDArray[np.bool_]
 
@@ -105,29 +105,26 @@ def packed(row: Measurement, groups: Iterable[GroupSamples]) -> Measurement:
     )
 
 
-def _columns(parts: Sequence[PairPart]) -> PairColumns:
+def _columns(parts: list[PairPart]) -> PairColumns:
+    """All parts in one; ``parts`` is empty then, as each of their columns goes when it has been taken."""
     if not parts:
         message = "a block of pairs has no pair; measure it again"
         raise DamagedRun(message)
-    lengths = _together([part.length for part in parts])
-    columns = {
-        name: _together([getattr(part, name) for part in parts])
-        for name in ("ranks", "slowest", "fastest", "skew", "span", "quantiles")
-    }
-    for name in ("late", "last"):
-        columns[name] = _together([_which(part, getattr(part, name)) for part in parts])
+    pieces = {field.name: [getattr(part, field.name) for part in parts] for field in fields(PairPart)}
+    parts.clear()
+    columns = {name: np.concatenate(pieces.pop(name)) for name in list(pieces)}
+    lengths, factors, disturbed = (columns.pop(name) for name in ("length", "factors", "disturbed"))
     for name in ("last", "skew", "span"):
         # One clock or none serves all pairs of a block; where one of them has no number, none is used.
         if len(columns[name]) != len(columns["slowest"]):
             columns[name] = np.empty(0, dtype=np.int32)
-    factors = np.concatenate([part.factors for part in parts]).T
-    switched, missed = np.concatenate([part.disturbed for part in parts]).sum(axis=0).tolist()
+    switched, missed = disturbed.sum(axis=0).tolist()
     return PairColumns(
         **columns,
         starts=np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-        bus_factor=factors[0],
-        wire_bytes=factors[1],
-        moved_factor=factors[2],
+        bus_factor=factors[:, 0],
+        wire_bytes=factors[:, 1],
+        moved_factor=factors[:, 2],
         switched=switched,
         missed=missed,
     )
@@ -144,13 +141,15 @@ def _part(groups: Sequence[GroupSamples]) -> PairPart:
         message = "a block of pairs has a group that is not of two ranks; measure it again"
         raise DamagedRun(message)
     own = [{one.rank: one.quantiles_ns for one in group.per_rank} for group in groups]
+    ranks = small(np.asarray([group.ranks for group in groups]))
+    length = np.asarray([len(group.slowest_ns) for group in groups])
     return PairPart(
-        ranks=small(np.asarray([group.ranks for group in groups])),
-        length=np.asarray([len(group.slowest_ns) for group in groups]),
+        ranks=ranks,
+        length=length,
         slowest=_flat(group.slowest_ns for group in groups),
         fastest=_flat(group.fastest_ns for group in groups),
-        late=_flat(group.late_rank for group in groups),
-        last=_flat(group.last_rank or () for group in groups),
+        late=which(ranks, length, _flat(group.late_rank for group in groups)),
+        last=which(ranks, length, _flat(group.last_rank or () for group in groups)),
         skew=_flat(group.arrival_skew_ns or () for group in groups),
         span=_flat(group.exit_span_ns or () for group in groups),
         factors=np.asarray(
@@ -174,7 +173,3 @@ def _which(part: PairPart, named: Integers) -> Integers:
     if not len(named):
         return np.empty(0, dtype=np.int8)
     return np.asarray(named != np.repeat(part.ranks[:, 0], part.length), dtype=np.int8)
-
-
-def _together(parts: Sequence[npt.NDArray[np.generic]]) -> Integers:
-    return np.asarray(np.concatenate(parts))

@@ -28,9 +28,10 @@ _EXACT_NS = 2**52
 class PairPart:
     """Many groups of two ranks as columns, by the names of ``GroupSamples``; the samples of pair after pair in one.
 
-    ``ranks`` (pairs × 2), ``length`` (samples of each pair), ``slowest`` … ``span`` (all samples; ns and ranks; empty
-    where not recorded), ``factors`` (pairs × bus factor, wire bytes and moved factor; NaN: none), ``quantiles`` (pairs
-    × 2 × quantiles, ns), ``disturbed`` (pairs × how many samples were disturbed, and missed).
+    ``ranks`` (pairs × 2), ``length`` (samples of each pair), ``slowest`` … ``span`` (all samples, ns; empty where not
+    recorded), ``late`` and ``last`` (likewise; which of the two ranks it is, 0 or 1), ``factors`` (pairs × bus factor,
+    wire bytes and moved factor; NaN: none), ``quantiles`` (pairs × 2 × quantiles, ns), ``disturbed`` (pairs × how many
+    samples were disturbed, and missed).
     """
 
     ranks: Integers
@@ -129,23 +130,38 @@ def _pair_part(raw: Sequence[msgspec.Raw]) -> PairPart:
     ):
         message = "something that is not in the columns has a flaw"
         raise ValueError(message)
+    ranks = small(np.asarray([pair.ranks for pair in pairs], dtype=np.int64))
     factors = [(pair.bus_factor, pair.wire_bytes, pair.moved_factor) for pair in pairs]
     disturbed = np.zeros((len(pairs), 2), dtype=np.int64)
     for place, one in marked:
         disturbed[place] = len(one.disturbed), len(one.missed)
     return PairPart(
-        ranks=np.asarray([pair.ranks for pair in pairs], dtype=np.int64),
+        ranks=ranks,
         length=length,
         slowest=column("slowest_ns"),
         fastest=column("fastest_ns"),
-        late=column("late_rank"),
-        last=column("last_rank"),
+        late=which(ranks, length, column("late_rank")),
+        last=which(ranks, length, column("last_rank")),
         skew=column("arrival_skew_ns"),
         span=column("exit_span_ns"),
         factors=np.asarray(factors, dtype=np.float64),  # None becomes NaN
         quantiles=quantiles.reshape(len(pairs), 2, len(QUANTILES)),
         disturbed=disturbed,
     )
+
+
+def which(ranks: Integers, length: Integers, named: Integers) -> Integers:
+    """Which of the two ``ranks`` of its pair each of ``named`` is, 0 or 1; empty where some samples name none. Raises
+    ValueError for another rank.
+    """
+    if len(named) < length.sum():
+        return np.empty(0, dtype=np.int8)
+    one, other = np.repeat(ranks, length, axis=0).T
+    second = named == other
+    if not (second | (named == one)).all():
+        message = "a rank that is not of the pair"
+        raise ValueError(message)
+    return np.asarray(second, dtype=np.int8)
 
 
 _NO_NUMBER = 0xFF
@@ -193,9 +209,6 @@ def _is_sound(part: PairPart, case: Case) -> bool:
     if not _within_reach(part.skew) or not _within_reach(part.span, -LONGEST_NS):
         return False
     if part.fastest.min() <= 0 or (part.fastest > part.slowest).any() or part.slowest.max() > _EXACT_NS:
-        return False
-    one, other = np.repeat(part.ranks, part.length, axis=0).T
-    if any(len(named) and not ((named == one) | (named == other)).all() for named in (part.late, part.last)):
         return False
     return bool((part.quantiles[..., 1:] >= part.quantiles[..., :-1]).all()) and _quantiles_agree(part)
 
