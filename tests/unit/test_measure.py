@@ -206,7 +206,7 @@ def test_data_of_the_neighbouring_group_are_wrong_data() -> None:
 
     class Keeping(WrappingBackend):
         def allocate(self, count: int, dtype: str) -> torch.Tensor:
-            buffer = super().allocate(count, dtype)
+            buffer = self.inner.allocate(count, dtype)
             kept.setdefault(self.rank, buffer)
             return buffer
 
@@ -266,7 +266,7 @@ class Lacking(WrappingBackend):
     def refuse(self, op: Op, case: Case) -> str | None:
         if self.rank == self.missing and op.name == "broadcast":
             return "there is no compiler on this host"
-        return super().refuse(op, case)
+        return self.inner.refuse(op, case)
 
 
 def test_what_one_rank_refuses_is_refused_on_all() -> None:

@@ -92,7 +92,7 @@ class Filling(WrappingBackend):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.raises = (BackendError, MemoryError)
+        self.raises: tuple[type[Exception], ...] = (BackendError, MemoryError)
         self.held = 0
         self.bound = 0
 
@@ -130,7 +130,7 @@ class OutOfMemory(WrappingBackend):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.raises = (BackendError, torch.OutOfMemoryError)
+        self.raises: tuple[type[Exception], ...] = (BackendError, torch.OutOfMemoryError)
 
 
 @pytest.mark.parametrize(

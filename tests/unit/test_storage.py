@@ -351,7 +351,7 @@ class Changed(WrappingBackend):
     def bind(
         self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
     ) -> Operation:
-        return self._change(super().bind(op, case, group, send, receive, traffic), self.rank)
+        return self._change(self.inner.bind(op, case, group, send, receive, traffic), self.rank)
 
 
 def test_what_is_prepared_is_prepared_once_a_call_and_is_in_no_time() -> None:

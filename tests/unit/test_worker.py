@@ -42,7 +42,7 @@ class Overheated(WrappingBackend):
 
     def __init__(self, inner: Backend) -> None:
         super().__init__(inner)
-        self.raises = (BackendError, RuntimeError)
+        self.raises: tuple[type[Exception], ...] = (BackendError, RuntimeError)
 
     def explain(self, error: Exception) -> str:
         return f"in words: {error}"

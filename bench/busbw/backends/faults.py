@@ -6,18 +6,17 @@ import itertools
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable
+from typing import Any
 
 import torch
 
-from busbw.backends.base import Backend, BackendRow, Call, Operation, Vector, Wait, World
+from busbw.backends.base import Backend, BackendRow, Call, Operation, Wait, World
 from busbw.backends.compiled_loop import Native
 from busbw.errors import BackendError
 from busbw.ops.base import Matrix, Op
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
-from busbw.system.device import DeviceConditions
 
 
 class WrappingBackend:
@@ -25,72 +24,10 @@ class WrappingBackend:
 
     def __init__(self, inner: Backend) -> None:
         self.inner = inner
-        self.rank = inner.rank
-        self.size = inner.size
-        self.raises = inner.raises
-        self.device = inner.device
 
-    def explain(self, error: Exception) -> str:
-        """Pass on."""
-        return self.inner.explain(error)
-
-    def refuse(self, op: Op, case: Case) -> str | None:
-        """Pass on."""
-        return self.inner.refuse(op, case)
-
-    def allocate(self, count: int, dtype: str) -> torch.Tensor:
-        """Pass on."""
-        return self.inner.allocate(count, dtype)
-
-    def use_groups(self, groups: tuple[Ranks, ...]) -> None:
-        """Pass on."""
-        self.inner.use_groups(groups)
-
-    def bind(
-        self, op: Op, case: Case, group: Ranks, send: torch.Tensor, receive: torch.Tensor, traffic: Matrix
-    ) -> Operation:
-        """Pass on."""
-        return self.inner.bind(op, case, group, send, receive, traffic)
-
-    def barrier(self) -> None:
-        """Pass on."""
-        self.inner.barrier()
-
-    def reduce(self, values: Vector, how: Literal["max", "sum"], *, wary: bool = False) -> Vector:
-        """Pass on."""
-        return self.inner.reduce(values, how, wary=wary)
-
-    def send(self, to: int, values: Sequence[int]) -> None:
-        """Pass on."""
-        self.inner.send(to, values)
-
-    def receive(self, source: int, count: int) -> Vector:
-        """Pass on."""
-        return self.inner.receive(source, count)
-
-    def swap(self, to: int, source: int) -> None:
-        """Pass on."""
-        self.inner.swap(to, source)
-
-    def share(self, text: str) -> list[str]:
-        """Pass on."""
-        return self.inner.share(text)
-
-    def conditions(self) -> DeviceConditions | None:
-        """Pass on."""
-        return self.inner.conditions()
-
-    def moved_factor(self, op: Op) -> float:
-        """Pass on."""
-        return self.inner.moved_factor(op)
-
-    def fail(self, text: str) -> dict[int, str]:
-        """Pass on."""
-        return self.inner.fail(text)
-
-    def close(self) -> None:
-        """Pass on."""
-        self.inner.close()
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever ``inner`` has of that name
+        """What ``inner`` has, of all that is not said here."""
+        return getattr(self.inner, name)
 
 
 def _posted(operation: Operation) -> Wait:
