@@ -179,7 +179,10 @@ def without(text: str, key: str) -> str:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        (without(RATE, "source"), "line 1: [[rate]] 'PCIe 9': key 'source' is missing; every row needs a source"),
+        (
+            without(RATE, "source"),
+            "line 1: [[rate]] 'PCIe 9': key 'source' is missing; needed are name, source, looked_up",
+        ),
         (without(GPU, "looked_up"), "line 1: [[gpu]] 'Fast 9000': key 'looked_up' is missing"),
         (
             RATE.replace("https://example.org/pcie9", "datasheet"),
@@ -234,7 +237,7 @@ def without(text: str, key: str) -> str:
         ),
         (GPU + "lanes = 17\n", "key 'lanes': 17 is not allowed"),
         ("rates = 3\n", "line 1: unknown key 'rates'; allowed keys: rate, gpu"),
-        ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every row is a table of its own, under a line [[gpu]]"),
+        ('[gpu]\nname = "x"\n', "line 1: key 'gpu': every entry is a table of its own, under a line [[gpu]]"),
         ("gpu = [3]\n", "line 1: [[gpu]] number 1: Expected `object`"),
         ("[[gpu]\n", "not TOML"),
     ],

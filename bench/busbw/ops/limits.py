@@ -7,8 +7,11 @@ They are far beyond what is measured, and small enough that every plan is read o
 import math
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+import msgspec
 
 from busbw.errors import UsageError
 from busbw.units import LARGEST_SIZE
@@ -47,17 +50,17 @@ _DEEP_KEY: Final = re.compile(
 )
 
 
-def read_text(path: Path, most_bytes: int) -> str:
-    """The text of a file. Raises UsageError when it cannot be read, is no UTF-8 or is larger."""
+def read_text(path: Path, most_bytes: int, what: str = "") -> str:
+    """The text of a file, ``what`` it is. Raises UsageError when it cannot be read, is no UTF-8 or is larger."""
     try:
         with path.open("rb") as file:
             content = file.read(most_bytes + 1)
         text = content[:most_bytes].decode()
     except (OSError, ValueError) as error:  # a name with NUL is a ValueError
-        message = f"{path}: cannot read it: {error}"
+        message = f"{what}{path}: cannot read it: {error}"
         raise UsageError(message) from error
     if len(content) > most_bytes:
-        message = f"{path}: cannot read it: it has more than {most_bytes} bytes, the most that is allowed"
+        message = f"{what}{path}: cannot read it: it has more than {most_bytes} bytes, the most that is allowed"
         raise UsageError(message)
     return text
 
@@ -72,6 +75,71 @@ def read_toml(text: str, origin: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:  # a ValueError beside TOMLDecodeError: a number of 5000 digits
         message = f"{origin}: not TOML: {'nested too deeply' if isinstance(error, RecursionError) else error}"
         raise UsageError(message) from error
+
+
+_Record = TypeVar("_Record", bound=msgspec.Struct)
+_AT: Final = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
+_MENTIONED: Final = re.compile(r"(?:field `|key ')(?P<key>\w+)")
+
+
+def converted(
+    document: Mapping[str, Any], text: str, origin: str, record: type[_Record], **tables: type[msgspec.Struct]
+) -> _Record:
+    """``document``, which was read from ``text``, as a record; ``tables`` are those of its tables, by their names.
+
+    Raises UsageError with the line, the row and the key, and what is allowed there.
+    """
+    try:
+        return msgspec.convert(document, record)
+    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
+        raise UsageError(_explain(str(error), document, text, origin, {"": record, **tables})) from error
+
+
+def _explain(
+    error: str, document: Mapping[str, Any], text: str, origin: str, tables: Mapping[str, type[msgspec.Struct]]
+) -> str:
+    """What msgspec says of a path in the document, with the line and row that it is about, and what is allowed."""
+    match = _AT.match(error)
+    what, path = (match["what"], match["path"] or "") if match else (error, "")
+    steps = re.findall(r"\w+", path)
+    table = steps.pop(0) if steps and steps[0] in tables else ""
+    number = int(steps.pop(0)) if table and steps and steps[0].isdigit() else None
+    mentioned = _MENTIONED.search(what)
+    key = mentioned["key"] if mentioned else next((step for step in reversed(steps) if not step.isdigit()), "")
+    if table and number is None and not key:
+        where = f"{origin}, line {line_of(text, '', 0, table)}: key {table!r}"
+        rows = what.startswith("Expected `array`")
+        return f"{where}: {f'every entry is a table of its own, under a line [[{table}]]' if rows else what}"
+    where = f"{origin}, line {line_of(text, table, number or 0, key)}"
+    fields = tables[table].__struct_fields__
+    if number is not None and "name" in fields:
+        name = document[table][number].get("name") if isinstance(document[table][number], dict) else None
+        where += f": [[{table}]] {name!r}" if name else f": [[{table}]] number {number + 1}"
+    if what.startswith("Object missing required field"):
+        needed = [field.name for field in msgspec.structs.fields(tables[table]) if field.required]
+        return f"{where}: key {key!r} is missing; needed are {', '.join(needed)}"
+    if what.startswith("Object contains unknown field"):
+        return f"{where}: unknown key {key!r}; allowed keys: {', '.join(fields)}"
+    if mentioned or not key:
+        return f"{where}: {what}"
+    hint = get_type_hints(tables[table]).get(key) if what.startswith("Invalid enum value") else None
+    words = next((get_args(one) for one in (hint, *get_args(hint)) if get_origin(one) is Literal), ())
+    allowed = f"; allowed: {', '.join(words)}" if words else ""
+    return f"{where}: key {key!r}: {what[:1].lower()}{what[1:]}{allowed}"
+
+
+def line_of(text: str, table: str, number: int, key: str) -> int:
+    """The line of ``key`` in the ``number``-th of a table (tomllib keeps no positions), else of the table, else 1."""
+    here, seen, found = not table, -1, 1
+    wanted = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
+    for at, line in enumerate(text.splitlines(), start=1):
+        if table and (header := re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]", line)):
+            seen += header[1] == table
+            here = header[1] == table and seen == number
+            found = at if here else found
+        if here and wanted.match(line):
+            return at
+    return found
 
 
 def refuse_beyond(key: str, value: float, least: float, most: float) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal, get_args, get_type_hints
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -257,22 +257,14 @@ def read_suite(name: str) -> Plan:
 
 def read_plan(path: Path) -> Plan:
     """A plan file. Raises UsageError with the key, the line and what is allowed there."""
-    try:
-        text = limits.read_text(path, limits.MOST_TOML_BYTES)
-    except UsageError as error:
-        message = f"plan {error}"
-        raise UsageError(message) from error
-    return parse_plan(text, str(path), path.parent)
+    return parse_plan(limits.read_text(path, limits.MOST_TOML_BYTES, "plan "), str(path), path.parent)
 
 
 def parse_plan(text: str, origin: str, folder: Path) -> Plan:
     """A plan from TOML ``text``; a sweep's ``traffic`` may name a CSV file relative to ``folder``."""
     document = limits.read_toml(text, origin)
     sweeps = document.get("sweep", [])
-    if not isinstance(sweeps, list):
-        line = next((number for number, line in enumerate(text.splitlines(), start=1) if _SWEEP.match(line)), 1)
-        message = f"{origin}, line {line}: key 'sweep': every sweep is a table of its own, under a line [[sweep]]"
-        raise UsageError(message)
+    sweeps = sweeps if isinstance(sweeps, list) else []
     if len(sweeps) > limits.MOST_SWEEPS:  # before each of them is made, which may take long
         message = f"{origin}: key 'sweep': {len(sweeps)} are too many; allowed are up to {limits.MOST_SWEEPS}"
         raise UsageError(message)
@@ -287,61 +279,7 @@ def parse_plan(text: str, origin: str, folder: Path) -> Plan:
             if cells > limits.MOST_MATRIX_RANKS**2:
                 message = f"{origin}: its matrices of traffic have together more than {limits.MOST_MATRIX_RANKS}² cells"
                 raise UsageError(message)
-    try:
-        return msgspec.convert(document, Plan)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise UsageError(_explain(str(error), text, origin)) from error
-
-
-_SWEEP = re.compile(r"""\s*(\[\s*)?["']?sweep""")
-_AT = re.compile(r"^(?P<what>.*?)(?: - at `\$(?P<path>.*)`)?$", re.DOTALL)
-_NAMED = re.compile(r"key '(?P<key>\w+)': ")
-_UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
-
-
-def _explain(error: str, text: str, origin: str) -> str:
-    """What msgspec says of a path in the document, as a message with a line and the keys that are allowed."""
-    match = _AT.match(error)
-    what, path = (match["what"], match["path"] or "") if match else (error, "")
-    steps = [int(step) if step.isdigit() else step for step in re.findall(r"\w+", path)]
-    unknown = _UNKNOWN.search(what)
-    table: type[Record] = Plan
-    if steps[:1] == ["sweep"]:
-        table = Sweep
-    elif steps[:1] == ["timing"]:
-        table = Timing
-    allowed = ", ".join(table.__struct_fields__)
-    if unknown is not None:
-        line = _line_of(text, tuple(steps), unknown["key"])
-        return f"{origin}, line {line}: unknown key {unknown['key']!r}; allowed keys: {allowed}"
-    named = _NAMED.match(what)
-    keys = [step for step in steps if isinstance(step, str)]
-    key = named["key"] if named else (keys[-1] if keys else "")
-    line = _line_of(text, tuple(steps), key)
-    if key in table.__struct_fields__ and what.startswith("Invalid enum value"):
-        choices = ", ".join(get_args(get_type_hints(table)[key]))
-        return f"{origin}, line {line}: key {key!r}: {what[:1].lower()}{what[1:]}; allowed: {choices}"
-    if named or not key:
-        return f"{origin}, line {line}: {what}"
-    return f"{origin}, line {line}: key {key!r}: {what[:1].lower()}{what[1:]}"
-
-
-def _line_of(text: str, steps: tuple[str | int, ...], key: str) -> int:
-    """The line of ``key`` in the table that ``steps`` lead to (tomllib keeps no positions), else of the table."""
-    wanted = str(steps[0]) if steps and steps[0] in {"sweep", "timing"} else ""
-    index = next((step for step in steps if isinstance(step, int)), 0)
-    table, seen, table_line = "", -1, 1
-    for number, line in enumerate(text.splitlines(), start=1):
-        header = re.match(r"\s*\[\[?\s*([\w.-]+)\s*\]\]?", line)
-        if header:
-            table = header[1]
-            seen += table == wanted
-        here = table == wanted and (wanted != "sweep" or seen == index)
-        if here and header:
-            table_line = number
-        if here and re.match(rf"""\s*(?:["']?{re.escape(key)}["']?)\s*=""", line):
-            return number
-    return table_line
+    return limits.converted(document, text, origin, Plan, sweep=Sweep, timing=Timing)
 
 
 def override(plan: Plan, *, ops: Sequence[str] = (), **settings: Any) -> Plan:  # noqa: ANN401 - each value goes to the field of that name, which checks it

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 import msgspec
 
@@ -284,7 +284,7 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
     files = {origin: texts[origin] for origin in sorted(texts) if origin.endswith(".toml")}
     own = own_file(given, environment)
     if own is not None:
-        files[str(own)] = _text(own)
+        files[str(own)] = limits.read_text(own, limits.MOST_TOML_BYTES, "peaks ")
     seen: dict[str, str] = {}
     for origin, text in files.items():
         parsed = parse(text, origin)
@@ -316,75 +316,15 @@ def catalogue(given: Path | None = None, environment: Mapping[str, str] = os.env
     return Catalogue(tuple(rates.values()), tuple(own_first), origins)
 
 
-def _text(path: Path) -> str:
-    try:
-        return limits.read_text(path, limits.MOST_TOML_BYTES)
-    except UsageError as error:
-        message = f"peaks {error}"
-        raise UsageError(message) from error
-
-
 def parse(text: str, origin: str) -> _File:
     """The rows of one file. Raises UsageError with the line, the row and the key, and what is allowed."""
-    document = limits.read_toml(text, origin)
-    try:
-        parsed = msgspec.convert(document, _File)
-    except (msgspec.ValidationError, OverflowError, RecursionError) as error:
-        raise UsageError(_explain(str(error), text, origin, document)) from error
+    parsed = limits.converted(limits.read_toml(text, origin), text, origin, _File, rate=Rate, gpu=Gpu)
     found: set[tuple[str, str]] = set()
     for table, rows in (("rate", parsed.rate), ("gpu", parsed.gpu)):
         for number, row in enumerate(rows):
             if _key(row) in found:
-                where = f"{origin}, line {_line(text, table, number, 'name')}: [[{table}]] {row.name!r}"
+                where = f"{origin}, line {limits.line_of(text, table, number, 'name')}: [[{table}]] {row.name!r}"
                 message = f"{where}: this row is in the file twice"
                 raise UsageError(message)
             found.add(_key(row))
     return parsed
-
-
-_WHERE = re.compile(
-    r"^(?P<what>.*?)(?: - at `\$(?:\.(?P<table>rate|gpu)(?:\[(?P<number>\d+)\])?(?P<rest>.*))?`)?$", re.DOTALL
-)
-_MENTIONED = re.compile(r"(?:field `|key ')(?P<key>\w+)")
-_WORDS: dict[str, object] = {"kind": Kind, "direction": Direction, "over": Over}
-_TABLES: dict[str, type[Record]] = {"rate": Rate, "gpu": Gpu, "": _File}
-
-
-def _explain(error: str, text: str, origin: str, document: Mapping[str, object]) -> str:
-    """msgspec's words with the file, line and row that they are about, and what is allowed there."""
-    match = _WHERE.match(error)
-    what, table = (error, "") if match is None else (match["what"], match["table"] or "")
-    number = int(match["number"]) if match is not None and match["number"] else None
-    rest = re.findall(r"\w+", (match["rest"] or "") if match is not None else "")
-    mentioned = _MENTIONED.search(what)
-    key = mentioned["key"] if mentioned else (rest[0] if rest else "")
-    where = f"{origin}, line {_line(text, table, number or 0, key)}"
-    if table and number is not None:
-        rows = document[table]
-        name = rows[number].get("name") if isinstance(rows, list) and isinstance(rows[number], dict) else None
-        where += f": [[{table}]] {name!r}" if name else f": [[{table}]] number {number + 1}"
-    elif table:
-        return f"{where}: key '{table}': every row is a table of its own, under a line [[{table}]]"
-    if what.startswith("Object missing required field"):
-        return f"{where}: key '{key}' is missing; every row needs a source (a URL) and looked_up (2026-11)"
-    if what.startswith("Object contains unknown field"):
-        allowed = ", ".join(_TABLES[table].__struct_fields__)
-        return f"{where}: unknown key '{key}'; allowed keys: {allowed}"
-    if what.startswith("Invalid enum value"):
-        allowed = ", ".join(get_args(_WORDS[key]))
-        return f"{where}: key '{key}': {what[:1].lower()}{what[1:]}; allowed: {allowed}"
-    return f"{where}: {what}" if mentioned or not key else f"{where}: key '{key}': {what[:1].lower()}{what[1:]}"
-
-
-def _line(text: str, table: str, number: int, key: str) -> int:
-    """The line of ``key`` in the ``number``-th [[table]] (tomllib keeps no positions), else of the table, else 1."""
-    here, seen, found = not table, -1, 1
-    wanted = re.compile(rf"""\s*(?:\[\[?\s*)?["']?{re.escape(key or " ")}["']?\s*[]=.]""")
-    for at, line in enumerate(text.splitlines(), start=1):
-        if table and (header := re.match(r"\s*\[\[?\s*(\w+)\s*\]", line)):
-            seen += header[1] == table
-            here = header[1] == table and seen == number
-            found = at if here else found
-        if here and wanted.match(line):
-            return at
-    return found
