@@ -15,11 +15,12 @@ from busbw.measure.clock_sync import CommonClock
 from busbw.runs.placement import oversubscribed_hosts
 from busbw.runs.records import JSON
 from busbw.system import environment
+from busbw.system.sysfs import text_of
 
 
 def reading(monkeypatch: pytest.MonkeyPatch, files: dict[str, str]) -> None:
     """Let the machine consist of ``files`` alone."""
-    monkeypatch.setattr(environment, "_text", lambda path: files.get(str(path)))
+    monkeypatch.setattr(environment, "text_of", lambda path: files.get(str(path)))
 
 
 @pytest.mark.parametrize(
@@ -253,9 +254,9 @@ def test_within_a_job_of_slurm_the_machine_is_the_cluster(
 
 
 def test_a_file_that_cannot_be_read_is_none(tmp_path: Path) -> None:
-    assert environment._text(str(tmp_path / "absent")) is None
+    assert text_of(str(tmp_path / "absent")) is None
     (tmp_path / "there").write_text(" x \n", encoding="utf-8")
-    assert environment._text(str(tmp_path / "there")) == "x"
+    assert text_of(str(tmp_path / "there")) == "x"
 
 
 def test_ranks_that_are_bound_to_cores_have_them_together() -> None:

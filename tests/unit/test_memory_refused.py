@@ -117,6 +117,6 @@ def test_what_did_not_fit_in_the_first_launch_is_in_no_launch(tmp_path: Path, mo
 def test_available_memory_is_what_control_groups_leave(
     files: dict[str, str], available: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(environment, "_text", lambda path: files.get(str(path)))
+    monkeypatch.setattr(environment, "text_of", lambda path: files.get(str(path)))
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=8 * GIB, total=9 * GIB))
     assert environment.available_memory_bytes() == available

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.runs.records import JSON
-
-SYSFS = Path("/sys")
+from busbw.system.sysfs import SYSFS, text_of
 
 _TABLE = "firmware/dmi/tables/DMI"
 _MEMORY_DEVICE = 17
@@ -52,7 +51,7 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
     channels = len({module.channel for module in modules}) if all(module.channel for module in modules) else 0
     listed = sorted((sysfs / "devices/system/edac/mc").glob("mc*/dimm*"))
     if listed and not channels:
-        places = [_text(one / "dimm_location") or "" for one in listed]
+        places = [text_of(one / "dimm_location") or "" for one in listed]
         numbers = [(one.parent.name, _EDAC_CHANNEL.search(place)) for one, place in zip(listed, places, strict=True)]
         if all(number for _, number in numbers):
             channels = len({(controller, number[1]) for controller, number in numbers if number})
@@ -60,7 +59,7 @@ def memory_facts(sysfs: Path = SYSFS) -> dict[str, JSON]:
     if not channels:
         untold.append("memory channels: neither the firmware nor the kernel (EDAC) names them")
     speeds = {module.megatransfers for module in modules}
-    kinds = {module.kind for module in modules} or {_edac_kind(_text(one / "dimm_mem_type")) for one in listed}
+    kinds = {module.kind for module in modules} or {_edac_kind(text_of(one / "dimm_mem_type")) for one in listed}
     if len(speeds) > 1:
         untold.append(f"memory speed: modules differ ({', '.join(sorted(map(str, speeds)))} MT/s)")
     return {
@@ -118,10 +117,3 @@ def _edac_kind(told: str | None) -> str | None:
     """``Registered-DDR5`` → ``DDR5``."""
     found = re.search(r"(LP)?DDR\d", told or "")
     return found[0] if found else None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None

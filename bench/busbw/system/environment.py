@@ -21,6 +21,7 @@ from busbw.system.env_vars import recorded
 from busbw.system.pci import affinity
 from busbw.system.rdma import driver_of, ports
 from busbw.system.slurm_topology import allowed_cores, numa_nodes, of_hosts
+from busbw.system.sysfs import text_of
 
 NCCL_PACKAGES = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 """What NCCL is called as a package of its own, by the version of CUDA that it is for."""
@@ -41,7 +42,7 @@ def host_facts() -> dict[str, JSON]:
     """The facts of this host; what cannot be read is None."""
     return {
         "host": socket.gethostname(),
-        "boot_id": _text("/proc/sys/kernel/random/boot_id"),
+        "boot_id": text_of("/proc/sys/kernel/random/boot_id"),
         "cpu": {
             "model": _cpu_model(),
             "physical_cores": psutil.cpu_count(logical=False),
@@ -65,10 +66,10 @@ def host_facts() -> dict[str, JSON]:
         "pci": affinity(),
         "rdma": ports(),
         "memory_modules": memory_facts(),
-        "thp": _selected(_text("/sys/kernel/mm/transparent_hugepage/enabled")),
+        "thp": _selected(text_of("/sys/kernel/mm/transparent_hugepage/enabled")),
         "clock": {
             "implementation": time.get_clock_info("perf_counter").implementation,
-            "source": _text("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+            "source": text_of("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
             "tick_hz": _tick_hz(),
         },
         "variables": recorded(),
@@ -119,14 +120,14 @@ def _left_in_control_groups() -> Iterator[int]:
     """What each control group of this process that has a limit may still take (cgroup v2 and v1): files in its page
     cache that nobody uses make room.
     """
-    for line in (_text("/proc/self/cgroup") or "").splitlines():
+    for line in (text_of("/proc/self/cgroup") or "").splitlines():
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers and "memory" not in controllers.split(","):
             continue
         root, *names = _MEMORY_GROUPS_1 if controllers else _MEMORY_GROUPS_2
         own = Path(root) / path.strip("/")
         for folder in (own, *own.parents):
-            limit, used, told = (_text(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
+            limit, used, told = (text_of(str(folder / name)) or "" for name in (*names[:2], "memory.stat"))
             if limit.isdigit() and used.isdigit():
                 unused = re.search(rf"^{names[2]} (\d+)$", told, re.MULTILINE)
                 yield max(0, int(limit) - int(used) + (int(unused[1]) if unused else 0))
@@ -136,7 +137,7 @@ def _left_in_control_groups() -> Iterator[int]:
 
 def last_level_cache_bytes() -> int:
     """The largest cache that the kernel names, at least 32 MiB: virtual machines like to hide theirs."""
-    sizes = [_text(str(path)) or "" for path in (_CPUS / "cpu0/cache").glob("index*/size")]
+    sizes = [text_of(str(path)) or "" for path in (_CPUS / "cpu0/cache").glob("index*/size")]
     return max([_LEAST_CACHE_BYTES, *filter(None, map(_cache_bytes, sizes))])
 
 
@@ -146,9 +147,9 @@ def host_caches_bytes(cpus: Path = _CPUS) -> int | None:
     """
     levels: dict[int, dict[str | None, int | None]] = {}
     for cache in cpus.glob("cpu[0-9]*/cache/index[0-9]*"):
-        level, size = _text(str(cache / "level")), _text(str(cache / "size"))
+        level, size = text_of(str(cache / "level")), text_of(str(cache / "size"))
         if level is not None and level.isdigit():
-            shared = _text(str(cache / "shared_cpu_list"))
+            shared = text_of(str(cache / "shared_cpu_list"))
             levels.setdefault(int(level), {})[shared] = _cache_bytes(size or "")
     last = levels[max(levels)] if levels else {}
     sizes = [size for shared, size in last.items() if shared and size]
@@ -193,7 +194,7 @@ def speed_is_made_up(interface: Path) -> bool:
     """
     if (interface / "tun_flags").exists():
         return True
-    leads_to, own = _text(str(interface / "iflink")), _text(str(interface / "ifindex"))
+    leads_to, own = text_of(str(interface / "iflink")), text_of(str(interface / "ifindex"))
     below = (interface / "device").exists() or any(interface.glob("lower_*"))
     return not below and leads_to != own
 
@@ -257,13 +258,6 @@ def load_average() -> float:
     return os.getloadavg()[0]
 
 
-def _text(path: str) -> str | None:
-    try:
-        return Path(path).read_text(encoding="utf-8").strip()
-    except OSError:
-        return None
-
-
 def _selected(choices: str | None) -> str | None:
     """``always [madvise] never`` → ``madvise``."""
     if choices is None or "[" not in choices:
@@ -273,7 +267,7 @@ def _selected(choices: str | None) -> str | None:
 
 def _tick_hz() -> int | None:
     """Ticks of the kernel's scheduler a second, as it was built (SC_CLK_TCK is 100 everywhere, whatever they are)."""
-    built = _text(f"/boot/config-{platform.release()}")
+    built = text_of(f"/boot/config-{platform.release()}")
     if built is None:
         try:
             built = gzip.decompress(Path("/proc/config.gz").read_bytes()).decode()
@@ -284,7 +278,7 @@ def _tick_hz() -> int | None:
 
 
 def _cpu_model() -> str | None:
-    for line in (_text("/proc/cpuinfo") or "").splitlines():
+    for line in (text_of("/proc/cpuinfo") or "").splitlines():
         key, _, value = line.partition(":")
         if key.strip() in {"model name", "Model", "cpu"}:
             return value.strip()
@@ -293,10 +287,10 @@ def _cpu_model() -> str | None:
 
 def _quota_cores() -> float | None:
     """The control group's CPU quota in cores (cgroup v2, then v1); None without one."""
-    quota, _, period = (_text("/sys/fs/cgroup/cpu.max") or "").partition(" ")
+    quota, _, period = (text_of("/sys/fs/cgroup/cpu.max") or "").partition(" ")
     if not period:
-        quota = _text("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
-        period = _text("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
+        quota = text_of("/sys/fs/cgroup/cpu/cpu.cfs_quota_us") or ""
+        period = text_of("/sys/fs/cgroup/cpu/cpu.cfs_period_us") or ""
     if quota.isdigit() and period.isdigit() and int(period) > 0:
         return int(quota) / int(period)
     return None
@@ -304,10 +298,10 @@ def _quota_cores() -> float | None:
 
 def _virtualization() -> str | None:
     """The hypervisor as far as the firmware names it; None where nothing points to one."""
-    cpu_flags = next((line for line in (_text("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), "")
+    cpu_flags = next((line for line in (text_of("/proc/cpuinfo") or "").splitlines() if line.startswith("flags")), "")
     if " hypervisor" not in cpu_flags:
         return None
-    return _text("/sys/class/dmi/id/sys_vendor") or "hypervisor"
+    return text_of("/sys/class/dmi/id/sys_vendor") or "hypervisor"
 
 
 def _version(package: str) -> str | None:

@@ -13,8 +13,7 @@ from pathlib import Path
 from busbw.runs.records import JSON
 from busbw.system.nvml import Gpu, gpus_by_address
 from busbw.system.pcie import link_facts
-
-SYSFS = Path("/sys")
+from busbw.system.sysfs import SYSFS, text_of
 
 _ADDRESS = re.compile(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 _ROOT = re.compile(r"pci[0-9a-f]{4,}:[0-9a-f]{2}")
@@ -43,7 +42,7 @@ class _Place:
 
     def facts(self) -> dict[str, JSON]:
         """What is told of every device: its place, its identity (``10de:2335``) and its link (docs/formats.md)."""
-        vendor, device = _text(self.folder / "vendor"), _text(self.folder / "device")
+        vendor, device = text_of(self.folder / "vendor"), text_of(self.folder / "device")
         steps = [one for one in (*reversed(self.folder.parents), self.folder) if one.name in self.path[1:]]
         return {
             "address": self.address,
@@ -71,7 +70,7 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
             {
                 **place.facts(),
                 "index": None if (gpu := known.get(place.address)) is None else gpu.index,
-                "name": (_text(place.folder / "product_name") or None) if gpu is None else gpu.name,
+                "name": (text_of(place.folder / "product_name") or None) if gpu is None else gpu.name,
                 "nvlink": None if gpu is None else gpu.nvlink,
                 **_closest(place, nics),
             }
@@ -79,7 +78,7 @@ def affinity(sysfs: Path = SYSFS, known: Mapping[str, Gpu] | None = None) -> dic
         ],
         "nics": [{"names": list(names), **place.facts()} for place, names in nics],
         "drives": [
-            {"names": list(names), "model": _text(sysfs / "class/nvme" / names[0] / "model"), **place.facts()}
+            {"names": list(names), "model": text_of(sysfs / "class/nvme" / names[0] / "model"), **place.facts()}
             for place, names in drives
         ],
         "untold": untold,
@@ -112,7 +111,7 @@ def _in_common(one: Sequence[str], other: Sequence[str]) -> int:
 def _gpus(sysfs: Path) -> list[_Place]:
     found = []
     for device in _listed(sysfs / "bus/pci/devices"):
-        vendor, kind = _text(device / "vendor"), _text(device / "class") or ""
+        vendor, kind = text_of(device / "vendor"), text_of(device / "class") or ""
         if kind.startswith(_GPU_CLASSES.get(vendor or "", ())) and (place := _place(device)) is not None:
             found.append(place)
     return found
@@ -142,7 +141,7 @@ def _place(device: Path) -> _Place | None:
     if not path or not _ADDRESS.fullmatch(path[-1]):
         return None
     folder = Path(*steps[: steps.index(path[-1]) + 1])
-    told = _text(folder / "numa_node")
+    told = text_of(folder / "numa_node")
     return _Place(path, int(told) if told is not None and told.isdigit() else None, folder)
 
 
@@ -151,10 +150,3 @@ def _listed(folder: Path) -> Iterable[Path]:
         return sorted(folder.iterdir())
     except OSError:
         return ()
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except OSError:
-        return None

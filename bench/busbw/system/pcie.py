@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from busbw.runs.records import JSON
+from busbw.system.sysfs import text_of
 
 _SPEED = re.compile(r"([0-9.]+) GT/s")  # "16 GT/s" up to Linux 5.6, "16.0 GT/s PCIe" since
 
@@ -53,11 +54,8 @@ def link_facts(steps: Sequence[Path]) -> dict[str, JSON] | None:
 
 def _read(device: Path, which: str) -> Link | None:
     """``current`` or ``max`` of the link of ``device``; None: not told."""
-    try:
-        speed = _SPEED.match((device / f"{which}_link_speed").read_text(encoding="utf-8"))
-        lanes = (device / f"{which}_link_width").read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    speed = _SPEED.match(text_of(device / f"{which}_link_speed") or "")
+    lanes = text_of(device / f"{which}_link_width") or ""
     # 255 lanes are what a device says that does not answer any more.
     if speed is None or not lanes.isdigit() or not 0 < int(lanes) <= 32:
         return None

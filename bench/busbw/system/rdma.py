@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from busbw.runs.records import JSON
-
-SYSFS = Path("/sys")
+from busbw.system.sysfs import SYSFS, text_of
 
 _RATE = re.compile(r"([0-9.]+) Gb/sec(?: \(([^)]+)\))?")
 
@@ -17,15 +16,15 @@ def ports(sysfs: Path = SYSFS) -> list[JSON]:
     """
     found: list[JSON] = []
     for folder in sorted((sysfs / "class/infiniband").glob("*/ports/*")):
-        rate = _RATE.match(_text(folder / "rate") or "")
-        state = _text(folder / "state")  # "4: ACTIVE"
+        rate = _RATE.match(text_of(folder / "rate") or "")
+        state = text_of(folder / "state")  # "4: ACTIVE"
         found.append(
             {
                 "device": folder.parent.parent.name,
                 "port": int(folder.name) if folder.name.isdigit() else None,
                 "bytes_per_second": float(rate[1]) * 1e9 / 8 if rate else None,
                 "rate": rate[2] if rate else None,
-                "layer": _text(folder / "link_layer"),
+                "layer": text_of(folder / "link_layer"),
                 "driver": driver_of(folder.parent.parent),
                 "up": None if state is None else state.endswith("ACTIVE") and "_" not in state,
             }
@@ -38,11 +37,4 @@ def driver_of(device: Path) -> str | None:
     try:
         return (device / "device/driver").resolve(strict=True).name
     except OSError:
-        return None
-
-
-def _text(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError):
         return None

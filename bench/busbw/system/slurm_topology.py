@@ -7,6 +7,7 @@ from pathlib import Path
 
 from busbw.runs.records import JSON
 from busbw.system.env_vars import in_common
+from busbw.system.sysfs import text_of
 from busbw.units import number_list, numbers_in
 
 _NUMA = Path("/sys/devices/system/node")
@@ -53,13 +54,8 @@ def binds_threads() -> bool:
 
 def numa_nodes(folder: Path = _NUMA) -> dict[str, str]:
     """The cores of every NUMA node of this host, as the kernel writes them (``0-31,64-95``); empty: not told."""
-    found = {}
-    for path in folder.glob("node*/cpulist"):
-        try:
-            found[path.parent.name.removeprefix("node")] = path.read_text(encoding="utf-8").strip()
-        except OSError:
-            continue
-    return dict(sorted(found.items(), key=lambda entry: int(entry[0])))
+    told = {path.parent.name.removeprefix("node"): text_of(path) for path in folder.glob("node*/cpulist")}
+    return {number: told[number] or "" for number in sorted(told, key=int) if told[number] is not None}
 
 
 def of_hosts(hosts: Sequence[str], facts: Sequence[Mapping[str, JSON]]) -> dict[str, dict[str, JSON]]:
