@@ -7,6 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from busbw.ops.training import Workload
 from busbw.runs.cases import expand
 from busbw.runs.plan import Plan, Sweep, parse_plan, read_suite, suites
 from busbw.runs.records import (
@@ -25,6 +26,8 @@ from busbw.runs.records import (
     Record,
     Row,
     Run,
+    Sent,
+    StepParts,
     StopReason,
     Sync,
     TimedBy,
@@ -38,8 +41,9 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 USAGE = (ROOT / "docs/usage.md").read_text(encoding="utf-8")
 ADDING = (ROOT / "docs/adding.md").read_text(encoding="utf-8")
 FORMATS = (ROOT / "docs/formats.md").read_text(encoding="utf-8")
-STORED: list[type[Record]] = [
+STORED: list[type[msgspec.Struct]] = [
     *(Run, Case, Check, GroupSamples, RankSamples, OverlapSamples, RankClock, HostConditions, GpuConditions),
+    *(Workload, StepParts, Sent),
     *typing.get_args(Row),
 ]
 WORDS = [StopReason, EndStatus, Mode, Sync, Cache, TimedBy]
@@ -79,7 +83,7 @@ def test_the_launches_that_the_documents_ask_for_are_enough_for_a_verdict() -> N
 
 
 @pytest.mark.parametrize("record", STORED)
-def test_every_stored_field_is_explained(record: type[Record]) -> None:
+def test_every_stored_field_is_explained(record: type[msgspec.Struct]) -> None:
     missing = [name for name in record.__struct_fields__ if f"`{name}`" not in FORMATS]
     assert missing == []
 

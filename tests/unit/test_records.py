@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from busbw.ops.storage import Access, Way
+from busbw.ops.training import Workload
 from busbw.runs.records import (
     DTYPE_BYTES,
     QUANTILES,
@@ -64,6 +65,14 @@ cases = st.builds(
     pinning=st.none() | st.sampled_from(get_args(Pinning)),
     imbalance=st.none() | finite,
     traffic=st.none() | words,
+    workload=st.none()
+    | st.builds(
+        Workload,
+        model=words,
+        scale=finite,
+        **dict.fromkeys(("dp", "tp", "pp", "micro_batches", "interleave"), st.integers(1, 100)),
+        wait_ns=st.none() | st.integers(1, 10**9),
+    ),
 )
 
 

@@ -45,6 +45,7 @@ def test_a_run_of_schema_1_is_lifted_without_a_guess() -> None:
     launch = {"empty_call_ns": (), "empty_loop_ns": (), "clocks": (), "resumes": None}
     launch |= {"compiled_call_ns": (), "compiled_loop_ns": ()}
     block = {"buffer_sets": 1, "loop": "python", "clock_error_ns": None, "conditions": (), "cross_check": None}
+    block |= {"step": None}
     group = {
         "exit_skew_ns": None,
         "disturbed": (),
@@ -141,6 +142,7 @@ def test_a_run_of_schema_2_was_timed_by_python() -> None:
         "compiled_call_ns": [()],
         "compiled_loop_ns": [()],
         "cross_check": [None],
+        "step": [None],
         "rows": [None],
         "checksum": [None],
     }
@@ -297,3 +299,13 @@ def test_the_run_of_schema_6_has_what_schema_6_is_for() -> None:
     ]
     assert run.backend == BackendTraits(cost_models="gloo", transport="gloo-tcp")
     assert expand(plan_of(store.read(OLD.with_name("schema-6")).run, None), 2, 1).cases == run.cases
+
+
+def test_the_run_of_schema_7_has_what_schema_7_is_for() -> None:
+    stored = store.read(OLD.with_name("schema-7"))
+    steps = {row.case.op: row for row in stored.measurements if row.step is not None}
+    workload = steps["train_1f1b"].case.workload
+    assert workload is not None
+    assert (workload.pp, workload.micro_batches, workload.wait_ns) == (2, 4, 2_000_000)
+    assert all(row.check.state == "verified" for row in steps.values())
+    assert {row.step for row in stored.measurements if row.case.op == "all_reduce"} == {None}

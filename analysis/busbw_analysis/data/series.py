@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from busbw.ops import PAIRED
 from busbw.ops.storage import Access
+from busbw.ops.training import Workload
 from busbw.runs.records import SETTINGS, case_in_words
 from busbw_analysis.data.load import Dataset, rank_list
 from busbw_analysis.data.summary import CaseSummary, GroupSummary, Interval
@@ -39,6 +40,7 @@ class SeriesKey:
     pinning: str | None = None
     imbalance: float | None = None
     traffic: str | None = None
+    workload: Workload | None = None
 
     @property
     def label(self) -> str:

@@ -9,6 +9,7 @@ import math
 from functools import partial
 from typing import Final
 
+from busbw.ops import TRAINED
 from busbw_analysis.models.costs import CostModel
 from busbw_analysis.models.counts import (
     down,
@@ -214,6 +215,7 @@ UNMODELLED: dict[str, str] = {
         ),
         "it is a copy of a GPU's own; no message is sent",
     ),
+    **dict.fromkeys(TRAINED, "it is several collectives beside computation; busbw training has their formulas"),
     "all_to_all_v": "its time depends on the whole traffic matrix, of which a run keeps only the sum",
     "memory_copy": "it is a measured peak; no message is sent",
     "tcp_stream": "it is a measured peak; no library is at work",

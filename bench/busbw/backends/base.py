@@ -32,6 +32,20 @@ def _nothing() -> None:
 
 
 @dataclass(frozen=True, slots=True)
+class Parts:
+    """A step of training taken apart: the same without what is sent, and what is sent without the rest. All ranks call
+    them together. ``sent``: op, ranks of the group and S → calls of this rank. The rest as in ``records.StepParts``.
+    """
+
+    compute: Call
+    communicate: Call
+    sent: dict[tuple[str, int, int], int]
+    parameters: int
+    flop: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True)
 class Operation:
     """An operation bound to its buffers: ``call`` returns when this rank has finished it, ``post`` starts it and
     returns what finishes it (None: the library cannot do the two apart). Both raise what the backend ``raises``. On a
@@ -48,6 +62,8 @@ class Operation:
 
     ``buffers`` are those that it sends from and receives into, where they have to be elsewhere than those that it was
     given: in memory of the host, or of another device (None: those that it was given).
+
+    ``parts`` takes a step of training apart, once its samples are taken; all ranks call it (None: it is no such step).
     """
 
     call: Call
@@ -58,6 +74,7 @@ class Operation:
     prepare: Call | None = None
     cross_check: Callable[[float], CrossCheck | None] | None = None
     buffers: "tuple[torch.Tensor, torch.Tensor] | None" = None
+    parts: Callable[[], Parts] | None = None
 
 
 def _end_here(error: Exception) -> None:

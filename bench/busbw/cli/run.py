@@ -25,6 +25,10 @@ _SECTIONS = {
             *("no_baseline", "imbalance", "traffic", "threads", "numa_nodes", "pairs", "path"),
         ),
     ),
+    "Steps of training": (
+        "busbw run --op train_ddp,train_fsdp --model 'Llama 3 8B' --scale 0.03",
+        ("models", "scale", "micro_batches", "compute"),
+    ),
     "How it is timed": (
         "busbw run --suite quick --mode isolated,pipelined --cache flushed",
         ("mode", "sync", "cache", "pre_enqueue"),
@@ -114,6 +118,12 @@ def _op_of(given: str) -> str | None:
     type=click.Path(),
     help="storage_*, checkpoint_save: folder on the storage that is to be measured, on every host.",
 )
+@click.option("--model", "models", help="By commas: rows of busbw training models.  [default: MLP 1024]")
+@click.option("--scale", type=float, help="Widths, layers, sequence and batch times this one, up to 1.  [default: 1]")
+@click.option("--micro-batches", help="Of a step and replica, by commas.  [default: 1; pipelines: 2 a stage]")
+@click.option(
+    "--compute", help="Matrix products: real, or wait=20ms, slept a step on every rank instead.  [default: real]"
+)
 @click.option(
     "--suite",
     shell_complete=completed_by(suites),
@@ -159,6 +169,8 @@ def run(  # noqa: PLR0913 - click hands every option over by name
     traffic: Path | None,
     path: str | None,
     numa_nodes: str | None,
+    models: str | None,
+    micro_batches: str | None,
     suite: str | None,
     plan_file: Path | None,
     port: int,
@@ -184,9 +196,10 @@ def run(  # noqa: PLR0913 - click hands every option over by name
             changes = {name: settings[name] for name in ("launches", "timeout_seconds")}
             result = _resume(resume, changes, world, dry_run, as_json)
         else:
-            listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm}
+            listed = {"dtypes": dtype, "redops": redop, "modes": mode, "algorithms": algorithm, "models": models}
             asked = {**{key: _names(given) for key, given in listed.items()}, "traffic": None, **settings}
-            asked["numa_nodes"] = _numbers(numa_nodes)
+            asked["numa_nodes"] = _numbers("numa-node", numa_nodes)
+            asked["micro_batches"] = _numbers("micro-batches", micro_batches)
             if path is not None:
                 asked["path"] = given_path(path)
             if traffic is not None:
@@ -275,11 +288,11 @@ def _broken_off_in_words() -> Iterator[None]:
         click.get_current_context().exit(1)
 
 
-def _numbers(text: str | None) -> tuple[int, ...] | None:
+def _numbers(option: str, text: str | None) -> tuple[int, ...] | None:
     names = _names(text)
     if names is None or all(name.isdecimal() and name.isascii() and len(name) < 10 for name in names):
         return None if names is None else tuple(map(int, names))
-    message = f"--numa-node: {text!r} is no list of numbers; want NUMA nodes by commas, as in 0,1"
+    message = f"--{option}: {text!r} is no list of numbers; want some by commas, as in 0,1"
     raise UsageError(message)
 
 

@@ -24,6 +24,7 @@ from busbw.runs.resume import Lack, Remaining, lack_of
 from busbw.system import environment
 from busbw.system.storage import files_folder, refuse_path, remove_files, storage_facts, way_of_all
 from busbw.units import about_size, format_size, parse_sizes
+from busbw.workloads.shapes import refuse_model
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,8 @@ def refuse_impossible(plan: Plan, ranks: int, *, on_one_host: bool) -> None:
     total = psutil.virtual_memory().total + psutil.swap_memory().total
     for case in expand(plan, ranks, 1, device).cases:
         op = OPS[case.op]
+        if case.workload is not None:
+            refuse_model(case.workload.model)
         if case.root is not None and case.root >= ranks:
             message = f"key 'root': rank {case.root} is not there; {ranks} ranks are 0 to {ranks - 1}"
             raise UsageError(message)

@@ -36,7 +36,7 @@ from busbw.ops import OPS
 from busbw.ops.base import Layout, Matrix, Op, Share
 from busbw.ops.groups import Round, pair_rounds, split_world
 from busbw.runs.causes import WRONG_DATA, cause_of
-from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, least_good
+from busbw.runs.records import Case, Check, CrossCheck, Failed, Measurement, Sent, StepParts, least_good
 from busbw.runs.store import utc_now
 from busbw.system.environment import last_level_cache_bytes
 
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_SETS = 64
+_TRIES = 5
+"""How often each part of a step of training is taken."""
 _CACHES_TO_SWEEP = 2
 """Buffers in turns, or the memory that is written between samples, are so many times the last level of cache."""
 
@@ -85,12 +87,14 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
     terms = Terms(budget_of(bench.timing, len(rounds), case.mode), _flush(bench, case), sets)
     done: list[_Round] = []
     beside: CrossCheck | None = None
+    apart: StepParts | None = None
     for groups in rounds:
         part = _take_part(bench, op, case, groups, matrix, sets)
         if isinstance(part, str):
             return Failed(case=case, launch=launch, block=block, error=part, cause=cause_of(part))
         one = _round(bench, op, case, groups, part, matrix, terms)
         beside = _cross_check(bench, op, part) if not isinstance(one, str) else None
+        apart = _taken_apart(bench, op, part) if not isinstance(one, str) else None
         _give_back(bench, part)
         if isinstance(one, str):
             return Failed(case=case, launch=launch, block=block, error=one, cause=cause_of(one))
@@ -114,6 +118,7 @@ def measure(bench: Bench, case: Case, matrix: Matrix, launch: int, block: int) -
         clocks=bench.common.ranks,
         conditions=watch.ended(),
         cross_check=beside,
+        step=apart,
         groups=tuple(group for result in results for group in result.groups),
     )
 
@@ -166,6 +171,41 @@ def _cross_check(bench: Bench, op: Op, part: Part | None) -> CrossCheck | None:
         return failed
     rates = tuple(rate for one in found for rate in one.bytes_per_second)
     return msgspec.structs.replace(found[0], bytes_per_second=rates)
+
+
+def _taken_apart(bench: Bench, op: Op, part: Part | None) -> StepParts | None:
+    """What a step of training is made of; None for every other op."""
+    taken = None if part is None else part.sets[0].operation.parts
+    if op.splits is None or taken is None:
+        return None
+    with _in_words(bench):
+        parts = taken()
+        # In turns, so that what changes on the machine changes both.
+        tries = [(_once(bench, parts.compute), _once(bench, parts.communicate)) for _ in range(_TRIES)]
+    told = bench.backend.share(msgspec.json.encode([(*kind, calls) for kind, calls in parts.sent.items()]).decode())
+    ranks: dict[tuple[str, int, int, int], list[int]] = {}
+    for rank, text in enumerate(told):
+        for kind in msgspec.json.decode(text, type=list[tuple[str, int, int, int]]):
+            ranks.setdefault(kind, []).append(rank)
+    return StepParts(
+        compute_ns=tuple(compute for compute, _ in tries),
+        communication_ns=tuple(communication for _, communication in tries),
+        sent=tuple(
+            Sent(op=name, group=group, size_bytes=size, calls=calls, ranks=tuple(found))
+            for (name, group, size, calls), found in ranks.items()
+        ),
+        parameters=parts.parameters,
+        flop=parts.flop,
+        tokens=parts.tokens,
+    )
+
+
+def _once(bench: Bench, call: Call) -> int:
+    """How long ``call`` takes on the slowest rank when all begin together, ns."""
+    bench.backend.barrier()
+    before = bench.clock.now_ns()
+    call()
+    return int(agreed(bench, [bench.clock.now_ns() - before])[0])
 
 
 def _give_back(bench: Bench, part: Part | None) -> None:
@@ -410,6 +450,8 @@ def _found_everywhere(
 
 
 def _unverifiable(op: Op, case: Case) -> str | None:
+    if op.splits is not None:
+        return None
     if not op.sized or case.dtype is None:
         return "there are no data"
     try:

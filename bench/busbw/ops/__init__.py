@@ -8,9 +8,12 @@ from busbw.ops.copies import COPIES
 from busbw.ops.gpu_copies import DEVICE_COPIES
 from busbw.ops.p2p import PLAIN_SOCKETS, POINT_TO_POINT
 from busbw.ops.storage import STORAGE
+from busbw.ops.training import TRAINING
 
 OPS: dict[str, Op] = {
-    op.name: op for op in (*COLLECTIVES, *POINT_TO_POINT, *PLAIN_SOCKETS, *COPIES, *STORAGE, *DEVICE_COPIES, *COMPUTE)
+    op.name: op
+    for family in (COLLECTIVES, POINT_TO_POINT, PLAIN_SOCKETS, COPIES, STORAGE, DEVICE_COPIES, COMPUTE, TRAINING)
+    for op in family
 }
 
 SYNCHRONISING = frozenset(name for name, op in OPS.items() if op.synchronising)
@@ -25,6 +28,8 @@ MESSAGES = frozenset(op.name for op in POINT_TO_POINT)
 """Ops of single messages, whose cost is known on every backend."""
 STORING = frozenset(name for name, op in OPS.items() if op.stores)
 """Their bytes end in files."""
+TRAINED = frozenset(name for name, op in OPS.items() if op.splits is not None)
+"""Steps of training."""
 TO_THE_HOST = frozenset(name for name, op in OPS.items() if op.host_memory)
 """Copies between a GPU and its host."""
 MEMORY_TRAFFIC = {name: op.memory_traffic for name, op in OPS.items() if op.memory_traffic is not None}

@@ -99,6 +99,7 @@ class Op:
     shape: which numbers of elements S can hold, where they are no multiples.
     lower_bound: the least that any algorithm has to do.
     least_crossing: the least that must cross between hosts.
+    splits: it is a step of training, whose ranks divide the batch (dp), each layer (tp) or the layers (pp).
     """
 
     name: str
@@ -130,6 +131,7 @@ class Op:
     shape: Shape | None = None
     lower_bound: LowerBound | None = None
     least_crossing: Crossing | None = None
+    splits: Literal["dp", "tp", "pp"] | None = None
 
     def factor(self, ranks: int) -> float | None:
         """busbw / algbw for ``ranks`` ranks in the group; None for one: there is no wire, and a 0 would be a lie."""

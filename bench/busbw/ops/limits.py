@@ -40,6 +40,9 @@ LARGEST_SEED: Final = 10**18
 """A seed and the number of the launch have to fit a signed 64-bit integer together."""
 MOST_THREADS: Final = 1 << 16
 MOST_DEPTH: Final = 1024
+LEAST_SCALE: Final = 1e-6
+"""Of a model that is trained; the most is 1."""
+MOST_MICRO_BATCHES: Final = 1 << 16
 MOST_TOML_BYTES: Final = 1 << 18
 """Of a plan, or of a file of peaks."""
 MOST_TRAFFIC_BYTES: Final = 1 << 25

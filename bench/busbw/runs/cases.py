@@ -15,6 +15,7 @@ from busbw.ops.groups import EACH, Round, in_turn, number_of_rounds, split_world
 from busbw.ops.numa_nodes import takes_nodes
 from busbw.ops.storage import Access, Way
 from busbw.ops.threads import parse_threads
+from busbw.ops.training import INTERLEAVED, PARTS, Workload, parse_compute
 from busbw.runs.plan import InPlace, Plan, Sweep
 from busbw.runs.records import DTYPE_BYTES, Case, Mode, Pairs, Pinning
 
@@ -45,6 +46,7 @@ class Settings(TypedDict, total=False):
     pinning: Pinning
     imbalance: float
     traffic: str
+    workload: Workload
 
 
 TrafficKey = tuple[str, float | None, str | None]
@@ -82,7 +84,7 @@ def expand(plan: Plan, ranks: int, nodes: int, device: str = "cpu", way: Way = "
             for op in (OPS[name] for name in sweep.ops):
                 if op.uneven or op.members == "pairs":
                     traffic.refuse_large(max(map(len, groups)))
-                settings = _every_setting(op, sweep, way, cores)
+                settings = _every_setting(op, sweep, ranks, way, cores)
                 made += _number_of_cases(op, sweep, len(settings), sizes)
                 if made > limits.MOST_CASES:
                     raise UsageError(_TOO_MANY)
@@ -120,12 +122,14 @@ def _refuse_many(plan: Plan, ranks: int) -> None:
         raise UsageError(message)
 
 
-def _every_setting(op: Op, sweep: Sweep, way: Way, cores: int) -> tuple[Settings, ...]:
+def _every_setting(op: Op, sweep: Sweep, ranks: int, way: Way, cores: int) -> tuple[Settings, ...]:
     """Those of the op, on each node of memory. Raises UsageError for more than there may be cases, before all of them
     are made.
     """
     if op.stores and op.local and len(sweep.blocks) * len(sweep.depths) > limits.MOST_CASES:
         raise UsageError(_TOO_MANY)
+    if op.splits is not None:
+        return tuple({"workload": one} for one in _workloads(op, sweep, ranks))
     settings = tuple(_settings(op, sweep, way, cores))
     if not sweep.numa_nodes or not takes_nodes(op):
         return settings
@@ -205,6 +209,22 @@ def _settings(op: Op, sweep: Sweep, way: Way, cores: int) -> Iterator[Settings]:
             yield {"pinning": cast("Pinning", pinning)}
     else:
         yield _of_traffic(sweep) if op.uneven else {}
+
+
+def _workloads(op: Op, sweep: Sweep, ranks: int) -> Iterator[Workload]:
+    """What is trained, on all ranks."""
+    usual = (2 * ranks if op.splits == "pp" else 1,)
+    for model, micro_batches in product(sweep.models, usual if sweep.micro_batches is None else sweep.micro_batches):
+        yield Workload(
+            model=model,
+            scale=sweep.scale,
+            dp=ranks if op.splits == "dp" else 1,
+            tp=ranks if op.splits == "tp" else 1,
+            pp=ranks if op.splits == "pp" else 1,
+            micro_batches=micro_batches,
+            interleave=PARTS if op.name == INTERLEAVED else 1,
+            wait_ns=parse_compute(sweep.compute),
+        )
 
 
 def _of_traffic(sweep: Sweep) -> Settings:

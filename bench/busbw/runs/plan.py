@@ -19,6 +19,7 @@ from busbw.ops.groups import ALL
 from busbw.ops.limits import refuse_beyond
 from busbw.ops.numa_nodes import MOST_NODES, takes_nodes
 from busbw.ops.threads import CORES, parse_threads
+from busbw.ops.training import parse_compute
 from busbw.runs.records import DTYPE_BYTES, JSON, REDOPS, Cache, Mode, Pairs, Pinning, Record, Sync
 
 _MANY_CORES = 1 << 10
@@ -101,6 +102,9 @@ class Sweep(Record, frozen=True, kw_only=True):
     of the host is copied from and to, where a GPU copies. ``threads``: how many of a rank share a call, where they can,
     as in ``ops.threads``; None: its own thread makes it, unbound. ``numa_nodes``: the NUMA nodes that memory of the
     host is put on, one after another; None: it lies where it is touched first.
+
+    Of steps of training: ``models`` are rows of ``busbw training models``, each with ``scale``; ``micro_batches`` of a
+    step and replica (None: two for each stage of a pipeline, else one); ``compute`` as in ``ops.training``.
     """
 
     ops: tuple[str, ...]
@@ -124,8 +128,15 @@ class Sweep(Record, frozen=True, kw_only=True):
     threads: str | None = None
     pinning: tuple[str, ...] = get_args(Pinning)
     numa_nodes: tuple[int, ...] | None = None
+    models: tuple[str, ...] = ("MLP 1024",)
+    scale: float = 1.0
+    micro_batches: tuple[int, ...] | None = None
+    compute: str = "real"
 
     def __post_init__(self) -> None:
+        refuse_beyond("scale", self.scale, limits.LEAST_SCALE, 1)
+        for number in self.micro_batches or ():
+            refuse_beyond("micro_batches", number, 1, limits.MOST_MICRO_BATCHES)
         checks: dict[str, Callable[[], object]] = {
             "ops": lambda: [op_named(name) for name in self.ops],
             "sizes": lambda: units.parse_sizes(self.sizes),
@@ -147,6 +158,9 @@ class Sweep(Record, frozen=True, kw_only=True):
             "depths": lambda: storage.accesses(("1MiB",), self.depths, "direct"),
             "imbalance": lambda: traffic.imbalanced(2, self.imbalance),
             "traffic": lambda: traffic.checked_weights(self.traffic or ((1.0,),), "of the plan"),
+            "models": lambda: _require(self.models),
+            "micro_batches": lambda: _require((1,) if self.micro_batches is None else self.micro_batches),
+            "compute": lambda: parse_compute(self.compute),
         }
         for key, check in checks.items():
             try:
@@ -225,6 +239,12 @@ class Plan(Record, frozen=True, kw_only=True):
         """The plan as it is stored with a run."""
         document: dict[str, JSON] = msgspec.to_builtins(self)
         return document
+
+
+def _require(given: Sequence[object]) -> None:
+    if not given:
+        message = "want at least one; given none"
+        raise UsageError(message)
 
 
 def _known(what: str, given: Sequence[object], allowed: Collection[object]) -> None:
@@ -358,6 +378,7 @@ _TAKEN_BY: dict[str, Callable[[Op], bool]] = {
     "numa_nodes": takes_nodes,
     "pairs": lambda op: op.members == "pairs",
     "path": lambda op: op.stores,
+    **dict.fromkeys(("models", "scale", "micro_batches", "compute"), lambda op: op.splits is not None),
 }
 """Settings that only some ops have → which. All the others change how every op is timed."""
 

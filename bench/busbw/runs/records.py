@@ -12,6 +12,7 @@ SCHEMA history (``upgrades.UPGRADES`` lifts older runs one step at a time):
 5 - the settings of a case are fields of it; before, they were words of one text, ``variant``.
 6 - ``held`` is called ``pre_enqueue``; of a plan ``placement`` is ``in_place``, ``memory_nodes`` is ``numa_nodes``.
     A run has what the analysis must know of its ``backend``.
+7 - steps of training: ``workload`` of a case, ``step`` of a block.
 """
 
 import math
@@ -22,9 +23,10 @@ import msgspec
 
 from busbw.errors import refuse_unknown
 from busbw.ops.storage import Access
+from busbw.ops.training import Workload, workload_in_words
 from busbw.units import format_size
 
-SCHEMA = 6
+SCHEMA = 7
 
 JSON: TypeAlias = Any
 """A value as json.loads gives it. msgspec has no recursive aliases, so the edge stays open and is checked by use."""
@@ -103,6 +105,7 @@ class Case(Record, frozen=True, kw_only=True):
     ``pinning``: what memory of the host is copied from or to.
     ``imbalance``: how uneven the traffic of all_to_all_v is, 0 (even) to 1.
     ``traffic``: fingerprint of the matrix that gives this traffic instead.
+    ``workload``: what a step of training trains, and how ranks share it.
     """
 
     op: str
@@ -128,6 +131,7 @@ class Case(Record, frozen=True, kw_only=True):
     pinning: Pinning | None = None
     imbalance: float | None = None
     traffic: str | None = None
+    workload: Workload | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPE_BYTES:
@@ -153,6 +157,7 @@ _SETTINGS: dict[str, Callable[[Any], str]] = {
     "pinning": str,
     "imbalance": lambda share: f"imbalance {share:g}",
     "traffic": lambda fingerprint: f"traffic matrix {fingerprint}",
+    "workload": workload_in_words,
 }
 SETTINGS = tuple(_SETTINGS)
 """The fields of a case that only some ops have."""
@@ -372,6 +377,36 @@ class CrossCheck(Record, frozen=True, kw_only=True):
             _require_finite(bytes_per_second=rate)
 
 
+class Sent(Record, frozen=True, kw_only=True):
+    """Equal calls of one collective in a step, as each of ``ranks`` made them: ``calls`` of S = ``size_bytes`` among
+    ``group`` ranks. ``op`` is that of a collective; ``send_recv`` is one message to another rank.
+    """
+
+    op: str
+    group: int
+    size_bytes: int
+    calls: int
+    ranks: tuple[int, ...]
+
+
+class StepParts(Record, frozen=True, kw_only=True):
+    """A step of training taken apart, behind the samples of its block; vectors have one entry a try, ns of the slowest
+    rank.
+
+    compute_ns: the same step on all ranks at once, in which nothing is sent.
+    communication_ns: the same collectives in the order of the step, without anything else.
+    sent: what was sent in a step, counted where torch.distributed hands it over.
+    parameters: of the whole model. flop: of a step of all ranks together, of matrix products alone. tokens: of a step.
+    """
+
+    compute_ns: tuple[int, ...]
+    communication_ns: tuple[int, ...]
+    sent: tuple[Sent, ...]
+    parameters: int
+    flop: int
+    tokens: int
+
+
 class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_field="kind"):
     """One block: the raw samples of one case, with one set of buffers, in one launch.
 
@@ -380,7 +415,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     whole block: buffers, checks, warm-up and barriers included. ``buffer_sets`` are used in turns. ``loop`` made the
     calls, the same one on all ranks. Entries of different ranks may be compared within ``clock_error_ns`` (0 on one
     clock, None: not at all); ``clocks`` says where that is from when the clocks had to be synchronised. ``conditions``
-    has one entry a host. ``cross_check`` is there where another tool measured the same.
+    has one entry a host. ``cross_check`` is there where another tool measured the same, ``step`` for training.
     """
 
     case: Case
@@ -399,6 +434,7 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     clocks: tuple[RankClock, ...] | None = None
     conditions: tuple[HostConditions, ...] = ()
     cross_check: CrossCheck | None = None
+    step: StepParts | None = None
     groups: tuple[GroupSamples, ...]
 
 

@@ -135,6 +135,7 @@ UPGRADES: dict[int, tuple[Upgrade, Upgrade]] = {
     3: (lambda run: {**run, "schema": 4}, _as_it_is),
     4: (_typed_run, _typed_case),
     5: (_renamed_run, _pre_enqueued_case),
+    6: (lambda run: {**run, "schema": 7}, _as_it_is),
 }
 """Schema n → how its run.json and the case of a row become those of n + 1. Schema 1 is the first."""
 

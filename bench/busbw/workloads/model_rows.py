@@ -4,6 +4,7 @@ The shipped rows are in ``models/`` and ``samples.toml``; a user's own file adds
 same name. FLOP count 2 for a multiplication and its addition.
 """
 
+import math
 import re
 from dataclasses import dataclass
 from importlib import resources
@@ -260,6 +261,26 @@ def flop_per_token(model: Model, sequence: int, *, causal: bool) -> float:
     (Kaplan et al. 2020, section 2.1: the backward pass is twice the forward pass). Nothing is computed twice.
     """
     return 6 * products(model) + 3 * attention_flop(model, sequence, causal=causal)
+
+
+_SCALED: Final = {
+    **dict.fromkeys(("hidden", "head_dim", "ffn", "expert_ffn", "vocabulary", "positions"), 8),
+    **dict.fromkeys(("rope_dim", "value_dim", "q_rank", "kv_rank", "sequence", "batch"), 8),
+    "layers": 4,
+}
+"""What of a model is made smaller → the multiple that it is rounded up to, so that ranks can divide it."""
+
+
+def scaled(model: Model, scale: float) -> Model:
+    """``model`` with its widths, layers, sequence and batch times ``scale``; heads and experts stay as many. Each is
+    rounded up to a multiple of 8 (layers: of 4), and is at most that of the row.
+    """
+    smaller = {
+        name: min(whole, math.ceil(whole * scale / step) * step)
+        for name, step in _SCALED.items()
+        if (whole := getattr(model, name))
+    }
+    return msgspec.structs.replace(model, **smaller)
 
 
 # --- reading -----------------------------------------------------------------------------------------------------

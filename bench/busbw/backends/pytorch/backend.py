@@ -23,6 +23,7 @@ from busbw.backends.patterns import TORCH_DTYPES
 from busbw.backends.pytorch import checkpoint
 from busbw.backends.pytorch.bound import REDUCTIONS, Bound
 from busbw.backends.pytorch.calls import CALLS, IN_ONE_PIECE, exchange_all
+from busbw.backends.pytorch.training import step
 from busbw.backends.side_channel import answers, first_line, hang_up, wait_warily
 from busbw.errors import BackendError, LaunchError
 from busbw.ops.base import Matrix, Op
@@ -85,6 +86,8 @@ class TorchBackend:
             return sockets.refuse(case)
         if op.stores:
             return checkpoint.refuse(case)
+        if op.splits is not None:
+            return step.refuse(case)
         return scheduled.refuse(op, case) if case.algorithm is not None else self._refuse_call(op, case)
 
     def _refuse_call(self, op: Op, case: Case) -> str | None:

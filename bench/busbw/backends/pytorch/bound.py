@@ -1,5 +1,6 @@
 """What every call over torch is made of."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,10 @@ import torch.distributed as dist
 from busbw.ops.base import Matrix
 from busbw.ops.groups import Ranks
 from busbw.runs.records import Case
+
+# torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
+ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
+REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 REDUCTIONS = {
     "sum": dist.ReduceOp.SUM,

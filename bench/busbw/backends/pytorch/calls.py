@@ -13,12 +13,9 @@ import torch.distributed as dist
 
 from busbw.backends.base import Operation, Wait
 from busbw.backends.pytorch import checkpoint
-from busbw.backends.pytorch.bound import Bound
+from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER, Bound
+from busbw.backends.pytorch.training import WORKLOADS, step
 from busbw.backends.scheduled import Messages, Messaging
-
-# torch 2.13 renamed these and warns about the old names; torch 2.4 knows only the old ones.
-_ALL_GATHER: Callable[..., Any] = getattr(dist, "all_gather_single", dist.all_gather_into_tensor)
-_REDUCE_SCATTER: Callable[..., Any] = getattr(dist, "reduce_scatter_single", dist.reduce_scatter_tensor)
 
 
 def _split(function: Callable[..., Any], *arguments: Any, **options: Any) -> Operation:  # noqa: ANN401 - torch's own
@@ -43,11 +40,11 @@ def _all_reduce(bound: Bound) -> Operation:
 
 
 def _all_gather(bound: Bound) -> Operation:
-    return _split(_ALL_GATHER, bound.receive, bound.send, group=bound.process_group)
+    return _split(ALL_GATHER, bound.receive, bound.send, group=bound.process_group)
 
 
 def _reduce_scatter(bound: Bound) -> Operation:
-    return _split(_REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group)
+    return _split(REDUCE_SCATTER, bound.receive, bound.send, bound.redop, group=bound.process_group)
 
 
 def _all_to_all(bound: Bound) -> Operation:
@@ -217,6 +214,7 @@ CALLS: dict[str, Callable[[Bound], Operation]] = {
     "pair_bidir": _pair_bidir,
     "pair_matrix": _pair_uni,
     "checkpoint_save": checkpoint.bind,
+    **{name: partial(step.bind, make=make) for name, make in WORKLOADS.items()},
 }
 
 IN_ONE_PIECE = {"ping_pong", "pair_uni", "pair_matrix"}

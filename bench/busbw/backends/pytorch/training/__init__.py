@@ -1,0 +1,19 @@
+"""Steps of training over torch.distributed, with PyTorch's own libraries where it has them: one row each."""
+
+from busbw.backends.pytorch.training.data_parallel import AllReduced, Bucketed, Zero1
+from busbw.backends.pytorch.training.pipeline import pipelined
+from busbw.backends.pytorch.training.sharded import Sharded
+from busbw.backends.pytorch.training.step import MakeStep
+from busbw.backends.pytorch.training.tensor_parallel import TensorParallel
+
+WORKLOADS: dict[str, MakeStep] = {
+    "train_all_reduce": AllReduced,
+    "train_ddp": Bucketed,
+    "train_zero1": Zero1,
+    "train_fsdp": Sharded,
+    "train_fsdp_kept": lambda made: Sharded(made, reshard=False),
+    "train_tensor": TensorParallel,
+    "train_gpipe": pipelined("ScheduleGPipe"),
+    "train_1f1b": pipelined("Schedule1F1B"),
+    "train_interleaved": pipelined("ScheduleInterleaved1F1B"),
+}

@@ -1,0 +1,94 @@
+"""Data parallel: every rank has the whole model and a part of the batch."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from busbw.backends.pytorch.bound import ALL_GATHER, REDUCE_SCATTER
+from busbw.backends.pytorch.training.network import Network
+from busbw.backends.pytorch.training.step import LEARNING_RATE, SEED, Step, Whole
+
+
+class AllReduced(Step):
+    """By hand: behind the backward pass, an all_reduce of each gradient, to the mean."""
+
+    def make(self) -> nn.Module:
+        """The whole model."""
+        return Network(self.made.shape.model, SEED)
+
+    def synchronise(self) -> None:
+        """The mean of every gradient over all ranks."""
+        for parameter in self.network.parameters():
+            dist.all_reduce(parameter.grad, dist.ReduceOp.AVG, group=self.made.group)
+
+
+class Bucketed(Step):
+    """DistributedDataParallel: gradients are reduced in buckets, while the backward pass goes on."""
+
+    def make(self) -> nn.Module:
+        """The whole model within DistributedDataParallel."""
+        self._wrapped: Any = nn.parallel.DistributedDataParallel(
+            Network(self.made.shape.model, SEED), process_group=self.made.group, gradient_as_bucket_view=True
+        )
+        wrapped: nn.Module = self._wrapped
+        return wrapped
+
+    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:
+        """Only the last micro-batch reduces."""
+        with nullcontext() if last else self.silence():
+            return super().pass_of(given, wanted, pieces, last=last)
+
+    def silence(self) -> AbstractContextManager[Any]:
+        """The library's own way: what it makes of a collective that was left out is an error."""
+        quiet: AbstractContextManager[Any] = self._wrapped.no_sync()
+        return quiet
+
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Without the name of the wrapper."""
+        yield from self._wrapped.module.named_parameters()
+
+
+class Zero1(Step):
+    """ZeRO-1 (Rajbhandari et al. 2020, https://arxiv.org/abs/1910.02054): a rank updates its share of all weights.
+
+    Weights and gradients are views of two long vectors; what is beyond the weights fills up the last rank's share.
+    """
+
+    def make(self) -> nn.Module:
+        """The whole model, its weights in one vector."""
+        network = Network(self.made.shape.model, SEED)
+        each = -(-sum(one.numel() for one in network.parameters()) // self.made.ranks)
+        self._weights, self._gradients = torch.zeros(each * self.made.ranks), torch.zeros(each * self.made.ranks)
+        self._share = torch.zeros(each)
+        start = 0
+        for parameter in network.parameters():
+            view = self._weights[start : start + parameter.numel()].view_as(parameter)
+            with torch.no_grad():
+                view.copy_(parameter)
+            parameter.data = view
+            start += parameter.numel()
+        return network
+
+    def synchronise(self) -> None:
+        """The mean of this rank's share of gradients."""
+        start = 0
+        for parameter in self.network.parameters():
+            if parameter.grad is not None:
+                self._gradients[start : start + parameter.numel()] = parameter.grad.flatten()
+            start += parameter.numel()
+        REDUCE_SCATTER(self._share, self._gradients, dist.ReduceOp.AVG, group=self.made.group)
+
+    def update(self) -> None:
+        """Of this rank's share, which all then get."""
+        own = self._weights.chunk(self.made.ranks)[self.made.rank] - LEARNING_RATE * self._share
+        ALL_GATHER(self._weights, own, group=self.made.group)
+
+    def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+        """This rank's share of all."""
+        flat = torch.cat([whole(name).flatten() for name, _ in self.named()])
+        padded = torch.cat((flat, flat.new_zeros(len(self._weights) - len(flat))))
+        yield self._share, padded.chunk(self.made.ranks)[self.made.rank]

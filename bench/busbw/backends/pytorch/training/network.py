@@ -1,0 +1,188 @@
+"""A row of the model table as a torch module: an embedding, layers of attention and a feed-forward network, a head.
+
+Weights and data are made from a seed, the same on every rank; a part of a model has the weights that the whole has.
+"""
+
+import math
+import zlib
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from busbw.workloads.model_rows import Model
+
+_ROTARY_BASE = 10_000.0
+
+
+class Attention(nn.Module):
+    """Causal attention with its projections; heads are told from widths, for a rank may have a part of them."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self._head_dim = model.head_dim
+        self._rotary = not model.positions
+        wide, narrow = model.heads * model.head_dim, model.kv_heads * model.head_dim
+        self.query = nn.Linear(model.hidden, wide, bias=model.biases)
+        self.key = nn.Linear(model.hidden, narrow, bias=model.biases)
+        self.value = nn.Linear(model.hidden, narrow, bias=model.biases)
+        self.out = nn.Linear(wide, model.hidden, bias=model.biases)
+        self.query_norm = nn.RMSNorm(model.head_dim) if model.qk_norm else nn.Identity()
+        self.key_norm = nn.RMSNorm(model.head_dim) if model.qk_norm else nn.Identity()
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden)."""
+        query, key, value = (self._heads(one(hidden)) for one in (self.query, self.key, self.value))
+        query, key = self.query_norm(query), self.key_norm(key)
+        if self._rotary:
+            query, key = _rotated(query), _rotated(key)
+        group = query.shape[1] // key.shape[1]
+        key, value = (one.repeat_interleave(group, dim=1) for one in (key, value))
+        seen = functional.scaled_dot_product_attention(query, key, value, is_causal=True)
+        return self._merged(seen)
+
+    def _merged(self, seen: torch.Tensor) -> torch.Tensor:
+        merged: torch.Tensor = self.out(seen.transpose(1, 2).flatten(2))
+        return merged
+
+    def _heads(self, projected: torch.Tensor) -> torch.Tensor:
+        return projected.view(*projected.shape[:-1], -1, self._head_dim).transpose(1, 2)
+
+
+def _rotated(heads: torch.Tensor) -> torch.Tensor:
+    """Rotary positions (Su et al. 2021, https://arxiv.org/abs/2104.09864, section 3.4.2)."""
+    half = heads.shape[-1] // 2
+    rates = _ROTARY_BASE ** -(torch.arange(half, device=heads.device) / half)
+    angles = torch.outer(torch.arange(heads.shape[-2], device=heads.device), rates).to(heads.dtype)
+    first, second = heads[..., :half], heads[..., half:]
+    return torch.cat((first * angles.cos() - second * angles.sin(), second * angles.cos() + first * angles.sin()), -1)
+
+
+class FeedForward(nn.Module):
+    """Two matrices, or three of which one is a gate (Shazeer 2020, https://arxiv.org/abs/2002.05202)."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.up = nn.Linear(model.hidden, model.ffn, bias=model.biases)
+        self.gate = nn.Linear(model.hidden, model.ffn, bias=model.biases) if model.gated else None
+        self.down = nn.Linear(model.ffn, model.hidden, bias=model.biases)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden)."""
+        wide = self.up(hidden)
+        inner = functional.gelu(wide) if self.gate is None else functional.silu(self.gate(hidden)) * wide
+        out: torch.Tensor = self.down(inner)
+        return out
+
+
+class Layer(nn.Module):
+    """Attention, where the model has it, and the feed-forward network, each added to what comes in."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.attention_norm = _norm(model) if model.heads else None
+        self.attention = Attention(model) if model.heads else None
+        self.ffn_norm = _norm(model)
+        self.ffn = FeedForward(model)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden)."""
+        if self.attention is not None and self.attention_norm is not None:
+            hidden = hidden + self.attention(self.attention_norm(hidden))
+        out: torch.Tensor = hidden + self.ffn(self.ffn_norm(hidden))
+        return out
+
+
+class Embedding(nn.Module):
+    """What tokens are looked up in, with their positions where these are learned."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(model.vocabulary, model.hidden)
+        self.positions = nn.Embedding(model.positions, model.hidden) if model.positions else None
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens)."""
+        looked_up: torch.Tensor = self.tokens(tokens)
+        if self.positions is None:
+            return looked_up
+        placed: torch.Tensor = looked_up + self.positions(torch.arange(tokens.shape[1], device=tokens.device))
+        return placed
+
+
+class Head(nn.Module):
+    """The norm behind the last layer and the output matrix."""
+
+    def __init__(self, model: Model) -> None:
+        super().__init__()
+        self.norm = _norm(model)
+        self.out = nn.Linear(model.hidden, model.vocabulary, bias=False)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of (sequences, tokens, hidden)."""
+        out: torch.Tensor = self.out(self.norm(hidden))
+        return out
+
+
+class Network(nn.Module):
+    """The layers of ``model`` that are named, with embedding and head where they are the first and last; weights by
+    ``seed``. A parameter has the name that it has in the whole model.
+    """
+
+    def __init__(self, model: Model, seed: int, layers: range | None = None) -> None:
+        super().__init__()
+        mine = range(model.layers) if layers is None else layers
+        first, last = mine.start == 0, mine.stop == model.layers
+        self.embedding = Embedding(model) if model.vocabulary and first else None
+        self.layers = nn.ModuleDict({str(number): Layer(model) for number in mine})
+        self.head = Head(model) if model.vocabulary and last else None
+        if model.tied and self.embedding is not None and self.head is not None:
+            self.head.out.weight = self.embedding.tokens.weight
+        for name, parameter in self.named_parameters():
+            _fill(name, parameter, seed)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Of tokens where it has an embedding, else of (sequences, tokens, hidden)."""
+        if self.embedding is not None:
+            hidden = self.embedding(hidden)
+        for layer in self.layers.values():
+            hidden = layer(hidden)
+        out: torch.Tensor = hidden if self.head is None else self.head(hidden)
+        return out
+
+
+def _norm(model: Model) -> nn.Module:
+    kinds: dict[str, Any] = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
+    made: nn.Module = kinds[model.norm](model.hidden) if model.norm in kinds else nn.Identity()
+    return made
+
+
+def _fill(name: str, parameter: nn.Parameter, seed: int) -> None:
+    """Matrices are normal with the variance of one over their inputs; each from a seed of its own."""
+    numbers = torch.Generator().manual_seed((seed << 32) % (1 << 62) + zlib.crc32(name.encode()))
+    with torch.no_grad():
+        if name.endswith("bias"):
+            parameter.zero_()
+        elif parameter.dim() > 1:
+            parameter.normal_(0, 1 / math.sqrt(parameter.shape[1]), generator=numbers)
+
+
+def batch_of(model: Model, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What goes in and what ought to come out, of all sequences of a step: tokens, or for a model without vocabulary
+    numbers that are normal, with a gradient as if layers stood before them.
+    """
+    numbers = torch.Generator().manual_seed(seed + 7)
+    shape = (model.batch, model.sequence)
+    if model.vocabulary:
+        tokens, targets = (torch.randint(model.vocabulary, shape, generator=numbers) for _ in range(2))
+        return tokens, targets
+    given, wanted = (torch.randn(*shape, model.hidden, generator=numbers) for _ in range(2))
+    return given, wanted
+
+
+def loss_of(out: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
+    """The mean over all tokens: cross-entropy, or the square of what is missing."""
+    if targets.is_floating_point():
+        return functional.mse_loss(out, targets)
+    return functional.cross_entropy(out.flatten(0, 1), targets.flatten())

@@ -1,0 +1,190 @@
+"""What happens inside a step: which collectives torch.distributed is handed, and which matrix products there are.
+
+A mode of torch's dispatcher sees both, whatever library made them. It counts collectives, leaves them out, or has
+products waited for in place of being computed.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed.distributed_c10d import _resolve_process_group  # type: ignore[attr-defined]
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+
+_LEAST_SLEEP = 3e-4
+"""Seconds: a shorter one takes longer than it says; what is owed adds up until it is as long."""
+
+
+def _bytes(tensors: Any) -> int:  # noqa: ANN401 - a tensor or a list of them
+    return sum(one.numel() * one.element_size() for one in (tensors if isinstance(tensors, list) else [tensors]))
+
+
+_POSTED: dict[str, tuple[str, int]] = {
+    "c10d::allreduce_": ("all_reduce", 0),
+    "c10d::_allgather_base_": ("all_gather", 0),
+    "c10d::_reduce_scatter_base_": ("reduce_scatter", 1),
+    "c10d::alltoall_base_": ("all_to_all", 0),
+    "c10d::send": ("send_recv", 0),
+    "c10d::recv_": ("", 0),
+}
+"""Collectives that return something to wait for → the op, and the argument whose bytes are S; "": the other half of one
+that is counted where it is sent."""
+
+_AT_ONCE: dict[str, tuple[str, int | None]] = {
+    "_c10d_functional::all_reduce": ("all_reduce", None),
+    "_c10d_functional::all_gather_into_tensor": ("all_gather", 1),
+    "_c10d_functional::reduce_scatter_tensor": ("reduce_scatter", None),
+}
+"""Those of DTensor, which return a tensor → the op, and the argument by which S is larger than the tensor given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One collective as it was handed over, with tensors of its own: ``op`` with S and the ranks of its group."""
+
+    op: str
+    size_bytes: int
+    group: int
+    again: Callable[[], Any]
+
+
+@dataclass(slots=True)
+class Waits:
+    """Products are waited for: ``seconds_per_flop``, and until when what was handed out so far takes."""
+
+    seconds_per_flop: float
+    until: float = 0.0
+
+    def owe(self, flop: int) -> None:
+        """So much more is to be waited for; a wait is made when it is long enough to be one."""
+        self.until = max(self.until, time.perf_counter()) + flop * self.seconds_per_flop
+        self.settle(_LEAST_SLEEP)
+
+    def settle(self, least: float = 0.0) -> None:
+        """Wait for what is owed."""
+        if (owed := self.until - time.perf_counter()) > least:
+            time.sleep(owed)
+
+
+@dataclass(eq=False)
+class Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Within it, ``calls`` are added to and ``flop`` is counted. ``silent``: nothing is sent, and what would have been
+    received is whatever its memory holds. ``waits``: products are not computed; their results are zeros.
+    """
+
+    silent: bool = False
+    waits: Waits | None = None
+    keep: bool = False
+    calls: list[Call] = field(default_factory=list)
+    flop: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # noqa: ANN401
+        """One operation of torch, of plain tensors: DTensor is asked first for what it does with them."""
+        if any(issubclass(kind, torch.Tensor) and kind.__name__ == "DTensor" for kind in types):
+            return NotImplemented
+        given, name = kwargs or {}, func.name()
+        if name in _POSTED or name in _AT_ONCE:
+            if self.waits is not None:
+                self.waits.settle()
+            if self.keep:
+                self._count(func, name, args, given)
+            return _unsent(name, args) if self.silent else func(*args, **given)
+        if name in _PRODUCTS:
+            flop = _PRODUCTS[name](args)
+            self.flop += flop
+            if self.waits is not None:
+                self.waits.owe(flop)
+                return _zeros(name, args)
+        return func(*args, **given)
+
+    def _count(self, func: Any, name: str, args: Any, kwargs: Any) -> None:  # noqa: ANN401
+        ours = tree_map_only(torch.Tensor, torch.zeros_like, args)
+        if name in _POSTED:
+            op, which = _POSTED[name]
+            size, group = _bytes(args[which]), dist.ProcessGroup.unbox(args[2 if op in _TWO_BUFFERS else 1]).size()
+        else:
+            op, factor = _AT_ONCE[name]
+            size = _bytes(args[0]) * (1 if factor is None else args[factor])
+            group = _resolve_process_group(args[-1]).size()
+        self.calls.append(Call(op, size, 2 if op == "send_recv" else group, lambda: func(*ours, **kwargs)))
+
+
+_TWO_BUFFERS = frozenset({"all_gather", "reduce_scatter", "all_to_all"})
+
+
+def _unsent(name: str, args: Any) -> Any:  # noqa: ANN401
+    """What a collective returns, without it."""
+    if name in _POSTED:
+        from torch._C._distributed_c10d import FakeWork  # noqa: PLC0415
+
+        done = FakeWork().boxed()
+        return done if name in {"c10d::send", "c10d::recv_"} else (args[0], done)
+    tensor, op = args[0], _AT_ONCE[name][0]
+    ranks = args[1] if op == "all_gather" else args[2] if op == "reduce_scatter" else 1
+    rows = tensor.shape[0] * ranks if op == "all_gather" else tensor.shape[0] // ranks
+    return tensor.new_empty((rows, *tensor.shape[1:]))
+
+
+def replay(calls: list[Call]) -> None:
+    """The same collectives once more, in their order: each is waited for before the next, messages at the end."""
+    messages = []
+    for call in calls:
+        result = call.again()
+        if isinstance(result, torch.Tensor):
+            torch.ops._c10d_functional.wait_tensor(result)  # noqa: SLF001 - torch names it so
+            continue
+        work = result[-1] if isinstance(result, tuple | list) else result
+        if call.op in {"send_recv", ""}:
+            messages.append(work)
+        else:
+            work.wait()
+    for work in messages:
+        work.wait()
+
+
+def counted(calls: list[Call]) -> dict[tuple[str, int, int], int]:
+    """Op, ranks of the group and S → how many calls."""
+    return dict(Counter((call.op, call.group, call.size_bytes) for call in calls if call.op))
+
+
+# --- matrix products -------------------------------------------------------------------------------------------------
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> int:
+    return 2 * left.numel() * right.shape[-1]
+
+
+def _attention(query: torch.Tensor, key: torch.Tensor) -> int:
+    """Two products over all tokens: 4 T² d a head (Dao 2023, https://arxiv.org/abs/2307.08691, section 4.1)."""
+    return 4 * math.prod(query.shape) * key.shape[-2]
+
+
+_FUSED = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_PRODUCTS: dict[str, Callable[[Any], int]] = {
+    "aten::mm": lambda args: _product(args[0], args[1]),
+    "aten::addmm": lambda args: _product(args[1], args[2]),
+    "aten::bmm": lambda args: _product(args[0], args[1]),
+    _FUSED: lambda args: _attention(args[0], args[1]),
+    f"{_FUSED}_backward": lambda args: 2 * _attention(args[1], args[2]),
+}
+"""Operations that multiply matrices → their FLOP; a backward pass that computes scores anew is not counted for it."""
+
+
+def _zeros(name: str, args: Any) -> Any:  # noqa: ANN401
+    """What a product returns, without it."""
+    if name == _FUSED:
+        query = args[0]
+        return torch.zeros_like(query), query.new_zeros(query.shape[:-1])
+    if name.startswith(_FUSED):
+        return tuple(torch.zeros_like(one) for one in args[1:4])
+    left, right = args[-2:] if name == "aten::addmm" else args[:2]
+    return left.new_zeros((*left.shape[:-1], right.shape[-1]))

@@ -1,0 +1,73 @@
+"""Pipelines: every rank has some of the layers, and micro-batches go from rank to rank."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from busbw.backends.pytorch.training.network import Network, loss_of
+from busbw.backends.pytorch.training.step import SEED, Made, Step
+
+
+class Pipelined(Step):
+    """``schedule`` is one of torch.distributed.pipelining. A rank has ``interleave`` parts of the layers: part j of
+    rank r is number j p + r in a row.
+    """
+
+    def __init__(self, made: Made, schedule: str) -> None:
+        self._schedule_name = schedule
+        super().__init__(made)
+
+    def make(self) -> nn.Module:
+        """The layers of this rank, part by part."""
+        from torch.distributed import pipelining  # noqa: PLC0415 - takes half a second
+
+        made, shape = self.made, self.made.shape
+        model, one = shape.model, shape.workload
+        count = one.pp * one.interleave
+        length = model.layers // count
+        numbers = [part * one.pp + made.rank for part in range(one.interleave)]
+        parts = [Network(model, SEED, range(number * length, (number + 1) * length)) for number in numbers]
+        cpu = torch.device("cpu")
+        stages = [
+            pipelining.PipelineStage(part, number, count, cpu, group=made.group, **self._ends(number, count))
+            for part, number in zip(parts, numbers, strict=True)
+        ]
+        self._first, self._last = 0 in numbers, count - 1 in numbers
+        kind: Any = getattr(pipelining, self._schedule_name)
+        self._schedule = kind(stages if one.interleave > 1 else stages[0], one.micro_batches, loss_fn=loss_of)
+        return nn.ModuleList(parts)
+
+    def _ends(self, number: int, count: int) -> dict[str, Any]:
+        """What goes into a stage and comes out, so that ranks need not tell each other."""
+        model, one = self.made.shape.model, self.made.shape.workload
+        shape = (model.batch // one.micro_batches, model.sequence)
+        between = torch.zeros(*shape, model.hidden).requires_grad_()
+        given = self.given[: shape[0]] if number == 0 else between
+        out = torch.zeros(*shape, model.vocabulary or model.hidden).requires_grad_() if number == count - 1 else between
+        return {"input_args": given, "output_args": out}
+
+    def backward(self) -> None:
+        """By the schedule, which divides the gradients of micro-batches by their number."""
+        losses: list[torch.Tensor] = []
+        last = {"target": self.wanted, "losses": losses} if self._last else {}
+        given = (self.given,) if self._first else ()
+        self._schedule.step(*given, **last)
+        if losses:
+            self.loss = torch.stack(losses).mean().detach()
+
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Without the number of the part."""
+        for part in self.network.children():
+            yield from part.named_parameters()
+
+    @property
+    def knows_loss(self) -> bool:
+        """Only the last stage does."""
+        return self._last
+
+
+def pipelined(schedule: str) -> Callable[[Made], Step]:
+    """A pipeline by ``schedule``."""
+    return lambda made: Pipelined(made, schedule)

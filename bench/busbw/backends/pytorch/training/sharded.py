@@ -1,0 +1,27 @@
+"""Fully sharded: ranks divide the batch and the weights, which are gathered where they are needed."""
+
+from torch import nn
+
+from busbw.backends.pytorch.training.network import Network
+from busbw.backends.pytorch.training.step import SEED, Made, Step
+
+
+class Sharded(Step):
+    """FSDP2 (Zhao et al. 2023, https://arxiv.org/abs/2304.11277): each layer, the embedding and the head is gathered on
+    its own. ``reshard``: weights are given up behind the forward pass and gathered again for the backward pass.
+    """
+
+    def __init__(self, made: Made, *, reshard: bool = True) -> None:
+        self._reshard = reshard
+        super().__init__(made)
+
+    def make(self) -> nn.Module:
+        """The whole model within ``fully_shard``."""
+        from torch.distributed.fsdp import fully_shard  # noqa: PLC0415 - takes half a second
+
+        network = Network(self.made.shape.model, SEED)
+        for unit in (network.embedding, *network.layers.values(), network.head):
+            if unit is not None:
+                fully_shard(unit, mesh=self.made.mesh, reshard_after_forward=self._reshard)
+        fully_shard(network, mesh=self.made.mesh, reshard_after_forward=self._reshard)
+        return network

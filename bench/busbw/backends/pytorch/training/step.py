@@ -1,0 +1,279 @@
+"""One step of training on one rank: made, taken, held against the same step of one process, and taken apart."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from busbw.backends.base import Operation, Parts
+from busbw.backends.pytorch.bound import Bound
+from busbw.backends.pytorch.training.network import Network, batch_of, loss_of
+from busbw.backends.pytorch.training.observer import Call, Observer, Waits, counted, replay
+from busbw.errors import BackendError
+from busbw.runs.records import Case
+from busbw.workloads.model_rows import parameters
+from busbw.workloads.shapes import StepShape
+
+LEARNING_RATE: Final = 1.0
+"""Large, so that a gradient that was not applied shows in the weights."""
+SEED: Final = 1
+"""Of weights and data."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step is made of: its shape, this rank's place among all, and their process group."""
+
+    shape: StepShape
+    rank: int
+    ranks: int
+    group: Any
+    """torch's process group (None: all ranks)."""
+
+    def slice_of(self, whole: torch.Tensor) -> torch.Tensor:
+        """This rank's sequences, where ranks divide the batch."""
+        if self.shape.workload.dp == 1:
+            return whole
+        return whole.chunk(self.ranks)[self.rank].clone()
+
+    @cached_property
+    def mesh(self) -> Any:  # noqa: ANN401 - torch's device mesh
+        """All ranks in one dimension."""
+        from torch.distributed.device_mesh import DeviceMesh  # noqa: PLC0415 - takes half a second
+
+        group: Any = dist.group.WORLD if self.group is None else self.group
+        return DeviceMesh.from_group(group, "cpu")
+
+
+Whole = Callable[[str], torch.Tensor]
+"""The name of a parameter → its gradient, or its weights, in one process."""
+
+
+class Step(ABC):
+    """A step of training on one rank. ``__init__`` makes it of the whole model, which it may take apart."""
+
+    def __init__(self, made: Made) -> None:
+        self.made = made
+        self.loss = torch.zeros(())
+        given, wanted = batch_of(made.shape.model, SEED)
+        self.given, self.wanted = made.slice_of(given), made.slice_of(wanted)
+        self.network: nn.Module = self.make()
+        self._initial = [parameter.detach().clone() for parameter in self.network.parameters()]
+
+    @abstractmethod
+    def make(self) -> nn.Module:
+        """This rank's part of the model, ready to be trained."""
+
+    def run(self) -> None:
+        """The step: gradients from nothing on, and the update."""
+        self.network.zero_grad(set_to_none=True)
+        self.backward()
+        self.synchronise()
+        self.update()
+
+    def backward(self) -> None:
+        """Forward and backward pass of all micro-batches, which add their gradients up."""
+        pieces = self.made.shape.workload.micro_batches
+        losses: list[torch.Tensor] = []
+        for given, wanted in zip(self.given.chunk(pieces), self.wanted.chunk(pieces), strict=True):
+            losses.append(self.pass_of(given, wanted, pieces, last=len(losses) == pieces - 1))
+        self.loss = torch.stack(losses).sum()
+
+    def pass_of(self, given: torch.Tensor, wanted: torch.Tensor, pieces: int, *, last: bool) -> torch.Tensor:  # noqa: ARG002
+        """Of one micro-batch, which has its share of the mean."""
+        # As if layers stood before the first one; tokens have no gradient.
+        given = given.detach().requires_grad_(given.is_floating_point())
+        loss = loss_of(self.network(given), wanted) / pieces
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def synchronise(self) -> None:  # noqa: B027 - most have done it by then
+        """What ranks tell each other behind the backward pass."""
+
+    def update(self) -> None:
+        """Gradient descent."""
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                if parameter.grad is not None:
+                    parameter.sub_(parameter.grad, alpha=LEARNING_RATE)
+
+    def reset(self) -> None:
+        """Every step begins with the weights of the first."""
+        with torch.no_grad():
+            for parameter, initial in zip(self.network.parameters(), self._initial, strict=True):
+                parameter.copy_(initial)
+
+    def silence(self) -> AbstractContextManager[Any]:
+        """Within it, a step tells the other ranks nothing."""
+        return Observer(silent=True)
+
+    def gradients(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+        """What this rank has of each gradient, and what it ought to be."""
+        for name, parameter in self.named():
+            # DTensor may have all of a gradient where it has a part of the weights.
+            yield _local(parameter.grad), cut(whole(name), parameter if parameter.grad is None else parameter.grad)
+
+    def weights(self, whole: Whole) -> Iterator[tuple[torch.Tensor | None, torch.Tensor]]:
+        """The same of weights behind the update."""
+        for name, parameter in self.named():
+            yield _local(parameter.detach()), cut(whole(name), parameter)
+
+    def named(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Parameters by the names of the whole model."""
+        yield from self.network.named_parameters()
+
+    @property
+    def knows_loss(self) -> bool:
+        """Whether this rank comes to the end of the model."""
+        return True
+
+
+MakeStep = Callable[[Made], Step]
+
+
+def _local(tensor: Any) -> Any:  # noqa: ANN401 - a tensor, a DTensor or None
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
+
+
+def cut(whole: torch.Tensor, like: Any) -> torch.Tensor:  # noqa: ANN401 - a tensor or DTensor
+    """The part of ``whole`` that this rank has of ``like``: all of it, or as DTensor shards it."""
+    for dimension, placement in enumerate(getattr(like, "placements", ())):
+        if placement.is_shard():
+            mesh = like.device_mesh
+            pieces = whole.chunk(mesh.size(dimension), dim=placement.dim)
+            place = mesh.get_local_rank(dimension)
+            whole = pieces[place] if place < len(pieces) else whole.narrow(placement.dim, 0, 0)
+    return whole
+
+
+# --- held against one process ----------------------------------------------------------------------------------------
+
+
+class Reference:
+    """The same step of one process on the whole batch."""
+
+    def __init__(self, made: Made) -> None:
+        model = made.shape.model
+        network = Network(model, SEED)
+        given, wanted = batch_of(model, SEED)
+        out = network(given)
+        torch.autograd.backward(loss_of(out, wanted))
+        self.loss = loss_of(made.slice_of(out.detach()), made.slice_of(wanted))
+        self._network = dict(network.named_parameters())
+        longest = max(made.shape.tokens, model.hidden, model.ffn, model.vocabulary, model.heads * model.head_dim)
+        # Forward and backward pass go through every product of a layer once; each adds up to ``longest`` numbers,
+        # whose errors are as a random walk's.
+        chain = 2 * (model.layers * (6 if model.heads else 2) + 1)
+        self._share = torch.finfo(torch.float32).eps * chain * math.sqrt(longest)
+
+    def gradient(self, name: str) -> torch.Tensor:
+        """Of all sequences."""
+        found = self._network[name].grad
+        return torch.zeros_like(self._network[name]) if found is None else found
+
+    def weight(self, name: str) -> torch.Tensor:
+        """Behind the update."""
+        return self._network[name].detach() - LEARNING_RATE * self.gradient(name)
+
+    def wrong(self, step: Step) -> int:
+        """How many numbers of ``step`` are further from those of one process than rounding brings them."""
+        count = 0
+        for kind, of in ((step.gradients, self.gradient), (step.weights, self.weight)):
+            for found, wanted in kind(of):
+                count += wanted.numel() if found is None else self._differ(found, wanted)
+        return count + (self._differ(step.loss, self.loss) if step.knows_loss else 0)
+
+    def _differ(self, found: torch.Tensor, wanted: torch.Tensor) -> int:
+        if found.shape != wanted.shape:
+            return wanted.numel()
+        if not wanted.numel():
+            return 0
+        near = (found - wanted).abs() <= self._share * wanted.abs().max()  # false for NaN, too
+        return int(near.numel() - near.count_nonzero())
+
+
+# --- as the instrument calls it --------------------------------------------------------------------------------------
+
+
+@dataclass
+class BoundStep:
+    """A step as the instrument calls it. ``waits``: products are waited for, and leave zeros."""
+
+    step: Step
+    waits: Waits | None
+    reference: Reference
+    calls: list[Call] = field(default_factory=list)
+
+    def call(self) -> None:
+        """The step that is timed."""
+        if self.waits is None:
+            self.step.run()
+            return
+        with Observer(waits=self.waits):
+            self.step.run()
+            self.waits.settle()
+
+    def wrong(self) -> int:
+        """What differs from one process; where products were waited for, of a step that computes them."""
+        if self.waits is not None:
+            self.step.reset()
+            self.step.run()
+        return self.reference.wrong(self.step)
+
+    def count(self) -> None:
+        """Take a step and keep what it sends."""
+        self.step.reset()
+        with Observer(keep=True) as seen:
+            self.step.run()
+        self.calls = seen.calls
+
+    def compute(self) -> None:
+        """The step without its collectives."""
+        self.step.reset()
+        with self.step.silence():
+            self.call()
+
+    def communicate(self) -> None:
+        """Its collectives without the rest."""
+        replay(self.calls)
+
+
+def refuse(case: Case) -> str | None:
+    """Why ``case`` cannot run, the same on every rank."""
+    obstacles = (
+        (case.workload is None, "the case does not say what is trained"),
+        (case.device != "cpu", "steps of training run on CPU ranks so far"),
+        (case.mode != "isolated", "a step is timed on its own, in mode isolated"),
+        (case.group != "all", "all ranks train one model; groups want to be all"),
+        (case.cache != "warm", "a step goes through more than caches hold; want cache warm"),
+    )
+    reason = next((words for applies, words in obstacles if applies), None)
+    return reason if reason is not None or case.workload is None else StepShape(case.workload).refuse()
+
+
+def bind(bound: Bound, make: MakeStep) -> Operation:
+    """A step of training of all ranks."""
+    if bound.case.workload is None:
+        message = f"{bound.case.op} does not say what is trained"
+        raise BackendError(message)
+    shape = StepShape(bound.case.workload)
+    ranks = len(bound.group)
+    made = Made(shape, bound.me, ranks, bound.process_group)
+    wait_ns = bound.case.workload.wait_ns
+    waits = None if wait_ns is None else Waits(wait_ns * 1e-9 * ranks / shape.flop)
+    one = BoundStep(make(made), waits, Reference(made))
+
+    def parts() -> Parts:
+        one.count()
+        return Parts(
+            one.compute, one.communicate, counted(one.calls), parameters(shape.model), shape.flop, shape.tokens
+        )
+
+    return Operation(one.call, prepare=one.step.reset, wrong=one.wrong, parts=parts)

@@ -1,0 +1,103 @@
+"""Steps of training: forward and backward pass, what ranks tell each other for it, and the update of weights.
+
+A step has no size S: what it communicates is several collectives of several sizes, which a measurement counts
+(``records.StepParts``). So it has a time, and neither algbw nor busbw.
+"""
+
+import re
+from typing import Final, Literal
+
+import msgspec
+
+from busbw.errors import UsageError
+from busbw.ops.base import Layout, Op, Share
+from busbw.units import format_time
+
+Split = Literal["dp", "tp", "pp"]
+"""What the ranks divide among them: the batch, each layer, or the layers."""
+
+LARGEST_WAIT_NS: Final = 600 * 10**9
+
+
+class Workload(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is trained, and how ranks share it.
+
+    model: a row of ``busbw training models``. scale: its widths, layers, sequence and batch times this one
+    (``workloads.model_rows.scaled``).
+    dp, tp, pp: ranks that divide the batch, each layer, or the layers; their product is the number of ranks.
+    micro_batches: of a step and replica. interleave: parts of the layers that a pipeline stage has.
+    wait_ns: matrix products are not computed but waited for: so long in a step on every rank, if all ranks share the
+    work evenly. None: they are computed.
+    """
+
+    model: str
+    scale: float
+    dp: int
+    tp: int
+    pp: int
+    micro_batches: int
+    interleave: int
+    wait_ns: int | None = None
+
+
+def workload_in_words(one: Workload) -> str:
+    """As tables show it."""
+    degrees = (f"{name} {number}" for name in ("dp", "tp", "pp") if (number := getattr(one, name)) > 1)
+    micro = [] if one.micro_batches == 1 else [f"{one.micro_batches} micro-batches"]
+    parts = [] if one.interleave == 1 else [f"{one.interleave} parts a stage"]
+    scale = [] if one.scale == 1 else [f"scale {one.scale:g}"]
+    wait = [] if one.wait_ns is None else [f"compute waits {format_time(one.wait_ns)}"]
+    return ", ".join([one.model, *scale, *degrees, *micro, *parts, *wait])
+
+
+_WAIT = re.compile(r"wait=(?P<number>[0-9]{1,9}(\.[0-9]{1,9})?)(?P<unit>us|ms|s)")
+_UNIT_NS: Final = {"us": 10**3, "ms": 10**6, "s": 10**9}
+
+
+def parse_compute(text: str) -> int | None:
+    """How products are done: ``real`` (None), or ``wait=20ms`` as ns. Raises UsageError."""
+    if text == "real":
+        return None
+    match = _WAIT.fullmatch(text)
+    wait_ns = round(float(match["number"]) * _UNIT_NS[match["unit"]]) if match else 0
+    if not 1 <= wait_ns <= LARGEST_WAIT_NS:
+        message = f"compute {text!r} is not allowed; want real, or wait=TIME of 1us to 600s, such as wait=20ms"
+        raise UsageError(message)
+    return wait_ns
+
+
+def _no_buffers(_share: Share) -> Layout:
+    return Layout((), ())
+
+
+def _step(name: str, summary: str, split: Split) -> Op:
+    return Op(
+        name=name,
+        summary=summary,
+        size_meaning="none: a step is several collectives, which are counted",
+        layout=_no_buffers,
+        bus_factor=None,
+        wire_bytes=lambda _ranks, _size: 0.0,
+        sized=False,
+        synchronising=True,
+        computed=True,
+        fresh=True,
+        splits=split,
+    )
+
+
+INTERLEAVED: Final = "train_interleaved"
+PARTS: Final = 2
+"""Parts of the layers that a stage of an interleaved pipeline has."""
+
+TRAINING = (
+    _step("train_all_reduce", "data parallel by hand: an all_reduce of every gradient behind the backward pass", "dp"),
+    _step("train_ddp", "data parallel by DistributedDataParallel: buckets, beside the backward pass", "dp"),
+    _step("train_zero1", "data parallel, optimizer states divided: reduce_scatter, update, all_gather", "dp"),
+    _step("train_fsdp", "weights divided by fully_shard, gathered for each pass of a layer", "dp"),
+    _step("train_fsdp_kept", "the same, weights kept from the forward to the backward pass", "dp"),
+    _step("train_tensor", "every layer split by columns and rows: two all_reduce in each direction", "tp"),
+    _step("train_gpipe", "a pipeline of layers: all forward passes, then all backward passes", "pp"),
+    _step("train_1f1b", "a pipeline of layers: one forward, one backward pass in turns", "pp"),
+    _step(INTERLEAVED, f"the same, {PARTS} parts of the layers on every rank", "pp"),
+)

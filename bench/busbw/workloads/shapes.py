@@ -1,0 +1,61 @@
+"""What a step of training is of: the model at its scale, the part of it that is a rank's, and which cannot be."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import msgspec
+
+from busbw.errors import UsageError
+from busbw.ops.training import Workload
+from busbw.workloads import model_rows
+from busbw.workloads.model_rows import Model
+
+
+@dataclass(frozen=True)
+class StepShape:
+    """A workload with its model. Raises UsageError for a model that is not known."""
+
+    workload: Workload
+
+    @cached_property
+    def model(self) -> Model:
+        """The row at its scale; weights and gradients are float32."""
+        row = model_rows.named(model_rows.models(), self.workload.model)
+        return msgspec.structs.replace(model_rows.scaled(row, self.workload.scale), dtype="float32")
+
+    @property
+    def tokens(self) -> int:
+        """Of a step, all replicas together."""
+        return self.model.batch * self.model.sequence
+
+    @property
+    def flop(self) -> int:
+        """Of matrix products of a step, all ranks together; attention to all tokens, as kernels are counted."""
+        return round(self.tokens * model_rows.flop_per_token(self.model, self.model.sequence, causal=False))
+
+    def refuse(self) -> str | None:
+        """Why there is no such step; None when there is."""
+        model, one = self.model, self.workload
+        pieces, parts = one.dp * one.micro_batches, one.pp * one.interleave
+        obstacles = (
+            (model.experts, f"{model.name} has experts; models without are trained here"),
+            (model.kv_rank, f"{model.name} has latent attention; models without are trained here"),
+            (model.batch % pieces, f"a batch of {model.batch} is not cut evenly by dp · micro-batches = {pieces}"),
+            (model.layers % parts, f"{model.layers} layers are not cut evenly by pp · parts of a stage = {parts}"),
+            (one.interleave > 1 and one.micro_batches % one.pp, f"micro-batches want a multiple of pp = {one.pp}"),
+            (model.ffn % one.tp, f"an ffn of {model.ffn} is not cut evenly by tp = {one.tp}"),
+            (model.kv_heads % one.tp, f"{model.kv_heads} kv_heads are not cut evenly by tp = {one.tp}"),
+            (model.vocabulary % one.tp, f"a vocabulary of {model.vocabulary} is not cut evenly by tp = {one.tp}"),
+            (one.tp > 1 and model.tied, f"{model.name} ties embedding and head, which tp splits apart"),
+            (one.pp > 1 and model.tied, f"{model.name} ties embedding and head, which are on two stages"),
+        )
+        return next((reason for applies, reason in obstacles if applies), None)
+
+
+def refuse_model(name: str) -> None:
+    """Raise UsageError unless there is a model of this name."""
+    try:
+        model_rows.named(model_rows.models(), name)
+    except UsageError as error:
+        message = f"key 'models': {error}"
+        raise UsageError(message) from error

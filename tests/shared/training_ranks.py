@@ -1,0 +1,156 @@
+"""One of two ranks that take every step of training, whole and with faults: what it found, as JSON on its last line."""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import torch
+import torch.distributed as dist
+
+from busbw.backends.pytorch.training import WORKLOADS
+from busbw.backends.pytorch.training.observer import Observer, Waits, counted
+from busbw.backends.pytorch.training.step import BoundStep, Made, Reference, Step
+from busbw.ops import OPS
+from busbw.ops.training import INTERLEAVED, Workload
+from busbw.workloads.shapes import StepShape
+
+RANKS: Final = 2
+MODELS: Final = {"MLP 1024": 1 / 16, "Llama 3 8B": 1 / 128}
+"""What is trained → its scale."""
+WAIT_SECONDS = 0.02
+
+
+def workload(op: str, model: str) -> Workload:
+    """What two ranks train with ``op``."""
+    split = OPS[op].splits
+    return Workload(
+        model=model,
+        scale=MODELS[model],
+        dp=RANKS if split == "dp" else 1,
+        tp=RANKS if split == "tp" else 1,
+        pp=RANKS if split == "pp" else 1,
+        micro_batches=4 if split == "pp" else 1,
+        interleave=2 if op == INTERLEAVED else 1,
+    )
+
+
+def whole(op: str, model: str, rank: int) -> dict[str, Any]:
+    shape = StepShape(workload(op, model))
+    assert shape.refuse() is None
+    made = Made(shape, rank, RANKS, None)
+    one = BoundStep(WORKLOADS[op](made), None, Reference(made))
+    for _ in range(2):  # libraries settle in the first
+        one.step.reset()
+        one.call()
+    found: dict[str, Any] = {"wrong": one.wrong()}
+    one.step.reset()
+    with Observer() as seen:
+        one.step.run()
+    one.count()
+    one.compute()
+    one.communicate()
+    one.step.reset()
+    one.call()
+    found |= {"flop": seen.flop, "sent": [(*kind, calls) for kind, calls in counted(one.calls).items()]}
+    found["wrong_after_parts"] = one.wrong()
+    # Of what this rank multiplies, so that the whole wait is its own.
+    one.waits = Waits(WAIT_SECONDS / seen.flop)
+    one.step.reset()
+    began = time.perf_counter()
+    one.call()
+    found["waited"] = (time.perf_counter() - began) / WAIT_SECONDS
+    return found
+
+
+def _first(step: Step) -> torch.nn.Parameter:
+    return next(iter(step.network.parameters()))
+
+
+@contextmanager
+def _silent(step: Step) -> Iterator[None]:
+    with step.silence():
+        yield
+
+
+@contextmanager
+def _scaled(step: Step) -> Iterator[None]:
+    update = step.update
+
+    def twice() -> None:
+        with torch.no_grad():
+            for parameter in step.network.parameters():
+                assert parameter.grad is not None
+                parameter.grad.mul_(2)
+            for share in (getattr(step, "_share", None),):
+                if share is not None:
+                    share.mul_(2)
+        update()
+
+    step.update = twice  # type: ignore[method-assign]
+    yield
+
+
+@contextmanager
+def _stale(step: Step) -> Iterator[None]:
+    update = step.update
+
+    def but_one() -> None:
+        before = _first(step).detach().clone()
+        update()
+        with torch.no_grad():
+            _first(step).copy_(before)
+
+    step.update = but_one  # type: ignore[method-assign]
+    yield
+
+
+@contextmanager
+def _shifted(step: Step) -> Iterator[None]:
+    step.given, step.wanted = step.given.roll(1, 0), step.wanted
+    yield
+
+
+FAULTS: dict[str, dict[str, Callable[[Step], Any]]] = {
+    "train_all_reduce": {
+        "missing all_reduce": _silent,
+        "wrong scale": _scaled,
+        "stale parameter": _stale,
+        "wrong slice": _shifted,
+    },
+    "train_ddp": {"missing all_reduce": _silent},
+    "train_zero1": {"wrong slice": _shifted, "wrong scale": _scaled, "stale parameter": _stale},
+    "train_fsdp": {"missing reduce_scatter": _silent, "stale parameter": _stale},
+    "train_fsdp_kept": {"wrong slice": _shifted},
+    "train_tensor": {"missing all_reduce": _silent, "stale parameter": _stale},
+    "train_gpipe": {"wrong scale": _scaled},
+    "train_1f1b": {"wrong slice": _shifted, "stale parameter": _stale},
+    "train_interleaved": {"wrong slice": _shifted},
+}
+
+
+def faulty(op: str, plant: Callable[[Step], Any], rank: int) -> int:
+    made = Made(StepShape(workload(op, "MLP 1024")), rank, RANKS, None)
+    step = WORKLOADS[op](made)
+    with plant(step):
+        step.run()
+    dist.barrier()
+    return Reference(made).wrong(step)
+
+
+def main() -> None:
+    rank = int(sys.argv[1])
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{sys.argv[2]}", rank=rank, world_size=RANKS)
+    found: dict[str, Any] = {model: {op: whole(op, model, rank) for op in WORKLOADS} for model in MODELS}
+    found["faults"] = {
+        op: {name: faulty(op, plant, rank) for name, plant in planted.items()} for op, planted in FAULTS.items()
+    }
+    sys.stdout.write(json.dumps(found))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

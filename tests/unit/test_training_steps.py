@@ -1,0 +1,128 @@
+"""Steps of training on two real ranks: right, as large as the formulas, and caught when they are not right."""
+
+import json
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import training_ranks
+from training_ranks import MODELS, RANKS, workload
+
+from busbw.errors import UsageError
+from busbw.ops import TRAINED
+from busbw.ops.training import parse_compute
+from busbw.workloads.shapes import StepShape
+from busbw_analysis.training import traffic
+from busbw_analysis.training.layout import Layout, Step
+
+WORKER: Final = Path(training_ranks.__file__)
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def told() -> list[dict[str, Any]]:
+    """What each of two ranks says of every step, whole and with every fault planted."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen([sys.executable, WORKER, str(rank), str(port)], stdout=subprocess.PIPE, text=True)
+        for rank in range(RANKS)
+    ]
+    return [json.loads(one.communicate(timeout=110)[0].splitlines()[-1]) for one in ranks]
+
+
+@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("model", MODELS)
+def test_loss_gradients_and_weights_are_those_of_one_process(told: list[dict[str, Any]], model: str, op: str) -> None:
+    assert [rank[model][op]["wrong"] for rank in told] == [0, 0]
+
+
+@pytest.mark.parametrize("op", TRAINED)
+@pytest.mark.parametrize("model", MODELS)
+def test_the_bytes_that_are_sent_are_those_of_the_formulas(told: list[dict[str, Any]], model: str, op: str) -> None:
+    one = workload(op, model)
+    zero = {"train_zero1": 1, "train_fsdp": 3, "train_fsdp_kept": 3}.get(op, 0)
+    layout = Layout(
+        one.dp,
+        one.tp,
+        one.pp,
+        zero=zero,
+        micro_batches=one.micro_batches,
+        interleave=one.interleave,
+        schedule="gpipe" if op == "train_gpipe" else "1f1b",
+        reshard=op != "train_fsdp_kept",
+    )
+    shape = StepShape(one).model
+    step = Step(shape, layout, shape.batch, shape.sequence)
+    for number, rank in enumerate(told):
+        expected: dict[str, int] = {}
+        for row in traffic.traffic(step, number if one.pp > 1 else 0):
+            expected[row.op] = expected.get(row.op, 0) + row.size_bytes * row.messages
+        sent: dict[str, int] = {}
+        for kind, _, size, calls in rank[model][op]["sent"]:
+            sent[kind] = sent.get(kind, 0) + size * calls
+        assert sent == expected
+
+
+@pytest.mark.parametrize("op", TRAINED)
+def test_products_are_those_of_the_formula(told: list[dict[str, Any]], op: str) -> None:
+    shape = StepShape(workload(op, "Llama 3 8B"))
+    assert sum(rank["Llama 3 8B"][op]["flop"] for rank in told) == shape.flop
+
+
+@pytest.mark.parametrize("op", TRAINED)
+def test_parts_leave_the_step_as_it_was(told: list[dict[str, Any]], op: str) -> None:
+    assert [rank["MLP 1024"][op]["wrong_after_parts"] for rank in told] == [0, 0]
+
+
+@pytest.mark.parametrize("op", TRAINED)
+def test_a_waiting_step_lasts_as_long_as_was_said(told: list[dict[str, Any]], op: str) -> None:
+    assert all(rank["MLP 1024"][op]["waited"] >= 0.9 for rank in told)
+
+
+@pytest.mark.parametrize(
+    ("op", "fault"),
+    [
+        ("train_all_reduce", "missing all_reduce"),
+        ("train_all_reduce", "wrong scale"),
+        ("train_all_reduce", "stale parameter"),
+        ("train_all_reduce", "wrong slice"),
+        ("train_ddp", "missing all_reduce"),
+        ("train_zero1", "wrong slice"),
+        ("train_zero1", "wrong scale"),
+        ("train_zero1", "stale parameter"),
+        ("train_fsdp", "missing reduce_scatter"),
+        ("train_fsdp", "stale parameter"),
+        ("train_fsdp_kept", "wrong slice"),
+        ("train_tensor", "missing all_reduce"),
+        ("train_tensor", "stale parameter"),
+        ("train_gpipe", "wrong scale"),
+        ("train_1f1b", "wrong slice"),
+        ("train_1f1b", "stale parameter"),
+        ("train_interleaved", "wrong slice"),
+    ],
+)
+def test_a_fault_is_caught(told: list[dict[str, Any]], op: str, fault: str) -> None:
+    assert sum(rank["faults"][op][fault] for rank in told) > 0
+
+
+def test_every_step_has_a_fault_that_is_planted(told: list[dict[str, Any]]) -> None:
+    assert set(told[0]["faults"]) == TRAINED
+
+
+@pytest.mark.parametrize(
+    ("given", "wait_ns"), [("real", None), ("wait=20ms", 20_000_000), ("wait=1.5s", 1_500_000_000), ("wait=1us", 1000)]
+)
+def test_how_products_are_done(given: str, wait_ns: int | None) -> None:
+    assert parse_compute(given) == wait_ns
+
+
+@pytest.mark.parametrize("given", ["", "wait", "wait=0ms", "wait=20", "wait=-1ms", "wait=601s", "wait=nans"])
+def test_what_is_no_wait_is_refused(given: str) -> None:
+    with pytest.raises(UsageError):
+        parse_compute(given)
