@@ -6,7 +6,7 @@ computed over launch medians, because the launch is the experimental unit. All t
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from statistics import median
 from typing import Literal, TypeAlias, overload
 
@@ -203,21 +203,21 @@ def pair_times(groups: Groups) -> PairTimes:
     )
 
 
+def of_groups(groups: Groups, name: str) -> Floats:
+    """What ``GroupSummary`` and ``PairNumbers`` call ``name``, of every group; NaN where there is no number."""
+    if isinstance(groups, PairGroups):
+        return np.asarray(getattr(groups.numbers, name), dtype=np.float64)
+    return np.asarray([getattr(one, name) for one in groups], dtype=np.float64)
+
+
 def times_of(groups: Groups) -> Floats:
     """The headline of every group, ns per call."""
-    return groups.numbers.time_ns if isinstance(groups, PairGroups) else np.asarray([one.time_ns for one in groups])
+    return of_groups(groups, "time_ns")
 
 
 def fastest_of(groups: Groups) -> Sequence[GroupSummary]:
     """The groups that one with the highest busbw is among: of pairs, which move the same bytes, the fastest alone."""
     return (groups[int(np.argmin(times_of(groups)))],) if isinstance(groups, PairGroups) else groups
-
-
-def launches_of(groups: Groups) -> Sequence[int]:
-    """How many launches measured each group."""
-    if isinstance(groups, PairGroups):
-        return [*map(int, groups.numbers.launches)]
-    return [group.launches for group in groups]
 
 
 def pairs_of(groups: Groups) -> npt.NDArray[np.signedinteger]:
@@ -232,13 +232,6 @@ def between_hosts(dataset: Dataset, groups: Groups) -> npt.NDArray[np.bool_]:
     hosts = {host: number for number, host in enumerate(dict.fromkeys(dataset.runs[0].run.hosts))}
     ends = np.asarray([hosts[host] for host in dataset.runs[0].run.hosts])[pairs_of(groups)]
     return np.asarray(ends[:, 0] != ends[:, 1])
-
-
-def clock_error_of(groups: Groups) -> float:
-    """How far the clocks of two ranks of a group may be apart, where that is most, ns."""
-    if isinstance(groups, PairGroups):
-        return float(groups.numbers.clock_error_ns.max())
-    return max(group.clock_error_ns for group in groups)
 
 
 def has_modes(groups: Groups) -> bool:
@@ -322,7 +315,7 @@ def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSum
         stop_reasons=tuple(sorted({block.stop_reason for block in rows})),
         groups=groups,
         total=None,
-        flags=_pair_flags(row.case, rows, groups.numbers, disturbance) if isinstance(groups, PairGroups) else (),
+        flags=_flags(row.case, rows, groups, disturbance) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({block.loop for block in rows})),
         lost=row.lost,
@@ -345,7 +338,7 @@ def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
-        flags=_flags(case, blocks, groups, disturbance) if groups else (),
+        flags=_flags(case, [block.measurement for block in blocks], groups, disturbance) if groups else (),
         disturbance=disturbance,
         loops=tuple(sorted({block.measurement.loop for block in blocks})),
         lost=row.lost,
@@ -382,45 +375,23 @@ def _added(rates: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(rates) else None
 
 
-def _flags(
-    case: Case, blocks: Sequence[Block], groups: Sequence[GroupSummary], disturbance: Disturbance
-) -> tuple[Flag, ...]:
+def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturbance: Disturbance) -> tuple[Flag, ...]:
     """What a reader of one row must know. ``oversubscribed`` is added by ``judge``, which knows the machine."""
-    wanted: tuple[tuple[Flag, bool], ...] = (
-        ("bimodal", any(group.modes is not None for group in groups)),
-        ("slow mode", any(group.slow_time_share > _SLOW_TIME_SHARE_WORTH_A_FLAG for group in groups)),
+    of = partial(of_groups, groups)
+    overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
+    wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
+        ("bimodal", has_modes(groups)),
+        ("slow mode", (of("slow_time_share") > _SLOW_TIME_SHARE_WORTH_A_FLAG).any()),
         # Ranks that copy wait for nobody, so when they come changes nothing.
-        (
-            "skew>10%",
-            case.op not in LOCAL and any((group.skew_share or 0.0) > _SKEW_WORTH_A_FLAG for group in groups),
-        ),
-        ("drift", any(group.drift for group in groups)),
-        ("correlated", any(group.tau >= _TAU_WORTH_A_FLAG for group in groups)),
-        ("outliers", any(group.outlier_share > _OUTLIERS_WORTH_A_FLAG for group in groups)),
+        ("skew>10%", case.op not in LOCAL and (of("skew_share") > _SKEW_WORTH_A_FLAG).any()),
+        ("drift", of("drift").any()),
+        ("correlated", (of("tau") >= _TAU_WORTH_A_FLAG).any()),
+        ("outliers", (of("outlier_share") > _OUTLIERS_WORTH_A_FLAG).any()),
         ("disturbed", disturbance.high),
-        ("unbalanced", any(group.overlap is not None and group.overlap.unbalanced for group in groups)),
-        ("clock error", any(not _clock_serves(group.clock_error_ns, group.time_ns) for group in groups)),
-        ("moved>1", any(group.moved_factor > 1 for group in groups)),
-        ("cap", any(block.measurement.stop_reason != "converged" for block in blocks)),
-    )
-    return tuple(flag for flag, raised in wanted if raised)
-
-
-def _pair_flags(
-    case: Case, blocks: Sequence[Measurement], numbers: PairNumbers, disturbance: Disturbance
-) -> tuple[Flag, ...]:
-    """The same of all pairs of a case."""
-    wanted: tuple[tuple[Flag, bool], ...] = (
-        ("bimodal", bool((numbers.slow_over_fast > 0).any())),
-        ("slow mode", bool((numbers.slow_time_share > _SLOW_TIME_SHARE_WORTH_A_FLAG).any())),
-        ("skew>10%", case.op not in LOCAL and bool((numbers.skew_share > _SKEW_WORTH_A_FLAG).any())),
-        ("drift", bool(numbers.drift.any())),
-        ("correlated", bool((numbers.tau >= _TAU_WORTH_A_FLAG).any())),
-        ("outliers", bool((numbers.outlier_share > _OUTLIERS_WORTH_A_FLAG).any())),
-        ("disturbed", disturbance.high),
-        ("clock error", bool((numbers.clock_error_ns > CLOCK_ERROR_SHARE * numbers.time_ns).any())),
-        ("moved>1", bool((numbers.moved_factor > 1).any())),
-        ("cap", any(block.stop_reason != "converged" for block in blocks)),
+        ("unbalanced", any(one.unbalanced for one in overlaps)),
+        ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
+        ("moved>1", (of("moved_factor") > 1).any()),
+        ("cap", any(one.stop_reason != "converged" for one in measured)),
     )
     return tuple(flag for flag, raised in wanted if raised)
 

@@ -10,7 +10,7 @@ from busbw.runs.records import JSON, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words, resumptions
-from busbw_analysis.data.summary import CaseSummary, Flag, PairGroups, clock_error_of
+from busbw_analysis.data.summary import CaseSummary, Flag, PairGroups, of_groups
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
@@ -237,7 +237,7 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
     cases = [summary for summary in measured if "clock error" in summary.flags]
     if cases:
-        worst = max((clock_error_of(summary.groups) for summary in cases), default=0.0)
+        worst = max((float(of_groups(summary.groups, "clock_error_ns").max()) for summary in cases), default=0.0)
         text = (
             f"In {len(cases)} of {_cases(len(measured))} the clocks of the ranks are not known to agree better than "
             f"{format_time(worst)}, which is more than 5 % of a call: who came when is not told there."

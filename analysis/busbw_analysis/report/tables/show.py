@@ -9,7 +9,7 @@ import numpy as np
 from busbw.ops import MEMORY_TRAFFIC, PAIRED
 from busbw.runs.records import JSON, SETTINGS, case_in_words
 from busbw.units import format_rate, significant
-from busbw_analysis.data.summary import CaseSummary, GroupSummary, launches_of, times_of
+from busbw_analysis.data.summary import CaseSummary, GroupSummary, of_groups, times_of
 from busbw_analysis.diagnosis.distances import PairClass, PairSplit
 from busbw_analysis.diagnosis.judge import Curve, Judgement
 from busbw_analysis.peaks.peaks import Peak
@@ -139,7 +139,7 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
         **_numbers(None, None),
         "row": f"pairs {kind.name}",
         "pairs": kind.pairs,
-        "launches": max(launches_of(summary.groups)),
+        "launches": int(of_groups(summary.groups, "launches").max()),
         "time_ns": kind.time_ns,
         "low_ns": kind.interval.low_ns,
         "high_ns": kind.interval.high_ns,
