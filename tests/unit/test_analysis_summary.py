@@ -129,7 +129,7 @@ def test_slow_mode_share_counts_samples_and_time() -> None:
     assert group.slow_share == pytest.approx(0.1, abs=0.03)
     share = group.slow_share
     assert group.slow_time_share == pytest.approx(share * 4.1 / (share * 4.1 + (1 - share) * 0.1), rel=0.05)
-    assert "slow mode" in summary.flags
+    assert "outlier mode" in summary.flags
     assert "bimodal" not in summary.flags
 
 
@@ -193,7 +193,7 @@ def test_samples_that_know_of_their_neighbours_count_as_fewer() -> None:
     assert free.only.effective_samples > 4000
     assert tied.only.tau == pytest.approx(20, rel=0.3)
     assert tied.only.effective_samples == pytest.approx(400, rel=0.3)
-    assert ("correlated" in tied.flags, "correlated" in free.flags) == (True, False)
+    assert ("autocorrelated" in tied.flags, "autocorrelated" in free.flags) == (True, False)
 
 
 @pytest.mark.parametrize(("launches", "sure"), [(1, False), (5, False), (6, True)])

@@ -35,17 +35,17 @@ Floats = npt.NDArray[np.float64]
 IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]
 Flag = Literal[
     "bimodal",
-    "slow mode",
+    "outlier mode",
     "skew>10%",
     "drift",
-    "correlated",
+    "autocorrelated",
     "outliers",
     "oversubscribed",
     "disturbed",
     "unbalanced",
     "clock error",
-    "moved>1",
-    "cap",
+    "excess traffic",
+    "not converged",
     "not checked",
 ]
 
@@ -381,17 +381,17 @@ def _flags(case: Case, measured: Sequence[Measurement], groups: Groups, disturba
     overlaps = () if isinstance(groups, PairGroups) else [one.overlap for one in groups if one.overlap is not None]
     wanted: tuple[tuple[Flag, bool | np.bool_], ...] = (
         ("bimodal", has_modes(groups)),
-        ("slow mode", (of("slow_time_share") > _SLOW_TIME_SHARE_WORTH_A_FLAG).any()),
+        ("outlier mode", (of("slow_time_share") > _SLOW_TIME_SHARE_WORTH_A_FLAG).any()),
         # Ranks that copy wait for nobody, so when they come changes nothing.
         ("skew>10%", case.op not in LOCAL and (of("skew_share") > _SKEW_WORTH_A_FLAG).any()),
         ("drift", of("drift").any()),
-        ("correlated", (of("tau") >= _TAU_WORTH_A_FLAG).any()),
+        ("autocorrelated", (of("tau") >= _TAU_WORTH_A_FLAG).any()),
         ("outliers", (of("outlier_share") > _OUTLIERS_WORTH_A_FLAG).any()),
         ("disturbed", disturbance.high),
         ("unbalanced", any(one.unbalanced for one in overlaps)),
         ("clock error", (of("clock_error_ns") > CLOCK_ERROR_SHARE * of("time_ns")).any()),
-        ("moved>1", (of("moved_factor") > 1).any()),
-        ("cap", any(one.stop_reason != "converged" for one in measured)),
+        ("excess traffic", (of("moved_factor") > 1).any()),
+        ("not converged", any(one.stop_reason != "converged" for one in measured)),
     )
     return tuple(flag for flag, raised in wanted if raised)
 

@@ -17,7 +17,7 @@ from busbw_analysis.models.select import Prediction
 
 _KNOWN: Final[dict[Flag, str]] = {
     "bimodal": "its samples have two modes",
-    "slow mode": "a slow mode takes more than a tenth of the time",
+    "outlier mode": "samples far above the median take more than a tenth of the time",
     "skew>10%": "its ranks come more than a tenth of the time apart",
     "drift": "its times drift",
     "outliers": "it has outliers",
