@@ -408,12 +408,12 @@ _JUDGED_BYTES = 100 << 20
 
 def _answer(folder: Path) -> None:
     """Say what the run came to. Without the analysis, or where it cannot judge the run, the run ends as well."""
-    if sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) > _JUDGED_BYTES:
-        return
     try:
+        if sum(file.stat().st_size for file in folder.iterdir() if file.is_file()) > _JUDGED_BYTES:
+            return
         analysis = importlib.import_module("busbw_analysis.cli.main")
         echo(analysis.answer_to(folder), err=True)
-    except ImportError:
+    except (ImportError, OSError):
         return
     except BusbwError as error:
         echo(f"no answer: {plain_text(str(error))}", err=True)
