@@ -200,6 +200,8 @@ def test_samples_that_know_of_their_neighbours_count_as_fewer() -> None:
 def test_the_mean_over_launches_has_an_interval_from_six_of_them_on(launches: int, sure: bool) -> None:  # noqa: FBT001
     group = summary_of("all_reduce", 4096, World(launch_noise=0.1), launches=launches).only
     assert group is not None
+    assert group.mean is not None
+    assert group.p99 is not None
     assert group.mean.value == pytest.approx(np.mean(group.launch_means_ns))
     assert group.launch_keys == tuple((0, launch) for launch in range(launches))
     assert group.p99.value > group.mean.value
@@ -211,6 +213,7 @@ def test_p99_is_exceeded_by_one_sample_in_a_hundred() -> None:
     dataset = pool((synthetic_run([case("all_reduce", 4096)], World(sample_noise=0.3), launches=1, samples=1000),))
     group = summarise(dataset)[0].only
     assert group is not None
+    assert group.p99 is not None
     (block,) = dataset.blocks
     assert sum(time / block.measurement.calls > group.p99.value for time in block.samples.slowest_ns) == 10
 
@@ -258,4 +261,5 @@ def test_launches_that_differ_are_not_taken_for_two_modes() -> None:
     assert group.modes is None
     assert "bimodal" not in summary.flags
     # A spread is that of a launch, not of the pot.
+    assert group.spread is not None
     assert group.spread < 0.2

@@ -9,9 +9,10 @@ from click.testing import CliRunner
 from testing.synthetic import case, synthetic_run, write_synthetic
 
 from busbw.cli.main import main
-from busbw.errors import StoreError
+from busbw.errors import LogError, StoreError
 from busbw.runs import store
 from busbw_analysis.data import sources
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.sources import Found, Source, find
 
 OF_A_RUN = (
@@ -37,12 +38,12 @@ def results(tmp_path: Path) -> Path:
 def log(results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The log of a tool that one more row reads, with the same numbers as the run that is kept."""
 
-    def read(path: Path) -> store.StoredRun:
+    def read(path: Path, _facts: LogFacts) -> store.StoredRun:
         stored = store.read(find(results, "latest").path)
         return replace(stored, path=path, run=msgspec.structs.replace(stored.run, id="of a log"))
 
     row = Source("a log of tests", lambda _path, head: head.startswith(b"# a log"), read)
-    monkeypatch.setattr(sources, "SOURCES", (*sources.SOURCES, row))
+    monkeypatch.setattr(sources, "SOURCES", (sources.SOURCES[0], row, *sources.SOURCES[1:]))
     path = tmp_path / "some.log"
     path.write_text("# a log\n", encoding="utf-8")
     return path
@@ -66,8 +67,12 @@ def test_a_run_is_named_by_its_folder_or_its_name(selector: str, results: Path) 
 
 
 def test_what_no_source_recognises_is_refused_with_what_could_be_read(log: Path, results: Path) -> None:
-    log.write_bytes(b"\0" * 100)
+    log.write_bytes(b"")
     with pytest.raises(StoreError, match=r"some.log holds no results that can be read; want a run folder or a log of"):
         find(results, str(log))
+    log.write_bytes(b"\0" * 100)
+    with pytest.raises(LogError) as refused:
+        find(results, str(log)).read()
+    assert refused.value.code == "binary"
     with pytest.raises(StoreError, match="run 'nothing' not found"):
         find(results, "nothing")

@@ -10,7 +10,16 @@ from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs.records import JSON
 from busbw.system.catalog import catalogue
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option, run_options
+from busbw_analysis.cli.options import (
+    as_json_option,
+    log_facts,
+    log_options,
+    names_of_runs,
+    print_json,
+    read_run,
+    results_dir_option,
+    run_options,
+)
 from busbw_analysis.data.as_json import plain
 from busbw_analysis.data.load import pool
 from busbw_analysis.data.sources import find
@@ -38,7 +47,7 @@ def show(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, f
 
     RUN is a run folder, the start or end of a run's name, or "latest". Several runs are pooled.
     """
-    judgement = judgement_of(runs, results_dir, peaks_file, force=force)
+    judgement = judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts())
     rows, answer = show_rows(judgement), answer_of(judgement)
     document: dict[str, JSON] = {
         "answer": to_json.answer_fields(answer),
@@ -68,7 +77,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     those of different numbers stand beside each other, which tells more of what the parameters are.
     """
     catalogued = catalogue(peaks_file)
-    datasets = read_groups([find(results_dir, run).read() for run in runs], force=force)
+    datasets = read_groups([read_run(results_dir, run) for run in runs], force=force)
     judgements = with_joint_fits([judge_with_selftest(dataset, catalogued) for dataset in datasets])
     fitted = names_apart(judgements, lambda one: [curve.series.key for curve in one.curves])
     raced = names_apart(judgements, lambda one: [race.key for race in one.races])
@@ -112,6 +121,7 @@ def fit(*, runs: tuple[str, ...], results_dir: Path, peaks_file: Path | None, fo
     help="Exit 1 when a band is slower, when one cannot be told, or when a case of A has no result in B; 2 when there "
     "are too few launches for that to happen.",
 )
+@log_options()
 @results_dir_option
 @click.option("--force", is_flag=True, help="Compare although machines or settings differ; say what differs.")
 @as_json_option
@@ -132,7 +142,7 @@ def compare(
     Exit status: 0, or with --fail-on 1 when it holds and 2 when it could not have.
     """
     margin = _share(within)
-    sides = [pool([find(results_dir, run).read() for run in _several(side)], force=force) for side in (first, second)]
+    sides = [pool([read_run(results_dir, run) for run in _several(side)], force=force) for side in (first, second)]
     comparison = compare_sides(*sides, within=margin, paired=paired, force=force)
     gate = comparison.gate(fail_on)
     if as_json:
@@ -226,7 +236,7 @@ def report(
     from busbw_analysis.report import compose as rooms  # noqa: PLC0415
 
     folder = rooms.folder_for([find(results_dir, run).folder for run in runs], output)
-    written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force))
+    written = rooms.compose(judgement_of(runs, results_dir, peaks_file, force=force, facts=log_facts()))
     path = rooms.write(written, folder)
     echo(render_answer(written.answer), err=True)
     echo(written.json if as_json else str(path), nl=not as_json)

@@ -3,15 +3,18 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from busbw.escape import echo
+from busbw.ops import limits
 from busbw.runs import store
 from busbw.runs.records import JSON
 from busbw.system.catalog import VARIABLE
 from busbw_analysis.data.as_json import plain
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.sources import find
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 
@@ -34,11 +37,57 @@ def names_of_runs(context: click.Context, _parameter: click.Parameter, typed: st
     ]
 
 
+_FACTS = "busbw.log-facts"
+_LOG_OPTIONS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "reader": (
+        "--format",
+        {"metavar": "NAME"},
+        "Of a log, such as nccl-tests or perftest.  [default: what it is recognised as]",
+    ),
+    "op": ("--op", {}, "Operation of a log that names none."),
+    "ranks": ("--ranks", {"type": click.IntRange(1, limits.MOST_RANKS)}, "Ranks of a log that tells none."),
+    "hosts": ("--hosts", {"type": click.IntRange(1)}, "Hosts of a log that names none."),
+    "gpu": ("--gpu", {}, "GPU of a log that names none, such as 'H100 SXM5' (busbw peaks)."),
+    "nics": ("--nics", {}, "What leaves each host of a log, such as 8x400Gb/s."),
+    "size": ("--size", {}, "Of each copy in a log that tells none."),
+    "machine": ("--machine", {}, "Name of the machine of a log."),
+}
+"""Field of ``LogFacts`` → option, how click takes it, help."""
+
+
+def _keep_fact(context: click.Context, parameter: click.Parameter, value: Any) -> None:  # noqa: ANN401 - click's own
+    context.meta.setdefault(_FACTS, {})[parameter.name] = value
+
+
+def log_options(*wanted: str) -> Callable[[_Command], _Command]:
+    """What may be said of logs; each field of ``LogFacts`` unless some are ``wanted``. ``read_run`` takes it."""
+
+    def decorate(command: _Command) -> _Command:
+        for field, (name, how, words) in reversed(_LOG_OPTIONS.items()):
+            if not wanted or field in wanted:
+                option = click.option(name, field, expose_value=False, callback=_keep_fact, help=words, **how)
+                command = option(command)
+        return command
+
+    return decorate
+
+
+def log_facts() -> LogFacts:
+    """What the user said of logs."""
+    return LogFacts(**click.get_current_context().meta.get(_FACTS, {}))
+
+
+def read_run(results_dir: Path, run: str) -> store.StoredRun:
+    """What ``run`` means, read; raises BusbwError."""
+    return find(results_dir, run).read(log_facts())
+
+
 def run_options(command: _Command) -> _Command:
     """What every command of the analysis is given: RUN…, where runs are kept, whether unlike ones may be pooled, and a
     file of own peaks.
     """
     for decorate in (
+        log_options(),
         click.option(
             "--peaks",
             "peaks_file",

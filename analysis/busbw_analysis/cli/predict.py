@@ -7,8 +7,14 @@ import click
 from busbw.escape import echo
 from busbw.units import parse_sizes
 from busbw_analysis import predict as predictions
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
-from busbw_analysis.data.sources import find
+from busbw_analysis.cli.options import (
+    as_json_option,
+    log_options,
+    names_of_runs,
+    print_json,
+    read_run,
+    results_dir_option,
+)
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
@@ -42,6 +48,7 @@ from busbw_analysis.report.to_terminal import render
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw time and busbw over 2 to 65,536 ranks, by every algorithm, as .svg or .png.",
 )
+@log_options("reader")
 @results_dir_option
 @click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
 @as_json_option
@@ -68,7 +75,7 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     beside each other; runs of the same are pooled.
     """
     wanted = () if sizes is None else parse_sizes(sizes)
-    stored = [find(results_dir, run).read() for run in runs]
+    stored = [read_run(results_dir, run) for run in runs]
     prediction = predictions.predict(
         predictions.read_groups(stored, force=force),
         op,

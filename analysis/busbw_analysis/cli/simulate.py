@@ -10,7 +10,7 @@ from busbw.errors import AnalysisError, UsageError
 from busbw.escape import echo
 from busbw.ops.algorithms import ALGORITHMS, ALL_ALGORITHMS
 from busbw.units import parse_rate, parse_sizes, parse_time
-from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
+from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, read_run, results_dir_option
 from busbw_analysis.models import simulate as flows
 from busbw_analysis.models.in_network import SWITCHED
 from busbw_analysis.models.network_specs import NETWORKS, change_links, in_words, read_network
@@ -217,13 +217,12 @@ def _of_run(run: str, results_dir: Path, op: str, ranks: int | None, per_host: i
     # scipy takes longer to load than most simulations.
     from busbw_analysis.data.load import pool  # noqa: PLC0415
     from busbw_analysis.data.series import series_of  # noqa: PLC0415
-    from busbw_analysis.data.sources import find  # noqa: PLC0415
     from busbw_analysis.data.summary import summarise  # noqa: PLC0415
     from busbw_analysis.data.unavailable import Unavailable  # noqa: PLC0415
     from busbw_analysis.models.parameters import parameters_for  # noqa: PLC0415
     from busbw_analysis.peaks.peaks import host_copies  # noqa: PLC0415
 
-    dataset = pool([find(results_dir, run).read()])
+    dataset = pool([read_run(results_dir, run)])
     summaries = summarise(dataset)
     series = series_of(dataset, summaries)
     like = next((one for one in series if one.key.op == op), None)

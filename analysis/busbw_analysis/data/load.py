@@ -14,7 +14,7 @@ from busbw.ops import PAIRED
 from busbw.runs import store
 from busbw.runs.placement import RankPlacement, binding, oversubscribed_hosts, rank_placements, variables_of
 from busbw.runs.progress import progress_of
-from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, LoopKind, Measurement, Run
+from busbw.runs.records import JSON, BackendTraits, Case, GroupSamples, Imported, LoopKind, Measurement, Run
 from busbw.units import format_size
 from busbw_analysis.data.escape import plain_run
 from busbw_analysis.data.pair_columns import PairBlock, packed
@@ -64,7 +64,8 @@ class Dataset:
     """Any number of like runs as one.
 
     ``blocks`` are those of every group of ranks. The blocks of pair matrices are in ``pair_blocks`` alone: run (index
-    into ``runs``), case (index into ``cases``) and the block with its samples as columns.
+    into ``runs``), case (index into ``cases``) and the block with its samples as columns. Numbers of other tools, which
+    have no samples, are in ``imported`` alone, with the same two indices.
 
     ``notices`` is what the reader has to say: torn lines, facts that only some of the runs recorded, differences that
     were overruled.
@@ -75,6 +76,7 @@ class Dataset:
     blocks: tuple[Block, ...]
     notices: tuple[str, ...]
     pair_blocks: tuple[tuple[int, int, PairBlock], ...] = ()
+    imported: tuple[tuple[int, int, Imported], ...] = ()
 
     def measured(self) -> Iterator[tuple[int, Measurement, int]]:
         """Every block of every group of ranks, blocks of pairs together: run, what was recorded, how many groups."""
@@ -142,6 +144,8 @@ def _memory(run: Run) -> JSON:
 
 
 def _variables(run: Run) -> JSON:
+    if run.imported is not None:
+        return None
     found = {
         f"{name}={value}"
         for environment in run.environments.values()
@@ -153,6 +157,8 @@ def _variables(run: Run) -> JSON:
 
 def _placement(run: Run) -> JSON:
     """Which ranks share a host, by the order in which hosts appear: their names are another day's business."""
+    if _unknown(run, "hosts"):
+        return None
     seen = {host: str(number) for number, host in enumerate(dict.fromkeys(run.hosts))}
     return " ".join(seen[host] for host in run.hosts)
 
@@ -162,6 +168,11 @@ def _binding(run: Run) -> JSON:
     seats = rank_placements(run.hosts, run.environments)
     told = {binding([seat for seat in seats if seat.host == host]) for host in run.hosts}
     return ", ".join(sorted(words for words in told if words is not None)) or None
+
+
+def _unknown(run: Run, what: str) -> bool:
+    """Whether neither the log that a run is from nor who imported it told ``what``."""
+    return run.imported is not None and what in run.imported.unknown
 
 
 def _of_cases(field: str) -> Callable[[Run], JSON]:
@@ -176,9 +187,9 @@ def _warm_up(run: Run) -> JSON:
 
 
 CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
-    ("machine", lambda run: run.machine),
+    ("machine", lambda run: None if _unknown(run, "machine") else run.machine),
     ("ranks", lambda run: len(run.hosts)),
-    ("hosts", lambda run: len(set(run.hosts))),
+    ("hosts", lambda run: None if _unknown(run, "hosts") else len(set(run.hosts))),
     ("placement of ranks on hosts", _placement),
     ("backend", _of_cases("backend")),
     ("device", _of_cases("device")),
@@ -201,7 +212,7 @@ CHECKED: tuple[tuple[str, Callable[[Run], JSON]], ...] = (
     ("storage.device", _over_hosts("storage.device")),
     ("variables", _variables),
     ("warm-up", _warm_up),
-    ("busbw", lambda run: run.busbw),
+    ("busbw", lambda run: None if run.imported is not None else run.busbw),
 )
 """What has to be equal for runs to be pooled: a name that the error message can use, and where it stands in a run.
 
@@ -247,7 +258,16 @@ def pool(stored_runs: Iterable[store.StoredRun], *, force: bool = False) -> Data
         for row in stored.rows
         if isinstance(row, PairBlock)
     )
-    return Dataset(runs=runs, cases=cases, blocks=blocks, notices=tuple(notices), pair_blocks=pairs)
+    return Dataset(
+        runs=runs,
+        cases=cases,
+        blocks=blocks,
+        notices=tuple(notices),
+        pair_blocks=pairs,
+        imported=tuple(
+            (number, indices[row.case], row) for number, stored in enumerate(runs) for row in stored.imported
+        ),
+    )
 
 
 def _packed(stored: store.StoredRun) -> store.StoredRun:
@@ -338,9 +358,9 @@ def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
     order: dict[Case, None] = {}
     for stored in runs:
         order.update(dict.fromkeys(stored.run.cases))
-        for rows in (stored.measurements, stored.skipped, stored.failed):
-            order.update((row.case, None) for row in rows)
-        measured.update(row.case for row in stored.measurements)
+        for rows in (stored.measurements, stored.imported, stored.skipped, stored.failed):
+            order.update(dict.fromkeys(row.case for row in rows))
+        measured |= {row.case for row in stored.measurements} | {row.case for row in stored.imported}
         for skip in stored.skipped:
             skipped.setdefault(skip.case, {})[skip.reason] = None
         progress = progress_of(stored)
@@ -350,9 +370,10 @@ def _cases(runs: Iterable[store.StoredRun]) -> tuple[CaseRow, ...]:
             elif (failure.case, failure.block) in progress.lacking(progress.planned_as(failure.launch)):
                 text = f"launch {failure.launch + 1} of run {stored.run.id}: {failure.error}"
                 lost.setdefault(failure.case, {})[text] = None
-        for row in stored.measurements:
-            if row.check.state == "wrong":
-                failed.setdefault(row.case, {})[f"wrong data: {row.check.wrong_elements} elements differ"] = None
+        for case, check in stored.checks:
+            if check.state == "wrong":
+                told = check.reason or f"{check.wrong_elements} elements differ"
+                failed.setdefault(case, {})[f"wrong data: {told}"] = None
     return tuple(_case_row(index, case, measured, failed, skipped, lost) for index, case in enumerate(order))
 
 

@@ -41,6 +41,7 @@ class SeriesKey:
     imbalance: float | None = None
     traffic: str | None = None
     workload: Workload | None = None
+    tool_op: str | None = None
 
     @property
     def label(self) -> str:
@@ -60,7 +61,7 @@ class Point:
     case: int
     time_ns: float
     interval: Interval
-    fastest_ns: float
+    fastest_ns: float | None
     algbw: float | None
     busbw: float | None
     wire_bytes: float

@@ -1,13 +1,19 @@
 """What the commands of the analysis read, and the one way to what a user names: a run folder, a log, ``latest``."""
 
+import hashlib
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from time import time
+from typing import IO, Final, cast
 
-from busbw.errors import StoreError
+from busbw.errors import LogError, StoreError
 from busbw.runs import files, store
+from busbw_analysis.data.imported import LogFacts, run_of
 from busbw_analysis.data.load import read
+from busbw_analysis.data.readers.logs import read_file, reader_named
 
 _HEAD_BYTES: Final = 1 << 16
 
@@ -18,19 +24,55 @@ class Source:
 
     name: in words, such as "a run folder"
     recognises: whether it is at a path; the bytes are those that a file begins with, empty for a folder
-    read: what is there as a run; raises BusbwError
+    read: what is there as a run, by what the user says of a log; raises BusbwError
     """
 
     name: str
     recognises: Callable[[Path, bytes], bool]
-    read: Callable[[Path], store.StoredRun]
+    read: Callable[[Path, LogFacts], store.StoredRun]
+
+
+STANDARD_INPUT: Final = Path("-")
+_IN_MEMORY_BYTES: Final = 16 << 20
 
 
 def _is_run_folder(path: Path, _head: bytes) -> bool:
     return (path / store.RUN_FILE).is_file()
 
 
-SOURCES: Final = (Source("a run folder", _is_run_folder, read),)
+def _is_log(path: Path, head: bytes) -> bool:
+    """Whatever is a file with something in it: its reader says best why it is none."""
+    return path == STANDARD_INPUT or (bool(head) and path.name != store.RUN_FILE)
+
+
+def _read_log(path: Path, facts: LogFacts) -> store.StoredRun:
+    if path == STANDARD_INPUT:
+        with tempfile.SpooledTemporaryFile(_IN_MEMORY_BYTES) as kept:
+            while part := sys.stdin.buffer.read(1 << 20):
+                kept.write(part)
+            kept.seek(0)
+            return _run_of(path, "standard input", cast("IO[bytes]", kept), time(), facts)
+    try:
+        with files.opened(path) as file:
+            return _run_of(path, path.name, file, path.stat().st_mtime, facts)
+    except OSError as error:
+        message = f"{path}: cannot be read: {error.strerror}"
+        raise LogError(message, code="unreadable") from error
+
+
+def _run_of(path: Path, name: str, file: IO[bytes], modified: float, facts: LogFacts) -> store.StoredRun:
+    log = read_file(name, file, None if facts.reader is None else reader_named(facts.reader))
+    file.seek(0)
+    digest = hashlib.sha256()
+    while part := file.read(1 << 20):
+        digest.update(part)
+    return run_of(log, digest.hexdigest(), modified, facts, path)
+
+
+SOURCES: Final = (
+    Source("a run folder", _is_run_folder, lambda path, _facts: read(path)),
+    Source("a log of another tool", _is_log, _read_log),
+)
 """The first that recognises what is at a path reads it."""
 
 
@@ -46,17 +88,20 @@ class Found:
         """Where a report on it goes."""
         return self.path if self.path.is_dir() else self.path.parent
 
-    def read(self) -> store.StoredRun:
-        """Its results; raises BusbwError."""
-        return self.source.read(self.path)
+    def read(self, facts: LogFacts | None = None) -> store.StoredRun:
+        """Its results, by what the user says of a log; raises BusbwError."""
+        return self.source.read(self.path, facts or LogFacts())
 
 
 def find(results_dir: Path, selector: str) -> Found:
-    """What ``selector`` means: the path of one of ``SOURCES``, a run's name or the start or end of it, or ``latest``.
+    """What ``selector`` means: the path of one of ``SOURCES``, a run's name or the start or end of it, ``latest``, or
+    ``-`` for a log on standard input.
 
     Raises StoreError when that is nothing, or more than one run.
     """
     given = Path(selector)
+    if given == STANDARD_INPUT:
+        return Found(given, SOURCES[-1])
     try:
         found, is_file = _at(given), given.is_file()
     except OSError as error:

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from busbw.ops import LOCAL, PAIRED
-from busbw.runs.records import Case, LoopKind, Measurement
+from busbw.runs.records import Case, Check, Imported, LoopKind, Measurement
 from busbw.statistics import autocorrelation_time, median_interval, spread
 from busbw_analysis.data.disturbance import Disturbance, disturbance_of
 from busbw_analysis.data.intervals import Resampled, cluster_bootstrap, median_over_launches
@@ -32,7 +32,9 @@ from busbw_analysis.data.rank_views import RankView, views_of
 from busbw_analysis.data.shape import Modes, common_modes, drifts, find_modes, outliers
 
 Floats = npt.NDArray[np.float64]
-IntervalKind = Literal["95 % over launches", "range of launch medians", "95 % within this launch", "none"]
+IntervalKind = Literal[
+    "95 % over launches", "range of launch medians", "95 % within this launch", "range of the tables of a log", "none"
+]
 Flag = Literal[
     "bimodal",
     "outlier mode",
@@ -81,16 +83,19 @@ class GroupSummary:
     ``clock_error_ns`` is how far the clocks of two ranks may be apart; where that is more than 5 % of the time, there
     is no skew. ``launch_medians_ns`` are in the order of the launches. ``entry_known``: a shared clock told in every
     sample which rank entered last. ``overlap`` is there for the mode of that name.
+
+    Of a number that another tool printed there are no samples. ``time_ns`` is what ``statistic`` says, and instead of
+    launch medians there is one such number for each table of the log that has the case.
     """
 
     ranks: tuple[int, ...]
     label: str
     time_ns: float
     interval: Interval
-    fastest_ns: float
-    p5_ns: float
-    p95_ns: float
-    spread: float
+    fastest_ns: float | None
+    p5_ns: float | None
+    p95_ns: float | None
+    spread: float | None
     skew_share: float | None
     span_ns: float | None
     algbw: float | None
@@ -101,8 +106,8 @@ class GroupSummary:
     launch_medians_ns: tuple[float, ...]
     launch_means_ns: tuple[float, ...]
     launch_keys: tuple[tuple[int, int], ...]
-    mean: Resampled
-    p99: Resampled
+    mean: Resampled | None
+    p99: Resampled | None
     samples: int
     effective_samples: int
     tau: float
@@ -115,6 +120,7 @@ class GroupSummary:
     entry_known: bool
     clock_error_ns: float
     overlap: Overlap | None
+    statistic: str | None = None
 
     @property
     def launches(self) -> int:
@@ -296,8 +302,15 @@ def summarise(dataset: Dataset) -> tuple[CaseSummary, ...]:
     pairs: dict[int, list[tuple[int, PairBlock]]] = {}
     for run, case, pair_block in dataset.pair_blocks:
         pairs.setdefault(case, []).append((run, pair_block))
+    told: dict[int, list[tuple[int, Imported]]] = {}
+    for run, case, imported in dataset.imported:
+        told.setdefault(case, []).append((run, imported))
     return tuple(
-        _pair_case(row, pairs[row.index]) if row.index in pairs else _case(row, by_case.get(row.index, []))
+        _pair_case(row, pairs[row.index])
+        if row.index in pairs
+        else _imported_case(row, told[row.index])
+        if row.index in told
+        else _case(row, by_case.get(row.index, []))
         for row in dataset.cases
     )
 
@@ -311,7 +324,7 @@ def _pair_case(row: CaseRow, blocks: Sequence[tuple[int, PairBlock]]) -> CaseSum
         case=row.case,
         state=row.state,
         reasons=row.reasons,
-        check=_failure(row.reasons) if row.state == "failed" else _check(rows),
+        check=_failure(row.reasons) if row.state == "failed" else _check([block.check for block in rows]),
         stop_reasons=tuple(sorted({block.stop_reason for block in rows})),
         groups=groups,
         total=None,
@@ -334,7 +347,7 @@ def _case(row: CaseRow, blocks: Sequence[Block]) -> CaseSummary:
         case=case,
         state=state,
         reasons=reasons,
-        check=_failure(reasons) if state == "failed" else _check([block.measurement for block in blocks]),
+        check=_failure(reasons) if state == "failed" else _check([block.measurement.check for block in blocks]),
         stop_reasons=tuple(sorted({block.measurement.stop_reason for block in blocks})),
         groups=groups,
         total=_total(groups) if len(groups) > 1 and case.op not in PAIRED else None,
@@ -352,8 +365,74 @@ def _failure(reasons: Sequence[str]) -> str:
     return f"failed ({'; '.join(reasons)})"
 
 
-def _check(measured: Sequence[Measurement]) -> str:
-    checks = [one.check for one in measured]
+def _imported_case(row: CaseRow, told: Sequence[tuple[int, Imported]]) -> CaseSummary:
+    """A case of another tool's log: its groups are made of what is printed, and nothing is made of samples."""
+    by_group: dict[tuple[int, ...], list[tuple[int, Imported]]] = {}
+    for run, one in told if row.state == "measured" else ():
+        by_group.setdefault(one.ranks, []).append((run, one))
+    groups = tuple(_imported_group(row.case, ranks, members) for ranks, members in by_group.items())
+    return CaseSummary(
+        index=row.index,
+        case=row.case,
+        state=row.state,
+        reasons=row.reasons,
+        check=_failure(row.reasons) if row.state == "failed" else _check([one.check for _, one in told]),
+        stop_reasons=(),
+        groups=groups,
+        total=_total(groups) if len(groups) > 1 and row.case.op not in PAIRED else None,
+        flags=(),
+        disturbance=disturbance_of(()),
+        loops=(),
+        lost=row.lost,
+    )
+
+
+def _imported_group(case: Case, ranks: tuple[int, ...], told: Sequence[tuple[int, Imported]]) -> GroupSummary:
+    by_table: dict[tuple[int, int], list[float]] = {}
+    for run, one in told:
+        by_table.setdefault((run, one.launch), []).append(one.time_ns)
+    numbers = tuple(median(times) for times in by_table.values())
+    time_ns, first = median(numbers), told[0][1]
+    rate = case.size_bytes / time_ns * 1e9 if case.size_bytes else None
+    ends = (min(numbers), max(numbers)) if len(numbers) > 1 else None
+    return GroupSummary(
+        ranks=ranks,
+        label=rank_list(ranks),
+        time_ns=time_ns,
+        interval=Interval(None, None, "none") if ends is None else Interval(*ends, "range of the tables of a log"),
+        fastest_ns=None,
+        p5_ns=None,
+        p95_ns=None,
+        spread=None,
+        skew_share=None,
+        span_ns=None,
+        algbw=rate,
+        busbw=None if rate is None or first.bus_factor is None else rate * first.bus_factor,
+        bus_factor=first.bus_factor,
+        wire_bytes=first.wire_bytes,
+        moved_factor=1.0,
+        launch_medians_ns=numbers,
+        launch_means_ns=numbers,
+        launch_keys=tuple(by_table),
+        mean=None,
+        p99=None,
+        samples=0,
+        effective_samples=0,
+        tau=1.0,
+        outlier_share=0.0,
+        slow_share=0.0,
+        slow_time_share=0.0,
+        modes=None,
+        drift=False,
+        views=(),
+        entry_known=False,
+        clock_error_ns=0.0,
+        overlap=None,
+        statistic=" and ".join(dict.fromkeys(one.statistic or "not told" for _, one in told)),
+    )
+
+
+def _check(checks: Sequence[Check]) -> str:
     reasons = list(dict.fromkeys(check.reason or "no reason given" for check in checks if check.state == "not checked"))
     if reasons:
         return f"not checked ({'; '.join(reasons)})"

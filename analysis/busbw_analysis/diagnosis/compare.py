@@ -245,7 +245,7 @@ def _ended_well(stored: StoredRun) -> bool:
 def _incomplete(side: Literal["A", "B"], dataset: Dataset) -> Iterator[Incomplete]:
     for stored in dataset.runs:
         progress = progress_of(stored)
-        wrong = [row.case for row in stored.measurements if row.check.state == "wrong"]
+        wrong = [case for case, check in stored.checks if check.state == "wrong"]
         found = Incomplete(
             side=side,
             run=stored.run.id,

@@ -55,6 +55,7 @@ def findings_on(
     """All findings on a dataset, the worst first."""
     measured = [summary for summary in summaries if summary.state == "measured"]
     found = [
+        *_imported(dataset, measured),
         *_ends(dataset),
         *(Finding("note", "resumed", text) for text in resumptions(dataset)),
         *_unmeasured(summaries),
@@ -73,6 +74,44 @@ def findings_on(
     ]
     unique = list(dict.fromkeys(found))
     return tuple(sorted(unique, key=lambda finding: _ORDER.index(finding.severity)))
+
+
+def _imported(dataset: Dataset, measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+    """What logs of other tools cannot tell, what somebody said in place of them, and what their readers found odd."""
+    for stored in dataset.runs:
+        log = stored.run.imported
+        if log is None:
+            continue
+        what = dict.fromkeys(group.statistic for one in measured for group in one.groups if group.statistic)
+        tool = f"{log.tool} {log.tool_version or '(version not told)'}"
+        text = (
+            f"{log.file} is a log of {tool}: one number a case ({', '.join(map(str, what)) or 'none'}), no samples. "
+            "Spread, intervals, two modes, drift, disturbance, late ranks and the cost of the timer cannot be judged, "
+            "and a single log cannot be told from another one by a test"
+        )
+        yield Finding("caution", "imported", f"{text}.")
+        if log.given:
+            said = ", ".join(f"{name} {value}" for name, value in log.given.items())
+            yield Finding("note", "given", f"Said by the user, not by the log: {said}.")
+        if unknown := [name for name in log.unknown if name != "machine"]:
+            options = " ".join(f"--{name}" for name in unknown)
+            text = (
+                f"Neither the log nor the user says: {', '.join(unknown)}. What needs them is not judged; see {options}"
+            )
+            yield Finding("note", "unknown", f"{text}.")
+        for note in log.notes:
+            where = "" if note.line is None else f", line {note.line}"
+            severity: Severity = "caution" if note.code in _DOUBTFUL else "note"
+            yield Finding(severity, note.code, f"{log.file}{where}: {note.text}.")
+
+
+_DOUBTFUL: Final = frozenset(
+    {
+        *("gib-as-gb", "size-per-rank", "no-bus-factor", "rate-differs", "one-rank"),
+        *("wrong-results", "failed-test", "unfinished", "dropped", "repeated-header", "assumed-size", "deduced"),
+    }
+)
+"""What readers find that should be known before a number is believed."""
 
 
 def case_name(summary: CaseSummary) -> str:

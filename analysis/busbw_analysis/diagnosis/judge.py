@@ -7,6 +7,7 @@ from typing import get_args
 
 from busbw.ops import PAIRED
 from busbw.system.catalog import Catalogue, catalogue
+from busbw_analysis.data.imported import LogFacts
 from busbw_analysis.data.load import Dataset, pool
 from busbw_analysis.data.series import Series, key_of, series_of
 from busbw_analysis.data.sources import find
@@ -142,18 +143,22 @@ def judge(dataset: Dataset, selftest: SelfTest | None = None, rows: Catalogue | 
     )
 
 
-def judgement_of(runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool) -> Judgement:
-    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled.
+def judgement_of(
+    runs: Sequence[str], results_dir: Path, peaks_file: Path | None, *, force: bool, facts: LogFacts | None = None
+) -> Judgement:
+    """The judgement of the runs that ``runs`` mean (paths, names, or ``latest``), pooled; ``facts`` are of logs.
 
     Raises StoreError for what is no run, UnlikeRuns for runs that may not be pooled unless ``force``.
     """
     rows = catalogue(peaks_file)
-    return judge_with_selftest(pool([find(results_dir, run).read() for run in runs], force=force), rows)
+    return judge_with_selftest(pool([find(results_dir, run).read(facts) for run in runs], force=force), rows)
 
 
 def judge_with_selftest(dataset: Dataset, rows: Catalogue) -> Judgement:
     """The judgement of ``dataset``, with the newest self-test that lies beside its first run."""
     first = dataset.runs[0]
+    if first.run.imported is not None:
+        return judge(dataset, None, rows)
     backend = first.run.cases[0].backend if first.run.cases else ""
     began = max(stored.run.started for stored in dataset.runs)
     return judge(dataset, selftest_for(first.path.parent, backend, len(first.run.hosts), began), rows)

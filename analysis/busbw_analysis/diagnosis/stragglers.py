@@ -87,7 +87,7 @@ def lateness_of(dataset: Dataset, summaries: Iterable[CaseSummary]) -> tuple[Gro
     for summary in summaries:
         if summary.state == "measured" and summary.case.op in SYNCHRONISING:
             for group in summary.groups:
-                if len(group.ranks) > 1:
+                if len(group.ranks) > 1 and (summary.index, group.ranks) in blocks:
                     groups.setdefault(group.ranks, {})[summary.index] = blocks[summary.index, group.ranks]
     hosts = dataset.runs[0].run.hosts
     return tuple(_group(ranks, cases, hosts) for ranks, cases in groups.items())

@@ -5,7 +5,7 @@ from typing import Final
 
 from busbw.runs.placement import variables_of
 from busbw.system.catalog import Catalogue
-from busbw.system.detect import gpus_of
+from busbw.system.detect import from_log, gpus_of
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.series import SeriesKey
 from busbw_analysis.data.unavailable import Unavailable
@@ -34,6 +34,8 @@ depends on it. NVLS has one for each GPU.
 """
 
 
+_ON_SWITCHES: Final = 8
+"""So many GPUs with NVLink 3 or newer on one host are on one board, which connects them by NVSwitches (HGX)."""
 _ONE_ELEMENT_BYTES: Final = 4
 """PyTorch has its barrier over NCCL as an all_reduce of one float (ProcessGroupNCCL.cpp)."""
 
@@ -71,7 +73,7 @@ def machine_of(dataset: Dataset, key: SeriesKey, rows: Catalogue) -> Machine | U
         return Unavailable(
             "gpu-not-in-table", f"NCCL's tables have no row for {row.name}, or it is not connected by NVLink"
         )
-    up, switched = _links(dataset, key.ranks)
+    up, switched = _links(dataset, key.ranks, rows)
     if up is None:
         return Unavailable(
             "nvlinks-not-recorded",
@@ -97,10 +99,13 @@ def _refusal(dataset: Dataset, key: SeriesKey) -> str | None:
     return f"NCCL's own choice does not hold: {', '.join(set_here)} was set in this run" if set_here else None
 
 
-def _links(dataset: Dataset, ranks: Sequence[int]) -> tuple[int | None, bool]:
+def _links(dataset: Dataset, ranks: Sequence[int], rows: Catalogue) -> tuple[int | None, bool]:
     """The fewest links up of any of the ranks' GPUs, and whether all of them end at switches."""
     numbers = {dataset.seats[rank].gpu for rank in ranks}
     gpus = gpus_of(dataset.environment(dataset.hosts_of(ranks)[0]))
+    row = gpu_model(dataset, ranks, rows)
+    if len(numbers) == _ON_SWITCHES and not isinstance(row, str) and all(map(from_log, gpus)):
+        return row.links, True
     links = [one for gpu in gpus if gpu.get("index") in numbers and isinstance(one := gpu.get("nvlink"), Mapping)]
     ups = [up for one in links if isinstance(up := one.get("up"), int) and up > 0]
     if not ups or len(ups) < len(numbers):

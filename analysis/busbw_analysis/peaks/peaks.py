@@ -177,8 +177,9 @@ def _peak_of_a_copy(dataset: Dataset, series: Series, rows: Catalogue) -> Peak |
 def at_once(dataset: Dataset, series: Series) -> dict[str, int]:
     """The hosts of a curve, and how many ranks work there at the same moment: those of other groups, too."""
     placement, case = dataset.runs[0].run.hosts, series.points[-1].case
-    groups = next(block.measurement.groups for block in dataset.blocks if block.case == case)
-    working = Counter(placement[rank] for group in groups for rank in group.ranks)
+    groups = [group.ranks for block in dataset.blocks if block.case == case for group in block.measurement.groups]
+    groups += [row.ranks for _, index, row in dataset.imported if index == case]
+    working = Counter(placement[rank] for group in dict.fromkeys(groups) for rank in group)
     return {host: working[host] for host in dict.fromkeys(placement[rank] for rank in series.key.ranks)}
 
 

@@ -12,7 +12,7 @@ import msgspec
 
 from busbw.errors import DamagedRun
 from busbw.runs import soundness, store, upgrades
-from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted, Measurement
+from busbw.runs.records import JSON, SCHEMA, TRANSIENT, Case, Ended, LaunchStarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,10 @@ def outline_of(stored: store.StoredRun) -> Outline:
         cases=run.cases,
         ranks=len(run.hosts),
         launches={row.launch: row.resumes for row in stored.rows if isinstance(row, LaunchStarted)},
-        blocks=tuple((row.launch, row.case, row.block) for row in stored.rows if isinstance(row, Measurement)),
+        blocks=(
+            *((row.launch, row.case, row.block) for row in stored.measurements),
+            *((row.launch, row.case, row.block) for row in stored.imported),
+        ),
         out=frozenset({row.case for row in stored.skipped} | {row.case for row in stored.failed if not row.transient}),
         end=stored.end,
     )
@@ -125,7 +128,7 @@ class _Seen:
         self.end = _END.decode(line) if row.kind == "end" else None
         if row.kind == "launch":
             self.launches[row.launch] = row.resumes
-        elif row.kind == "measurement":
+        elif row.kind in {"measurement", "imported"}:
             self.blocks.append((row.launch, self._case(row.case), row.block))
         elif row.kind != "end" and row.cause not in TRANSIENT:
             self.out.add(self._case(row.case))

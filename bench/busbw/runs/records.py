@@ -12,7 +12,8 @@ SCHEMA history (``upgrades.UPGRADES`` lifts older runs one step at a time):
 5 - the settings of a case are fields of it; before, they were words of one text, ``variant``.
 6 - ``held`` is called ``pre_enqueue``; of a plan ``placement`` is ``in_place``, ``memory_nodes`` is ``numa_nodes``.
     A run has what the analysis must know of its ``backend``.
-7 - steps of training: ``workload`` of a case, ``step`` of a block.
+7 - steps of training: ``workload`` of a case, ``step`` of a block. Runs that are ``imported`` from logs, with rows of
+    that kind, and ``tool_op`` of a case.
 """
 
 import math
@@ -106,6 +107,7 @@ class Case(Record, frozen=True, kw_only=True):
     ``imbalance``: how uneven the traffic of all_to_all_v is, 0 (even) to 1.
     ``traffic``: fingerprint of the matrix that gives this traffic instead.
     ``workload``: what a step of training trains, and how ranks share it.
+    ``tool_op``: what another tool calls it, of which it has several for one op.
     """
 
     op: str
@@ -132,6 +134,7 @@ class Case(Record, frozen=True, kw_only=True):
     imbalance: float | None = None
     traffic: str | None = None
     workload: Workload | None = None
+    tool_op: str | None = None
 
     def __post_init__(self) -> None:
         if self.dtype is not None and self.dtype not in DTYPE_BYTES:
@@ -158,6 +161,7 @@ _SETTINGS: dict[str, Callable[[Any], str]] = {
     "imbalance": lambda share: f"imbalance {share:g}",
     "traffic": lambda fingerprint: f"traffic matrix {fingerprint}",
     "workload": workload_in_words,
+    "tool_op": str,
 }
 SETTINGS = tuple(_SETTINGS)
 """The fields of a case that only some ops have."""
@@ -438,6 +442,34 @@ class Measurement(Record, frozen=True, kw_only=True, tag="measurement", tag_fiel
     groups: tuple[GroupSamples, ...]
 
 
+class Imported(Record, frozen=True, kw_only=True, tag="imported", tag_field="kind"):
+    """One number that another tool printed for a case on one group of ranks. There are no samples of it.
+
+    launch, block: which table of the log it is of, and which of the rows of that table that have its case
+    ranks: the group; for the pair ops source and destination
+    time_ns: of one call, as the tool states it or as its rate gives it
+    statistic: what the number is of the calls, by the tool: mean, median, max …; None: it does not say
+    calls: how many calls it is of; None: not told
+    bus_factor, wire_bytes: as in ``GroupSamples``
+    line: where it stands in the log, from 1
+    """
+
+    case: Case
+    launch: int
+    block: int
+    ranks: tuple[int, ...]
+    time_ns: float
+    statistic: str | None
+    calls: int | None
+    bus_factor: float | None
+    wire_bytes: float
+    check: Check
+    line: int
+
+    def __post_init__(self) -> None:
+        _require_finite(time_ns=self.time_ns, bus_factor=self.bus_factor, wire_bytes=self.wire_bytes)
+
+
 class Skipped(Record, frozen=True, kw_only=True, tag="skipped", tag_field="kind"):
     """A case that cannot run here, and why."""
 
@@ -507,7 +539,7 @@ class Ended(Record, frozen=True, kw_only=True, tag="end", tag_field="kind"):
     checksum: str | None = None
 
 
-Row: TypeAlias = Measurement | Skipped | Failed | LaunchStarted | Ended
+Row: TypeAlias = Measurement | Imported | Skipped | Failed | LaunchStarted | Ended
 
 
 class BackendTraits(Record, frozen=True, kw_only=True):
@@ -523,6 +555,34 @@ class BackendTraits(Record, frozen=True, kw_only=True):
     transport: TransportRules = "gloo-tcp"
 
 
+class LogNote(Record, frozen=True, kw_only=True):
+    """What to know before believing a log: a stable ``code``, one sentence, and the line that it is about."""
+
+    code: str
+    text: str
+    line: int | None = None
+
+
+class ImportedLog(Record, frozen=True, kw_only=True):
+    """The log that a run was imported from.
+
+    tool, tool_version: what printed it
+    file: its name
+    command: the command line, where the log has one
+    given: what the user said of it that it does not say, by the names of the options
+    unknown: what neither of them said, by the names of the options
+    notes: what its reader found odd
+    """
+
+    tool: str
+    tool_version: str | None
+    file: str
+    command: str | None
+    given: dict[str, str]
+    unknown: tuple[str, ...]
+    notes: tuple[LogNote, ...]
+
+
 class Run(Record, frozen=True, kw_only=True):
     """``run.json``: what was asked for, of what, on what; written once, when the world has formed.
 
@@ -530,7 +590,7 @@ class Run(Record, frozen=True, kw_only=True):
     never reached can be named. ``adjusted`` says in words which sizes were rounded. ``hosts[r]`` is the host of rank
     r and ``environments`` holds the facts of each host, from allow-lists only. ``launcher`` is how ranks came to life,
     ``backend`` what the analysis has to know of the plan's backend (None: a run of an older version with one that this
-    version does not know).
+    version does not know). ``imported``: the log of another tool that it is from; None: busbw measured it.
     """
 
     schema: int
@@ -545,3 +605,4 @@ class Run(Record, frozen=True, kw_only=True):
     hosts: tuple[str, ...]
     environments: dict[str, dict[str, JSON]]
     backend: BackendTraits | None = None
+    imported: ImportedLog | None = None

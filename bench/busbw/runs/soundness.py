@@ -18,6 +18,7 @@ from busbw.runs.records import (
     Ended,
     Failed,
     GroupSamples,
+    Imported,
     LaunchStarted,
     Measurement,
     OverlapSamples,
@@ -59,7 +60,7 @@ class Rows:
             yield from _of_launch(row, self._ranks)
             if (before := self._launches.setdefault(row.launch, line)) != line:
                 yield f"launch {row.launch} began in line {before} already"
-        elif isinstance(row, Measurement | Skipped | Failed):
+        elif isinstance(row, Measurement | Imported | Skipped | Failed):
             if row.case not in self._cases:
                 yield f"its case ({row.case.op}, {row.case.size_bytes} B) is none of those in run.json"
             if not isinstance(row, Skipped):
@@ -68,6 +69,8 @@ class Rows:
                 if (before := self._blocks.setdefault((row.case, row.launch, row.block), line)) != line:
                     yield f"line {before} has the same block (launch {row.launch}, block {row.block}) of the same case"
                 yield from _of_measurement(row)
+            elif isinstance(row, Imported):
+                yield from _of_imported(row)
 
 
 def flaw_of_run(run: Run) -> str | None:
@@ -159,6 +162,18 @@ def _of_measurement(row: Measurement) -> Iterator[str]:
     yield from _out_of(0, LONGEST_NS, clock_error_ns=row.clock_error_ns or 0)
     yield from _out_of(0, _MOST_BYTES, wrong_elements=row.check.wrong_elements)
     yield from _clocks(row.clocks or (), row.case.ranks)
+
+
+def _of_imported(row: Imported) -> Iterator[str]:
+    ranks = frozenset(row.ranks)
+    if not ranks or len(ranks) != len(row.ranks) or min(ranks) < 0 or max(ranks) >= row.case.ranks:
+        yield f"its ranks are {row.ranks!s:.60}; want different ones of the {row.case.ranks} there are"
+        return
+    if not 0 < row.time_ns <= LONGEST_NS:
+        yield f"time_ns is {row.time_ns:g}; want a time above 0 and up to 10^18 ns"
+    yield from _out_of(1, _MOST, line=row.line)
+    yield from _out_of(0, _MOST_BYTES, calls=row.calls or 0, wrong_elements=row.check.wrong_elements)
+    yield from of_factors(row.bus_factor, row.wire_bytes, 1.0, row.case.op, len(ranks))
 
 
 def sound_groups(groups: Iterable[GroupSamples], case: Case) -> Iterator[GroupSamples]:

@@ -27,9 +27,11 @@ from busbw.runs.records import (
     JSON,
     SCHEMA,
     Case,
+    Check,
     Ended,
     Failed,
     GroupSamples,
+    Imported,
     LaunchStarted,
     Measurement,
     Row,
@@ -75,6 +77,17 @@ class StoredRun:
         return tuple(row for row in self.rows if isinstance(row, Measurement))
 
     @property
+    def imported(self) -> tuple[Imported, ...]:
+        """The numbers of another tool."""
+        return tuple(row for row in self.rows if isinstance(row, Imported))
+
+    @property
+    def checks(self) -> Iterator[tuple[Case, Check]]:
+        """Whether the data of each case were right, as often as that was told."""
+        yield from ((row.case, row.check) for row in self.measurements)
+        yield from ((row.case, row.check) for row in self.imported)
+
+    @property
     def skipped(self) -> tuple[Skipped, ...]:
         """The cases that could not run here."""
         return tuple(row for row in self.rows if isinstance(row, Skipped))
@@ -98,7 +111,7 @@ class StoredRun:
     @property
     def not_reached(self) -> tuple[Case, ...]:
         """The cases of the plan that have no row at all."""
-        seen = {row.case for row in self.rows if isinstance(row, Measurement | Skipped | Failed)}
+        seen = {row.case for row in self.rows if isinstance(row, Measurement | Imported | Skipped | Failed)}
         return tuple(case for case in self.run.cases if case not in seen)
 
 
@@ -486,8 +499,8 @@ class _Wide(Measurement, frozen=True, kw_only=True, tag="measurement", tag_field
     groups: tuple[msgspec.Raw, ...]  # type: ignore[assignment]  # the one field that is read in two steps
 
 
-_WIDE_DECODER: msgspec.json.Decoder[_Wide | Skipped | Failed | LaunchStarted | Ended] = msgspec.json.Decoder(
-    _Wide | Skipped | Failed | LaunchStarted | Ended
+_WIDE_DECODER: msgspec.json.Decoder[_Wide | Imported | Skipped | Failed | LaunchStarted | Ended] = msgspec.json.Decoder(
+    _Wide | Imported | Skipped | Failed | LaunchStarted | Ended
 )
 _GROUP_DECODER = msgspec.json.Decoder(GroupSamples)
 

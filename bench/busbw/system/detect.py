@@ -19,6 +19,9 @@ _NVME = re.compile(r"nvme\d+")
 
 Name = Literal["HBM", "NVLink", "PCIe", "C2C", "DRAM", "NIC", "NVMe"]
 
+_LANES = 16
+"""Of the link of a GPU to its host."""
+
 GENERATIONS = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6, 128.0: 7}
 """GT/s of a lane → generation of PCI Express."""
 
@@ -92,6 +95,11 @@ def _names(device: Mapping[str, JSON]) -> str:
 # --- one level each: its peak, or the reason why there is none ---------------------------------------------------
 
 
+def from_log(device: Mapping[str, JSON]) -> bool:
+    """Whether all that is known of a device is its name, from the log of a tool: its links are those of its kind."""
+    return device.get("told_by") is not None
+
+
 def memory_of(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The memory of a GPU, reads and writes together."""
     row = row_of(gpu, rows)
@@ -129,6 +137,20 @@ def nvlink_of(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | N
     """The links of a GPU to others in one direction: those that are up, as NVML tells. With ``peers`` (addresses) only
     those that lead to a switch or to one of them.
     """
+    return _all_nvlinks(gpu, rows) or _nvlinks_up(gpu, rows, peers)
+
+
+def _all_nvlinks(gpu: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | None:
+    """Of a GPU that is known by its name alone, those that its kind has; None for others."""
+    row = row_of(gpu, rows) if from_log(gpu) else None
+    link = None if row is None else rows.rate("nvlink", row.link or "")
+    if row is None or link is None or not row.links:
+        return None
+    each = format_rate(link.bytes_per_second)
+    return link.peak.times(row.links, f"{row.links} × {row.link} ({each} a link), all that {row.name} has")
+
+
+def _nvlinks_up(gpu: Mapping[str, JSON], rows: Catalogue, peers: Sequence[str] | None) -> HardwarePeak | str:
     told = gpu.get("nvlink")
     row = row_of(gpu, rows)
     if not isinstance(told, Mapping):
@@ -181,6 +203,12 @@ def pcie_of(device: Mapping[str, JSON], rows: Catalogue) -> HardwarePeak | str:
     """The link of a device to the host in one direction, as it is trained."""
     link = device.get("link")
     trained = link.get("trained") if isinstance(link, Mapping) else None
+    if from_log(device):
+        card = row_of(device, rows)
+        widest = None if card is None else rows.rate("pcie", card.pcie or "")
+        if card is None or widest is None:
+            return no_row(device, rows)
+        return widest.peak.times(_LANES, f"{widest.name} x{_LANES}, the most that {card.name} has")
     if not isinstance(trained, Mapping):
         return "the kernel does not tell how its link was trained"
     return _pcie(trained, rows)

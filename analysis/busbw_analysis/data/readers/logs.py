@@ -4,11 +4,11 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, Final
+from typing import IO, Final
 
 import msgspec
 
-from busbw.errors import LogError
+from busbw.errors import LogError, refuse_unknown
 from busbw_analysis.data.readers import (
     imb,
     inspector,
@@ -69,19 +69,34 @@ def read_log(path: Path) -> ForeignLog:
     """
     try:
         with path.open("rb") as file:
-            return _read(path.name, file)
+            return read_file(path.name, file)
     except OSError as error:
         message = f"{path}: cannot be read: {error.strerror}"
         raise LogError(message, code="unreadable") from error
 
 
-def _read(name: str, file: BinaryIO) -> ForeignLog:
+def reader_named(name: str) -> Reader:
+    """The reader that ``--format`` means. Raises UsageError that lists them."""
+    named = {slug(reader): reader for reader in READERS}
+    if name not in named:
+        refuse_unknown("format", name, named)
+    return named[name]
+
+
+def slug(reader: Reader) -> str:
+    """The name of a reader as an option has it: ``nccl-tests-json``."""
+    return reader.name.lower().replace(" ", "-")
+
+
+def read_file(name: str, file: IO[bytes], reader: Reader | None = None) -> ForeignLog:
+    """As ``read_log``, of an open file that can be gone back in; ``reader``: by this one, whatever is in it."""
     head = file.read(HEAD_BYTES)
     encoding = "utf-16" if head.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
     if encoding == "utf-8" and b"\x00" in head[:4096]:
         message = f"{name}: binary data, no log"
         raise LogError(message, code="binary")
-    reader = recognise(head if encoding == "utf-8" else head.decode(encoding, "ignore").encode())
+    if reader is None:
+        reader = recognise(head if encoding == "utf-8" else head.decode(encoding, "ignore").encode())
     seen = len(head)
     while reader is None and seen < _MOST_HEAD and (more := file.read(HEAD_BYTES)):
         seen += len(more)
@@ -102,7 +117,7 @@ def _read(name: str, file: BinaryIO) -> ForeignLog:
 class _Lines:
     """The lines of a file, with what is no text replaced, and a note about the first such line."""
 
-    def __init__(self, file: BinaryIO, encoding: str) -> None:
+    def __init__(self, file: IO[bytes], encoding: str) -> None:
         self.file, self.encoding = file, encoding
         self.undecoded: Note | None = None
 

@@ -26,7 +26,10 @@ _OF_CASE: Final = (
     *("op", "size_bytes", "count", "dtype", "redop", "in_place"),
     *("mode", "sync", "cache", "pre_enqueue", "root"),
 )
-_OF_GROUP: Final = ("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share")
+_OF_GROUP: Final = (
+    *("ranks", "launches", "samples", "time_ns", "fastest_ns", "algbw", "busbw", "spread", "skew_share"),
+    "statistic",
+)
 _OF_BOTH: Final = (
     *("low_ns", "high_ns", "interval", "peak_share", "denominator"),
     *("overlap", "overlap_low", "overlap_high", "pairs", "times_within", "traffic"),
@@ -211,7 +214,9 @@ def show_table(rows: Sequence[Row]) -> Table:
     notes = list(_SHOW_NOTES)
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
-    if any(row["interval"] == "none" for row in rows):
+    if any(row["statistic"] for row in rows):
+        notes.append("of another tool's log: time is the one number that it prints, or the median of several tables")
+    if any(row["interval"] == "none" and not row["statistic"] for row in rows):
         notes.append("no low and high: one launch with fewer than 6 free samples has no interval")
     if any(row["traffic"] is not None for row in rows):
         notes.append("traffic: what one rank's memory reads and writes, each byte once, as STREAM counts it")

@@ -1,0 +1,454 @@
+"""From the log of another tool to a run: its rows become cases, and what nobody told stays unknown."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from busbw import __version__
+from busbw.errors import LogError, UsageError
+from busbw.ops import OPS, PAIRED, TO_THE_HOST, op_named
+from busbw.runs.records import (
+    DTYPE_BYTES,
+    JSON,
+    REDOPS,
+    SCHEMA,
+    BackendTraits,
+    Case,
+    Check,
+    Ended,
+    Imported,
+    ImportedLog,
+    LogNote,
+    Mode,
+    Run,
+)
+from busbw.runs.store import StoredRun
+from busbw.units import parse_rate, parse_size
+from busbw_analysis.data.readers import deduce
+from busbw_analysis.data.readers.log import Aggregate, ForeignLog, Place, Table
+
+_UNKNOWN: Final = "unknown"
+_TOOL_BUFFER: Final = {"nvbandwidth": 512 << 20}
+"""What a tool copies unless it is told otherwise, where its log may not say (``nvbandwidth --help``: bufferSize)."""
+_BUFFER: Final = "Buffer Size"
+_NICS: Final = re.compile(r"(?:(\d{1,4})x)?(\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class LogFacts:
+    """What a user says of a log that it does not say itself; None: nothing.
+
+    reader: the format, in place of what is recognised (``--format``)
+    op, ranks, hosts: of all of its results
+    gpu: the name of every GPU, as the driver or the catalogue has it
+    nics: what leaves each host, such as ``8x400Gb/s``
+    size: bytes of a copy
+    machine: the folder that an imported log is kept in
+    """
+
+    reader: str | None = None
+    op: str | None = None
+    ranks: int | None = None
+    hosts: int | None = None
+    gpu: str | None = None
+    nics: str | None = None
+    size: str | None = None
+    machine: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Tool:
+    """What is known of a tool whatever its log says. ``names``: its own names of tests are part of what is measured."""
+
+    backend: str = _UNKNOWN
+    device: str = _UNKNOWN
+    mode: Mode = "pipelined"
+    traits: BackendTraits | None = None
+    names: re.Pattern[str] | None = None
+    one_host: bool = False
+
+
+_NCCL: Final = _Tool("nccl", "cuda", traits=BackendTraits(cost_models="nccl", transport="nccl-net"))
+_MPI: Final = _Tool("mpi", "cpu", traits=BackendTraits(cost_models="mpi", transport="mpi-net"))
+_NOT_BLOCKING: Final = re.compile(r"(?i)non-blocking|persistent|^I[a-z]+|managed")
+_TOOLS: Final = {
+    "nccl-tests": _NCCL,
+    "rccl-tests": _NCCL,
+    "NCCL inspector": replace(_NCCL, mode="isolated"),
+    "PARAM comms": _Tool(),
+    "nvbandwidth": _Tool("cuda", "cuda", names=re.compile(""), one_host=True),
+    "SuperBench": replace(_NCCL, names=re.compile("^[HD]2[HD]"), one_host=True),
+    "OSU micro-benchmarks": replace(_MPI, names=_NOT_BLOCKING),
+    "Intel MPI benchmarks": replace(_MPI, names=_NOT_BLOCKING),
+    "perftest": _Tool("verbs", "cpu", names=re.compile("")),
+}
+_ON_GPUS: Final = re.compile("-(?:CUDA|ROCM)")
+
+
+def run_of(log: ForeignLog, digest: str, modified: float, facts: LogFacts, path: Path) -> StoredRun:
+    """``log`` as a run: of the file at ``path``, whose bytes have this ``digest``, ``modified`` then (s since 1970).
+
+    Raises LogError where the log says too little, UsageError where ``facts`` contradict it.
+    """
+    notes = [LogNote(code=note.code, text=note.text, line=note.line) for note in log.notes]
+    tables = _known_tables(log, facts, notes)
+    tool = _TOOLS.get(log.tool, _Tool())
+    world = _World.of(log, tables, tool, facts)
+    rows = tuple(_rows(tables, tool, world, facts, notes))
+    if not rows:
+        why = "; ".join(note.text for note in notes if note.code == "left-out")
+        message = f"{log.source}: no row can be judged: {why}"
+        raise LogError(message, code="no-case")
+    began = datetime.fromtimestamp(modified, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    run = Run(
+        schema=SCHEMA,
+        id=f"{log.source}-{digest[:6]}",
+        busbw=__version__,
+        machine=facts.machine or "imported",
+        started=began,
+        launcher=f"imported from {log.tool}",
+        plan={"name": log.source},
+        cases=tuple(dict.fromkeys(row.case for row in rows)),
+        adjusted=(),
+        hosts=world.hosts,
+        environments=world.environments,
+        backend=tool.traits or BackendTraits(cost_models=tool.backend, transport="mpi-net"),
+        imported=ImportedLog(
+            tool=log.tool,
+            tool_version=tables[0].tool_version,
+            file=log.source,
+            command=tables[0].command,
+            given={name: str(value) for name in _GIVEN if (value := getattr(facts, name)) is not None},
+            unknown=world.unknown,
+            notes=tuple(notes),
+        ),
+    )
+    unfinished = log.last_error is not None or any(table.complete is False for table in tables)
+    end = Ended(
+        status="failed" if unfinished else "complete",
+        reason=(log.last_error or "the log ends before the tool says that it is done") if unfinished else None,
+        ended=began,
+    )
+    return StoredRun(path=path, run=run, rows=(*rows, end), warnings=())
+
+
+_GIVEN: Final = ("op", "ranks", "hosts", "gpu", "nics", "size", "machine")
+
+
+# --- which operation, over how many ranks --------------------------------------------------------------------------
+
+
+def _known_tables(log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> list[Table]:
+    """The tables whose operation and ranks are known. Raises the first LogError where none is."""
+    found: list[Table] = []
+    refused: list[LogError] = []
+    for table in log.tables:
+        try:
+            found.append(_known(table, log, facts, notes))
+        except LogError as error:
+            refused.append(error)
+            notes.append(LogNote(code="left-out", text=f"a table is left out: {error}", line=table.line))
+    if not found:
+        raise refused[0]
+    return found
+
+
+def _known(table: Table, log: ForeignLog, facts: LogFacts, notes: list[LogNote]) -> Table:
+    """``table`` with operation and ranks in every row: from the log, the user, or its columns."""
+    rows = [_with_given(row, log, facts) for row in table.rows]
+    for lacks in (_nameless, _unranked):
+        if some := [row for row in rows if lacks(row)]:
+            fit = _fit(some, table, log, notes)
+            rows = [msgspec.structs.replace(row, op=fit.op, ranks=fit.ranks) if lacks(row) else row for row in rows]
+    return msgspec.structs.replace(table, rows=tuple(rows))
+
+
+def _nameless(row: Aggregate) -> bool:
+    return row.op is None and row.tool_op is None
+
+
+def _unranked(row: Aggregate) -> bool:
+    return row.op is not None and row.ranks is None and not OPS[row.op].local and row.op not in PAIRED
+
+
+def _with_given(row: Aggregate, log: ForeignLog, facts: LogFacts) -> Aggregate:
+    changed: dict[str, Any] = {}
+    if facts.ranks is not None and row.ranks is None:
+        changed["ranks"] = facts.ranks
+    elif facts.ranks is not None and row.ranks != facts.ranks:
+        message = f"{log.source}:{row.line}: the log tells of {row.ranks} ranks; --ranks {facts.ranks} contradicts it"
+        raise UsageError(message, code="contradiction")
+    if facts.op is not None and row.op is None:
+        changed["op"] = op_named(facts.op).name
+    elif facts.op is not None and row.op != facts.op:
+        message = f"{log.source}:{row.line}: the log tells of {row.op}; --op {facts.op} contradicts it"
+        raise UsageError(message, code="contradiction")
+    return msgspec.structs.replace(row, **changed) if changed else row
+
+
+def _fit(rows: Sequence[Aggregate], table: Table, log: ForeignLog, notes: list[LogNote]) -> deduce.Fit:
+    """What the columns leave open. Raises LogError where that is more than one thing."""
+    op, where = rows[0].op, f"{log.source}:{table.line}"
+    found = deduce.fits(rows, op, rows[0].ranks)
+    fit = found[0] if len(found) == 1 else deduce.hinted(log.source, found)
+    if fit is None and op is None:
+        fitting = f"; its columns fit {' and '.join(one.op for one in found)}" if found else ""
+        message = f"{where}: the log names no operation{fitting}; say which it is with --op"
+        raise LogError(message, code="no-op")
+    if fit is None or fit.ranks is None:
+        message = f"{where}: the log does not say how many ranks took part; say it with --ranks"
+        raise LogError(message, code="no-ranks")
+    by_name = "" if len(found) == 1 else " and the name of the file"
+    text = f"operation or ranks are not in the log: its columns{by_name} say {fit.op} over {fit.ranks} ranks"
+    notes.append(LogNote(code="deduced", text=text, line=table.line))
+    return fit
+
+
+# --- where the ranks were ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _World:
+    """The hosts of all ranks, the facts of each host, and what is not known by the names of the options."""
+
+    hosts: tuple[str, ...]
+    environments: dict[str, dict[str, JSON]]
+    unknown: tuple[str, ...]
+    of_cases: int
+
+    @classmethod
+    def of(cls, log: ForeignLog, tables: Sequence[Table], tool: _Tool, facts: LogFacts) -> "_World":
+        best = max(tables, key=lambda table: len(table.places))
+        ranks = max([1, *(_last_rank(row) + 1 for table in tables for row in table.rows)])
+        ranks = max(ranks, len(best.places)) if tool.one_host else ranks
+        hosts = _hosts(log, best, ranks, tool, facts)
+        known = hosts is not None
+        hosts = hosts or (_UNKNOWN,) * ranks
+        names = _gpus(best.places, hosts, facts) if known else {}
+        environments: dict[str, dict[str, JSON]] = {host: _facts(best, facts) for host in dict.fromkeys(hosts) if known}
+        for rank, gpu in names.items():
+            _seat(environments[hosts[rank]], rank, gpu, log)
+        several = known and len(set(hosts)) > 1
+        missing = {
+            "machine": facts.machine is None,
+            "hosts": not known,
+            "gpu": tool.device != "cpu" and len(names) < ranks,
+            "nics": several and facts.nics is None,
+        }
+        return cls(hosts, environments, tuple(name for name, so in missing.items() if so), ranks)
+
+
+def _last_rank(row: Aggregate) -> int:
+    return max([(row.ranks or 1) - 1, *(_group(row) or ())])
+
+
+def _hosts(log: ForeignLog, table: Table, ranks: int, tool: _Tool, facts: LogFacts) -> tuple[str, ...] | None:
+    """The host of every rank; None: not known."""
+    by_rank = {place.rank: place.host for place in table.places if place.host is not None}
+    listed = table.hosts
+    if all(rank in by_rank for rank in range(ranks)):
+        told = tuple(by_rank[rank] or _UNKNOWN for rank in range(ranks))
+        if facts.hosts not in {None, len(set(told))}:
+            message = f"{log.source}: the log tells of {len(set(told))} host(s); --hosts {facts.hosts} contradicts it"
+            raise UsageError(message, code="contradiction")
+        return told
+    count = facts.hosts if facts.hosts is not None else 1 if tool.one_host or ranks == 1 else None
+    if count is None:
+        return None
+    if ranks % count:
+        message = f"{log.source}: {ranks} ranks cannot be as many on each of {count} hosts; see --hosts"
+        raise UsageError(message, code="contradiction")
+    names = listed if len(listed) == count else tuple(f"host{number}" for number in range(count))
+    return tuple(names[rank * count // ranks] for rank in range(ranks))
+
+
+def _gpus(places: Sequence[Place], hosts: Sequence[str], facts: LogFacts) -> dict[int, Place]:
+    """The GPU of every rank whose name is known: its place with a number that is its own on the host."""
+    told = {place.device if place.rank is None else place.rank: place for place in places if place.name}
+    found: dict[int, Place] = {}
+    for rank in range(len(hosts)):
+        place = told.get(rank) or Place(name=facts.gpu)
+        if place.name is not None:
+            number = sum(hosts[other] == hosts[rank] for other in range(rank))
+            found[rank] = msgspec.structs.replace(place, device=number)
+    return found
+
+
+def _facts(table: Table, facts: LogFacts) -> dict[str, JSON]:
+    """What is known of every host alike."""
+    found: dict[str, JSON] = {}
+    if table.library_version is not None:
+        found["nccl"] = {"version": _version(table.library_version)}
+    if facts.nics is not None:
+        words = _NICS.fullmatch(facts.nics)
+        count, rate = (int(words[1] or 1), parse_rate(words[2])) if words else (0, 0.0)
+        if not count:
+            message = f"--nics {facts.nics!r} is none; want a number and a rate, such as 8x400Gb/s"
+            raise UsageError(message)
+        found["rdma"] = [
+            {"device": f"nic{number}", "port": 1, "bytes_per_second": rate, "up": True} for number in range(count)
+        ]
+    return found
+
+
+def _version(text: str) -> str:
+    """``2.27.7`` of ``22707``, as NCCL has it in one number."""
+    if not re.fullmatch(r"\d{5}", text):
+        return text
+    number = int(text)
+    return f"{number // 10000}.{number // 100 % 100}.{number % 100}"
+
+
+def _seat(environment: dict[str, JSON], rank: int, gpu: Place, log: ForeignLog) -> None:
+    """Add a GPU to the facts of a host, and that ``rank`` drives it."""
+    placed = gpu.bus_id is not None and re.search("[1-9a-fA-F]", gpu.bus_id.removeprefix("0x")) is not None
+    address = gpu.bus_id if placed else f"rank {rank}"  # virtual machines may show zeros for all of them
+    told = {"index": gpu.device, "name": gpu.name, "address": address, "told_by": log.tool}
+    environment.setdefault("pci", {}).setdefault("gpus", []).append(told)
+    environment.setdefault("ranks", []).append({"rank": rank, "local_rank": gpu.device, "gpu": gpu.device})
+
+
+# --- rows ----------------------------------------------------------------------------------------------------------
+
+
+def _rows(
+    tables: Sequence[Table], tool: _Tool, world: _World, facts: LogFacts, notes: list[LogNote]
+) -> Iterator[Imported]:
+    """The rows of all tables that are results of an operation which busbw knows."""
+    seen: Counter[Case] = Counter()
+    left_out: dict[str, list[Aggregate]] = {}
+    assumed = False
+    for table in tables:
+        blocks: Counter[tuple[Case, tuple[int, ...]]] = Counter()
+        refused = bool(table.out_of_bounds) and all(row.check != "wrong" for row in table.rows)
+        for row in table.rows:
+            size, guessed = _size(row, table, tool, facts)
+            time = _seconds(row, size)
+            reason = _unusable(row, size, time)
+            if reason is not None:
+                left_out.setdefault(reason, []).append(row)
+                continue
+            case, ranks = _case(row, size or 0, table, tool, world)
+            assumed = assumed or guessed
+            yield Imported(
+                case=case,
+                launch=seen[case],
+                block=blocks[case, ranks],
+                ranks=ranks,
+                time_ns=(time or 0.0) * 1e9,
+                statistic=row.statistic,
+                calls=row.iterations,
+                bus_factor=OPS[case.op].factor(len(ranks)),
+                wire_bytes=OPS[case.op].wire_bytes(len(ranks), case.size_bytes),
+                check=_check(row, table, refused=refused),
+                line=row.line,
+            )
+            blocks[case, ranks] += 1
+        seen.update({case for case, _ in blocks})
+    if assumed:
+        text = (
+            "the log does not say how much a copy moves: what the tool copies unless told otherwise, 512 MiB, is taken"
+        )
+        notes.append(LogNote(code="assumed-size", text=f"{text}; rates are its own, times follow; see --size"))
+    for reason, rows in left_out.items():
+        names = dict.fromkeys(str(row.tool_op or row.op) for row in rows)
+        text = f"{len(rows)} rows are left out ({', '.join(list(names)[:4])}): {reason}"
+        notes.append(LogNote(code="left-out", text=text, line=rows[0].line))
+
+
+def _size(row: Aggregate, table: Table, tool: _Tool, facts: LogFacts) -> tuple[int | None, bool]:
+    """S in bytes, and whether it is the tool's own where nobody says otherwise."""
+    if row.size_bytes is not None or row.op is None:
+        return row.size_bytes, False
+    if row.tool_size_bytes is not None and row.ranks is not None:
+        return row.tool_size_bytes * (row.ranks if row.tool_size_is == "block" else 1), False
+    if facts.size is not None:
+        return parse_size(facts.size), False
+    if (told := table.parameters.get(_BUFFER, "")).isdigit():
+        return int(told) << 20, False
+    return (_TOOL_BUFFER["nvbandwidth"], True) if tool.backend == "cuda" or row.op in TO_THE_HOST else (None, False)
+
+
+def _seconds(row: Aggregate, size: int | None) -> float | None:
+    if row.time_seconds is not None or not row.rate or not size or row.messages is None:
+        return row.time_seconds
+    return size * row.messages / row.rate
+
+
+def _unusable(row: Aggregate, size: int | None, time: float | None) -> str | None:
+    """Why a row is no case; None: it is one."""
+    if row.op is None:
+        return "busbw has no operation like it"
+    op = OPS[row.op]
+    reasons = {
+        "a sum over others": row.statistic == "sum",
+        f"busbw has no type {row.dtype}": row.dtype is not None and row.dtype not in DTYPE_BYTES,
+        f"busbw has no reduction {row.redop}": op.reduces and row.redop is not None and row.redop not in REDOPS,
+        "no bytes": op.sized and size == 0,
+        "nobody says how many bytes": op.sized and size is None,
+        "no time and no rate": not time,
+        "its ranks are not told": _group(row) is None,
+    }
+    return next((reason for reason, so in reasons.items() if so), None)
+
+
+def _group(row: Aggregate) -> tuple[int, ...] | None:
+    """The ranks of a row: a GPU that copies, a pair of them, or all; None: not told."""
+    if row.op is None:
+        return None
+    labels = [re.search(r"\d+", label) for label in (row.source, row.target) if label is not None]
+    numbers = tuple(int(label[0]) for label in labels if label is not None)
+    if row.op in PAIRED:
+        return numbers if len(set(numbers)) == 2 else None
+    if OPS[row.op].local:
+        ends = [label for label in (row.source, row.target, str(row.others.get("rank", ""))) if label]
+        gpu = next((found for end in ends if (found := re.fullmatch(r"(?:GPU ?|Device ?)?(\d{1,5})", end))), None)
+        return None if gpu is None else (int(gpu[1]),)
+    return None if row.ranks is None else tuple(range(row.ranks))
+
+
+def _case(row: Aggregate, size: int, table: Table, tool: _Tool, world: _World) -> tuple[Case, tuple[int, ...]]:
+    op = OPS[row.op or ""]
+    ranks = _group(row) or (0,)
+    local = op.local or op.name in PAIRED
+    gpus = tool.backend == "mpi" and _ON_GPUS.search(row.tool_op or "") is not None
+    named = tool.names is not None and tool.names.search(row.tool_op or "") is not None
+    words = [row.tool_op, *([row.part] if row.part else []), *([f"{table.groups} groups"] if table.groups else [])]
+    world_of_case = world.of_cases if local else len(ranks)
+    case = Case(
+        op=op.name,
+        backend="mpi-cuda" if gpus else tool.backend,
+        device="cuda" if gpus else tool.device,
+        dtype=row.dtype,
+        redop=row.redop if op.reduces else None,
+        size_bytes=size if op.sized else 0,
+        ranks=world_of_case,
+        nodes=max(1, len(set(world.hosts[:world_of_case]))),
+        group=str(ranks[0]) if op.local else "all",
+        mode=tool.mode,
+        sync="none",
+        in_place=bool(row.in_place),
+        root=row.root if op.rooted and row.root is not None and row.root < world_of_case else None,
+        pairs="alone" if op.name in PAIRED else None,
+        pinning="pinned" if op.host_memory else None,
+        tool_op=" ".join(str(word) for word in words) if named or (table.groups or 1) > 1 else None,
+    )
+    return case, ranks
+
+
+def _check(row: Aggregate, table: Table, *, refused: bool) -> Check:
+    if row.check == "wrong" or refused:
+        count = row.wrong_elements or (table.out_of_bounds if refused else 0) or 0
+        which = " of this table, without saying which" if refused else ""
+        reason = f"the tool counts {count} wrong values{which} (line {row.line})"
+        return Check(state="wrong", wrong_elements=count, reason=reason)
+    if row.check == "verified":
+        return Check(state="verified")
+    why = "the tool was told not to" if row.check == "not checked" else "the log does not tell"
+    return Check(state="not checked", reason=why)

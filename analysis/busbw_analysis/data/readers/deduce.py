@@ -1,0 +1,73 @@
+"""Which collective a table of nccl-tests is of, and over how many ranks, where the log does not say: what its columns
+leave open.
+
+Source: ``getCollByteCount`` and ``getBw`` of each ``*.cu`` of NVIDIA/nccl-tests. The column ``count`` is S for some
+operations and a block of it for others; busbw over algbw is a factor of the ranks; only some have a redop or a root.
+"""
+
+import re
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from busbw.ops import OPS, bus_factor
+from busbw.runs.records import DTYPE_BYTES
+from busbw_analysis.data.readers.lines import op_named
+from busbw_analysis.data.readers.log import Aggregate
+
+_OF_BLOCKS: Final = ("all_gather", "reduce_scatter", "all_to_all", "gather", "scatter")
+_WHOLE: Final = ("all_reduce", "broadcast", "reduce", "send_recv")
+_MOST_RANKS: Final = 1024
+_HALF_A_DIGIT: Final = 0.0051e9
+"""B/s: rates are printed in GB/s with two digits after the point."""
+
+
+class Fit(NamedTuple):
+    """An operation and a number of ranks that a table may be of; None: any number."""
+
+    op: str
+    ranks: int | None
+
+
+def fits(rows: Sequence[Aggregate], op: str | None = None, ranks: int | None = None) -> tuple[Fit, ...]:
+    """What ``rows`` may be of, where ``op`` and ``ranks`` are known (None: not)."""
+    rated = [row for row in rows if row.algbw and row.busbw]
+    if not rated:
+        return ()
+    best = max(rated, key=lambda row: row.busbw or 0.0)
+    algbw, busbw = best.algbw or 1.0, best.busbw or 1.0
+    ratio = busbw / algbw
+    error = ratio * (_HALF_A_DIGIT / busbw + _HALF_A_DIGIT / algbw)
+    blocks = _blocks(best)
+    names = _WHOLE if blocks == 1 else _OF_BLOCKS if blocks else (*_WHOLE, *_OF_BLOCKS)
+    found: list[Fit] = []
+    for name in names if op is None else (op,):
+        given = ranks or (blocks if blocks is not None and blocks > 1 else None)
+        possible = [
+            number
+            for number in ([given] if given is not None else range(2, _MOST_RANKS + 1))
+            if abs((bus_factor(name, number) or 0.0) - ratio) <= error
+        ]
+        if possible and (op is not None or _has_columns(name, best)):
+            found.append(Fit(name, possible[0] if len(possible) == 1 else None))
+    return tuple(found)
+
+
+def _blocks(row: Aggregate) -> int | None:
+    """Of how many blocks of ``count`` elements S is; None where it is of no whole number of them."""
+    block = (row.count or 0) * DTYPE_BYTES.get(row.dtype or "", 0)
+    if not block or not row.size_bytes or row.size_bytes % block:
+        return None
+    return row.size_bytes // block
+
+
+def _has_columns(op: str, row: Aggregate) -> bool:
+    """Whether a row of ``op`` has a redop and a root where this one has. Some versions print a redop for send_recv."""
+    reduces = op == "send_recv" or OPS[op].reduces == (row.redop is not None)
+    return reduces and OPS[op].rooted == (row.root is not None)
+
+
+def hinted(name: str, among: Sequence[Fit]) -> Fit | None:
+    """The one of ``among`` whose operation a word of the file's name is."""
+    words = {op_named(word) for word in re.split(r"[^A-Za-z_]+|_perf", name)}
+    found = [fit for fit in among if fit.op in words]
+    return found[0] if len(found) == 1 else None

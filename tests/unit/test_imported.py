@@ -1,0 +1,234 @@
+"""Logs of other tools as runs: every command takes them, what they cannot tell is not judged, and no number changes."""
+
+import io
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from busbw.cli.main import main
+from busbw.errors import LogError, UsageError
+from busbw.ops import OPS, bus_factor
+from busbw.runs import store
+from busbw_analysis.data.imported import LogFacts
+from busbw_analysis.data.load import pool
+from busbw_analysis.data.readers import deduce
+from busbw_analysis.data.readers.log import Aggregate
+from busbw_analysis.data.readers.logs import read_log
+from busbw_analysis.data.sources import find
+from busbw_analysis.data.summary import summarise
+from busbw_analysis.diagnosis.judge import Judgement, judge
+from busbw_analysis.peaks.peaks import Peak
+
+LOGS = Path(__file__).parents[1] / "data/logs"
+EXPECTED: dict[str, Any] = json.loads((LOGS / "expected.json").read_text(encoding="utf-8"))
+RANK = "#  Rank {0:2} Group  0 Pid {0} on node{1} device {2} [0000:{2:02x}:00] {3}"
+HEAD = "#       size count type redop root time algbw busbw #wrong time algbw busbw #wrong"
+NOTHING = LogFacts()
+SIZES = tuple(1 << power for power in range(10, 34))
+READABLE = [name for name, told in EXPECTED.items() if "refused" not in told]
+
+
+def nccl_log(
+    op: str = "all_reduce",
+    gpu: str = "NVIDIA H100 80GB HBM3",
+    hosts: int = 1,
+    ranks: int = 8,
+    wrong: str = "0",
+    footer: str = "# Out of bounds values : 0 OK",
+    sizes: tuple[int, ...] = SIZES,
+) -> str:
+    """A log of nccl-tests whose time is 20 µs and S over 210 GB/s."""
+    lines = [f"# Collective test starting: {op}_perf", "# nThread 1 nGpus 1 minBytes 1024"]
+    lines += [RANK.format(rank, rank * hosts // ranks, rank % (ranks // hosts), gpu) for rank in range(ranks)]
+    lines.append(HEAD)
+    for size in sizes:
+        time = 20 + size / 210e3
+        rate = f"{size / time / 1e3:.2f} {size / time / 1e3 * (bus_factor(op, ranks) or 0):.2f} {wrong}"
+        lines.append(f"  {size} {size // 4} float sum -1 {time:.2f} {rate} {time:.2f} {rate}")
+    return "\n".join([*lines, footer, "# Avg bus bandwidth    : 100", ""])
+
+
+def judged(path: Path, facts: LogFacts = NOTHING) -> Judgement:
+    return judge(pool([find(path.parent, str(path)).read(facts)]))
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "all_reduce.log"
+    path.write_text(nccl_log(), encoding="utf-8")
+    return path
+
+
+def run(*arguments: str, text: str | None = None) -> tuple[int, str]:
+    done = CliRunner().invoke(main, list(arguments), input=text)
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.output
+    return done.exit_code, done.output
+
+
+@pytest.mark.parametrize("name", sorted(EXPECTED))
+def test_every_stored_log_is_shown_or_refused_in_a_sentence(name: str) -> None:
+    status, told = run("show", str(LOGS / name), "--json")
+    assert "Traceback" not in told
+    if name in READABLE and status == 0:
+        return
+    assert status == 1
+    assert re.fullmatch(r"busbw: [^\n]+\n", told)
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_every_number_is_the_one_in_the_log(name: str) -> None:
+    try:
+        stored = find(LOGS, str(LOGS / name)).read()
+    except LogError as error:
+        pytest.skip(str(error))
+    by_line: dict[int, list[Aggregate]] = {}
+    for told in read_log(LOGS / name).rows:
+        by_line.setdefault(told.line, []).append(told)
+    for row in stored.imported:
+        seconds = row.time_ns / 1e9
+        assert any(
+            one.time_seconds == pytest.approx(seconds, rel=1e-12)
+            or one.rate == pytest.approx(row.case.size_bytes * (one.messages or 0) / seconds, rel=1e-12)
+            for one in by_line[row.line]
+        )
+
+
+def test_every_command_takes_a_log(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.log"
+    other.write_text(nccl_log().replace("20.0", "21.0"), encoding="utf-8")
+    for arguments in (
+        ("show", str(log)),
+        ("fit", str(log)),
+        ("report", str(log), "--output", str(tmp_path / "report")),
+        ("compare", str(log), str(other)),
+        ("predict", "--from", str(log), "--op", "all_reduce", "--ranks", "8", "--size", "1GiB"),
+    ):
+        status, told = run(*arguments)
+        assert (arguments[0], status) == (arguments[0], 0), told
+    assert "no samples" in (tmp_path / "report/report.md").read_text(encoding="utf-8")
+
+
+def test_standard_input_is_a_log(log: Path) -> None:
+    status, told = run("show", "-", "--json", text=log.read_text(encoding="utf-8"))
+    assert status == 0
+    assert len(json.loads(told)["cases"]) == 48
+
+
+def test_an_aggregate_has_no_samples_and_no_interval(log: Path) -> None:
+    stored = find(log.parent, str(log)).read()
+    dataset = pool([stored])
+    assert (stored.measurements, dataset.blocks) == ((), ())
+    for summary in summarise(dataset):
+        (group,) = summary.groups
+        assert (group.statistic, group.samples, group.spread, group.interval.kind) == ("mean", 0, None, "none")
+        assert group.busbw == pytest.approx(summary.case.size_bytes / group.time_ns * 1e9 * 1.75)
+    codes = {finding.code for finding in judge(dataset).findings}
+    assert "imported" in codes
+    assert not codes & {"few-launches", "self-test", "late-rank", "disturbed"}
+
+
+def test_the_peak_is_that_of_the_gpu_in_the_header(log: Path) -> None:
+    judgement = judged(log)
+    peak = judgement.curves[0].peak
+    assert isinstance(peak, Peak)
+    assert peak.busbw == pytest.approx(450e9)
+    assert judgement.verdicts[2].peak_share == pytest.approx(0.816, abs=0.01)
+
+
+def test_a_network_is_what_the_user_says(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(hosts=2, ranks=16), encoding="utf-8")
+    assert not isinstance(judged(path).curves[0].peak, Peak)
+    judgement = judged(path, LogFacts(nics="8x400Gb/s"))
+    peak = judgement.curves[0].peak
+    assert isinstance(peak, Peak)
+    assert peak.level == "network"
+    assert peak.busbw == pytest.approx(750e9)
+    assert "given" in {finding.code for finding in judgement.findings}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "footer"), [("7", "# Out of bounds values : 48 FAILED"), ("N/A", "# Out of bounds values : 3 FAILED")]
+)
+def test_wrong_results_fail_their_cases(wrong: str, footer: str, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text(nccl_log(wrong=wrong, footer=footer), encoding="utf-8")
+    judgement = judged(path)
+    assert {summary.state for summary in judgement.cases} == {"failed"}
+    assert (judgement.curves, judgement.findings[0].code) == ((), "wrong-data")
+
+
+def test_what_contradicts_the_log_is_refused(log: Path) -> None:
+    for facts in (LogFacts(ranks=4), LogFacts(op="broadcast"), LogFacts(hosts=2)):
+        with pytest.raises(UsageError) as refused:
+            find(log.parent, str(log)).read(facts)
+        assert refused.value.code == "contradiction"
+
+
+def test_ranks_that_nobody_tells_are_asked_for_and_marked(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_text("# OSU MPI Allreduce Latency Test v7.4\n# Size  Avg Latency(us)\n8   2.5\n", encoding="utf-8")
+    with pytest.raises(LogError) as refused:
+        find(tmp_path, str(path)).read()
+    assert refused.value.code == "no-ranks"
+    stored = find(tmp_path, str(path)).read(LogFacts(ranks=64))
+    assert stored.run.imported is not None
+    assert (stored.imported[0].case.ranks, stored.run.imported.given) == (64, {"ranks": "64"})
+    assert "hosts" in stored.run.imported.unknown
+
+
+@pytest.mark.parametrize(
+    ("op", "ranks", "blocks", "redop"),
+    [("all_reduce", 16, 1, "sum"), ("reduce_scatter", 8, 8, "sum"), ("all_reduce", 5, 1, "sum")],
+)
+def test_operation_and_ranks_follow_from_the_columns(op: str, ranks: int, blocks: int, redop: str | None) -> None:
+    factor = bus_factor(op, ranks) or 0
+    row = Aggregate(
+        line=1,
+        dtype="float32",
+        redop=redop,
+        size_bytes=1 << 30,
+        count=(1 << 28) // blocks,
+        algbw=200e9,
+        busbw=round(200 * factor, 2) * 1e9,
+    )
+    assert deduce.fits([row])[0] == (op, ranks)
+
+
+def test_columns_that_fit_several_operations_leave_it_to_the_name_of_the_file() -> None:
+    row = Aggregate(line=1, dtype="float32", size_bytes=1 << 30, count=1 << 24, algbw=200e9, busbw=187.5e9)
+    found = deduce.fits([row])
+    assert {fit.op for fit in found} >= {"all_gather", "all_to_all"}
+    assert deduce.hinted("x-alltoall-8.log", found) == ("all_to_all", 16)
+    assert deduce.hinted("x.log", found) is None
+
+
+def test_a_format_may_be_named(log: Path) -> None:
+    assert run("show", str(log), "--format", "nccl-tests")[0] == 0
+    status, told = run("show", str(log), "--format", "perftest")
+    assert (status, "without any result" in told) == (1, True)
+    assert run("show", str(log), "--format", "nothing")[0] == 2
+
+
+def test_a_log_reads_alike_from_a_pipe(monkeypatch: pytest.MonkeyPatch, log: Path) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(log.read_bytes()))
+    monkeypatch.setattr("sys.stdin", stdin)
+    piped, plain = find(log.parent, "-").read(), find(log.parent, str(log)).read()
+    assert piped.rows[:-1] == plain.rows[:-1]
+
+
+def test_an_imported_run_is_stored_and_read_back(log: Path, tmp_path: Path) -> None:
+    stored = find(log.parent, str(log)).read()
+    folder = store.create(tmp_path, "machine")
+    store.write_run(folder, msgspec.structs.replace(stored.run, id=folder.name))
+    with store.Appender(folder) as appender:
+        for row in stored.rows:
+            appender.append(row)
+    again = store.read(folder)
+    assert again.imported == stored.imported
+    assert {row.case.op for row in again.imported} <= set(OPS)
