@@ -109,7 +109,7 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
         "training": [
             "training --help",
             "training models",
-            *(f"training {what} --help" for what in ("volumes", "memory", "limits", "storage", "roofline")),
+            *(f"training {what} --help" for what in ("volumes", "memory", "limits", "storage", "roofline", "plan")),
             f"training volumes {_LLAMA} --tp 8 --pp 4 --dp 16 --micro-batches 16 --batch 256 --explain",
             "training volumes --model DeepSeek-V3 --dp 64 --ep 64 --ranks-per-host 8 --batch 64 --zero 1",
             f"training volumes {_LLAMA} --tp 3",
@@ -117,6 +117,9 @@ COMMANDS: Final[Mapping[str, Sequence[str]]] = MappingProxyType(
             f"training memory {_LLAMA} --tp 8 --pp 4 --dp 4 --micro-batches 16 --batch 64 --gpu 'H100 SXM5'",
             f"training memory {_LLAMA} --dp 4 --batch 4 --gpu 'H100 SXM5'",
             f"training roofline {_LLAMA} --tp 8 --dp 8 --batch 64 --network rail:nic=50GB/s,inner=450GB/s",
+            f"training plan {_LLAMA} --gpus 512 --nic '4X NDR' --compare-rules --top 4",
+            f"training plan {_LLAMA} --gpus 4 --nic '4X NDR'",
+            f"training plan {_LLAMA} --gpus 512",
             "training limits",
             "training storage --sample ResNet-50 --gpus 8 --achieved 130e12 --read-rate 5GB/s",
             "training storage --model 'Llama 3 405B' --gpus 16384 --achieved 400e12 --write-rate 2TB/s --mtbf 3.1",

@@ -1,6 +1,5 @@
 """``busbw training``: what a model that is spread over GPUs moves, keeps and waits for, by formula."""
 
-import re
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, fields, replace
 from functools import wraps
@@ -12,10 +11,11 @@ import click
 from busbw.errors import UsageError
 from busbw.escape import echo
 from busbw.runs.records import DTYPE_BYTES, JSON
-from busbw.system.catalog import Gpu, catalogue
 from busbw.units import format_rate, parse_rate, parse_size
 from busbw.workloads import model_rows
 from busbw_analysis.cli.options import as_json_option, print_json
+from busbw_analysis.cli.training_machines import gpu_row, memory_of_gpu
+from busbw_analysis.cli.training_plan import plan_
 from busbw_analysis.report.document import Table
 from busbw_analysis.report.tables import training as tables
 from busbw_analysis.report.to_terminal import render
@@ -118,6 +118,9 @@ def _step_options(command: _Command) -> _Command:
 @click.group()
 def training() -> None:
     """Say by formula what training a model in a layout moves, keeps, reads and waits for."""
+
+
+training.add_command(plan_)
 
 
 def _print(document: dict[str, JSON], shown: Iterable[Table], *, as_json: bool) -> None:
@@ -226,28 +229,10 @@ def memory(
     _print(document, [tables.memory_table(step, found, by_zero, saved, words)], as_json=as_json)
 
 
-def _gpu(name: str) -> Gpu:
-    rows = catalogue().gpus
-    wanted = name.casefold()
-    found = next((row for row in rows if wanted in {one.casefold() for one in (row.name, *row.names)}), None)
-    if found is None:
-        message = f"GPU {name!r} is none of the rows; want one of {', '.join(row.name for row in rows)}"
-        raise UsageError(message, code="gpu")
-    return found
-
-
 def _room(gpu: str | None, gpu_memory: str | None) -> float | None:
-    """Bytes of memory; of a row the smallest number that its label has, or what is usable of it, in decimal GB: never
-    more than is there, because most vendors mean GiB.
-    """
     if gpu_memory is not None:
         return float(parse_size(gpu_memory))
-    if gpu is None:
-        return None
-    label = _gpu(gpu).memory
-    usable = re.search(r"\((\d+) usable\)", label)
-    numbers = [usable[1]] if usable else re.findall(r"(\d+)(?= or | GB)", label)
-    return min(map(float, numbers)) * 1e9
+    return None if gpu is None else memory_of_gpu(gpu_row(gpu))
 
 
 @training.command()
@@ -258,7 +243,7 @@ def _room(gpu: str | None, gpu_memory: str | None) -> float | None:
 @as_json_option
 def roofline(*, step: Step, gpu: str, network: str | None, causal: bool, as_json: bool) -> None:
     """Say of each phase of a step what it computes for every byte, and what decides its time."""
-    row, dtype = _gpu(gpu), step.model.dtype
+    row, dtype = gpu_row(gpu), step.model.dtype
     if dtype not in row.flops:
         message = f"{row.name} has no rate of {dtype}; it has {', '.join(row.flops)}"
         raise UsageError(message, code="gpu")

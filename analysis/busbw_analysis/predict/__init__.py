@@ -1,12 +1,22 @@
 """Predictions of what was not measured: other sizes, ranks and hosts. Commands and reports come in by these names."""
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from busbw_analysis.data.load import Dataset
+from busbw_analysis.data.summary import CaseSummary, summarise
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.models.costs import Parameters
 from busbw_analysis.predict.prediction import Prediction, answer, query
-from busbw_analysis.predict.selection import joint_fits_of, measured_curves, read_groups
+from busbw_analysis.predict.selection import (
+    MeasuredCurves,
+    joint_fits_of,
+    measured_curves,
+    measured_curves_from,
+    read_groups,
+)
 
-__all__ = ["joint_fits_of", "predict", "read_groups"]
+__all__ = ["Questions", "joint_fits_of", "predict", "read_groups"]
 
 
 def predict(
@@ -28,3 +38,24 @@ def predict(
     """
     data = measured_curves(datasets, op, algorithm, **way)
     return answer(data, query(data, ranks, sizes_bytes, hosts=hosts, ranks_per_host=ranks_per_host))
+
+
+class Questions:
+    """``predict`` for many questions to the same ``datasets``, which are read and summarised once."""
+
+    def __init__(self, datasets: Sequence[Dataset], summaries: Sequence[Sequence[CaseSummary]] | None = None) -> None:
+        self.datasets = tuple(datasets)
+        self.summaries = tuple(tuple(one) for one in summaries or [summarise(dataset) for dataset in datasets])
+        self._curves = lru_cache(maxsize=None)(self._read)
+
+    def _read(self, op: str) -> MeasuredCurves:
+        return measured_curves_from(self.datasets, self.summaries, op)
+
+    def predict(self, op: str, ranks: int, hosts: int, sizes_bytes: Sequence[int]) -> Prediction:
+        """As the function ``predict``, of the library's own algorithm."""
+        data = self._curves(op)
+        return answer(data, query(data, ranks, sizes_bytes, hosts=hosts))
+
+    def messages(self, op: str, *, far: bool) -> Parameters | Unavailable:
+        """α, β and R of messages inside a host, or ``far``: between hosts, timed as ``op`` was."""
+        return self._curves(op).parameters(far=far)

@@ -8,6 +8,7 @@ parallelism within data parallelism: Rajbhandari et al. 2022, https://arxiv.org/
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Final, Literal, get_args
 
 from busbw.errors import UsageError
@@ -265,20 +266,12 @@ class Step:
         """The first layer of a part of the pipeline, and how many it has. What is left when all have as many goes to
         the second and those behind it, one each, then to the first and at the end to the last.
         """
-        parts = self.layout.pp * self.layout.interleave
-        length, more = divmod(self.model.layers, parts)
-        with_first = more == parts - 1 and parts > 1
-        before = max(0, min(number - 1, more - with_first)) + (with_first and number > 0)
-        longer = with_first if number == 0 else 0 < number <= more - with_first
-        return number * length + before, length + longer
+        return _part(self.model.layers, self.layout.pp * self.layout.interleave, number)
 
     def layers_of(self, stage: int) -> tuple[int, int]:
         """Layers of a stage without and with experts; interleaved, part j of stage r is number j p + r in a row."""
         layout, model = self.layout, self.model
-        parts = [self.part(number * layout.pp + stage) for number in range(layout.interleave)]
-        dense_layers = model.layers - model.expert_layers
-        dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
-        return dense, sum(length for _, length in parts) - dense
+        return _layers_of(model.layers, model.layers - model.expert_layers, layout.pp, layout.interleave, stage)
 
     @property
     def bubble_share(self) -> float:
@@ -296,32 +289,60 @@ class Step:
         """What a rank of a stage holds before zero divides it; the rows of a vocabulary are padded to a multiple of tp
         as Megatron does.
         """
-        return tuple(unit for unit in self._all_units(stage) if unit.total)
-
-    def _all_units(self, stage: int) -> Iterator[Unit]:
-        model, layout = self.model, self.layout
-        same = layout.replicas
-
-        def on_rank(*counts: model_rows.Count) -> int:
-            return sum(count.split // layout.tp + count.whole for count in counts)
-
-        dense, expert = self.layers_of(stage)
-        attention = model_rows.attention(model)
-        yield Unit("layers", on_rank(attention, model_rows.dense_ffn(model)), dense, same)
-        yield Unit("layers around experts", on_rank(attention, model_rows.around_experts(model)), expert, same)
-        if expert:
-            own = model.experts // layout.ep * model_rows.one_expert(model) // layout.tp
-            yield Unit("experts", own, expert, same // layout.ep)
-        rows = -(-model.vocabulary // layout.tp) * model.hidden
-        if stage == 0:
-            yield Unit("embedding", rows + model.positions * model.hidden, 1, same)
-        if stage == layout.pp - 1:
-            own_head = 0 if model.tied and layout.pp == 1 else rows
-            yield Unit("head", own_head + model_rows.head(model).whole, 1, same)
+        layout = self.layout
+        ends = stage == 0, stage == layout.pp - 1
+        return _units(self.model, layout.tp, layout.ep, layout.replicas, self.layers_of(stage), ends)
 
     def shards(self, unit: Unit) -> int:
         """Among how many ranks zero divides it."""
         return unit.ranks if self.layout.shard is None else self.layout.shard
+
+
+# Plans ask the same of thousands of steps.
+
+
+@lru_cache(maxsize=1 << 14)
+def _part(layers: int, parts: int, number: int) -> tuple[int, int]:
+    length, more = divmod(layers, parts)
+    with_first = more == parts - 1 and parts > 1
+    before = max(0, min(number - 1, more - with_first)) + (with_first and number > 0)
+    longer = with_first if number == 0 else 0 < number <= more - with_first
+    return number * length + before, length + longer
+
+
+@lru_cache(maxsize=1 << 14)
+def _layers_of(layers: int, dense_layers: int, pp: int, interleave: int, stage: int) -> tuple[int, int]:
+    parts = [_part(layers, pp * interleave, number * pp + stage) for number in range(interleave)]
+    dense = sum(max(0, min(length, dense_layers - first)) for first, length in parts)
+    return dense, sum(length for _, length in parts) - dense
+
+
+@lru_cache(maxsize=1 << 14)
+def _units(
+    model: Model, tp: int, ep: int, same: int, layers: tuple[int, int], ends: tuple[bool, bool]
+) -> tuple[Unit, ...]:
+    return tuple(unit for unit in _all_units(model, tp, ep, same, layers, ends) if unit.total)
+
+
+def _all_units(
+    model: Model, tp: int, ep: int, same: int, layers: tuple[int, int], ends: tuple[bool, bool]
+) -> Iterator[Unit]:
+    def on_rank(*counts: model_rows.Count) -> int:
+        return sum(count.split // tp + count.whole for count in counts)
+
+    dense, expert = layers
+    attention = model_rows.attention(model)
+    yield Unit("layers", on_rank(attention, model_rows.dense_ffn(model)), dense, same)
+    yield Unit("layers around experts", on_rank(attention, model_rows.around_experts(model)), expert, same)
+    if expert:
+        own = model.experts // ep * model_rows.one_expert(model) // tp
+        yield Unit("experts", own, expert, same // ep)
+    rows = -(-model.vocabulary // tp) * model.hidden
+    if ends[0]:
+        yield Unit("embedding", rows + model.positions * model.hidden, 1, same)
+    if ends[1]:
+        own_head = 0 if model.tied and all(ends) else rows
+        yield Unit("head", own_head + model_rows.head(model).whole, 1, same)
 
 
 def layouts(model: Model, gpus: int, like: Layout | None = None, degrees: int | None = None) -> Iterator[Layout]:

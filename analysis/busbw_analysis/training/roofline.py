@@ -73,10 +73,10 @@ def phases(step: Step, optimizer: Optimizer = "adam", *, causal: bool) -> tuple[
     """
     stage, layout, model = step.middle, step.layout, step.model
     m, width = layout.micro_batches, model.width_bytes
-    products, inputs = _products(step, stage)
+    products, inputs = products_of(step, stage)
     weights = sum(unit.total for unit in step.units(stage) if unit.name != "embedding")
     attending = sum(step.layers_of(stage)) * step.tokens * m / layout.tp
-    scores = model_rows.attention_flop(model, step.sequence, causal=causal) / model.layers * attending
+    scores = scores_of(step, stage, causal=causal) * m
     heads = model.heads * (model.key_dim + model.head_value_dim)
     keys = (model.heads if model.kv_rank else model.kv_heads) * (model.key_dim + model.head_value_dim)
     touched = width * attending * (heads + keys)
@@ -107,7 +107,13 @@ _OPTIMIZER_FLOP = 12
 """Of Adam for a parameter: two averages, two corrections, a root, a quotient, a step; it hardly matters."""
 
 
-def _products(step: Step, stage: int) -> tuple[float, float]:
+def scores_of(step: Step, stage: int, *, causal: bool) -> float:
+    """FLOP of a rank's attention for the forward pass of one micro-batch."""
+    of_layer = model_rows.attention_flop(step.model, step.sequence, causal=causal) / step.model.layers
+    return of_layer * sum(step.layers_of(stage)) * step.tokens / step.layout.tp
+
+
+def products_of(step: Step, stage: int) -> tuple[float, float]:
     """Multiplications of a rank for one micro-batch, and elements that its products read and write."""
     layout, model = step.layout, step.model
     dense, expert = step.layers_of(stage)

@@ -1,0 +1,316 @@
+"""``busbw training plan``: layouts of a model on this network, by the time of a step."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast, get_args
+
+import click
+
+from busbw.errors import UsageError
+from busbw.escape import echo
+from busbw.runs.records import DTYPE_BYTES, JSON
+from busbw.system.catalog import Catalogue, Gpu, catalogue
+from busbw.units import format_flop, format_rate, parse_size
+from busbw.workloads import model_rows
+from busbw_analysis.cli.options import as_json_option, names_of_runs, print_json, results_dir_option
+from busbw_analysis.cli.training_machines import gpu_row, memory_of_gpu
+from busbw_analysis.data.sources import find
+from busbw_analysis.predict import Questions, read_groups
+from busbw_analysis.report.tables import training_plan as tables
+from busbw_analysis.report.to_terminal import render
+from busbw_analysis.training.layout import Context, Layout, Recompute, Schedule
+from busbw_analysis.training.memory import Attention
+from busbw_analysis.training.plan import (
+    Planned,
+    Scaled,
+    Wanted,
+    compare_rules,
+    plan,
+    scaling,
+    sensitivity,
+    with_most_dimensions,
+)
+from busbw_analysis.training.prices import Described, Measured, Prices
+from busbw_analysis.training.rates import Rates, rates_of
+from busbw_analysis.training.step_time import Machine
+
+_Command = TypeVar("_Command", bound=Callable[..., None])
+_FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
+_DELAYS: Final = 2e-6, 5e-6
+"""Seconds inside a host and between hosts where a row of the catalogue says the rate alone."""
+_OF_DATASHEET, _OVERLAP = 0.6, 0.8
+"""Assumed where nothing was measured: the share of a datasheet's FLOP/s that the products of a step reach, and that of
+a call which computation beside it hides."""
+_PER_HOST: Final = 8
+
+
+def _degree_options(command: _Command) -> _Command:
+    made: Any = command
+    for name in reversed(_FIXED):
+        words = "Sequences of a micro-batch." if name == "micro_batch" else f"Only layouts with this {name}."
+        made = click.option(f"--{name.replace('_', '-')}", type=click.IntRange(0 if name == "zero" else 1), help=words)(
+            made
+        )
+    return cast("_Command", made)
+
+
+@click.command("plan")
+@click.option("--model", required=True, help="One of busbw training models, such as 'Llama 3 70B'.")
+@click.option("--models", "own", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file of your own rows.")
+@click.option("--gpus", type=click.IntRange(2), required=True, help="How many.")
+@click.option(
+    "--from",
+    "runs",
+    metavar="RUN",
+    multiple=True,
+    shell_complete=names_of_runs,
+    help="What was measured; several for more ranks.",
+)
+@click.option(
+    "--network", metavar="KIND:KEY=VALUE,…", help="As of busbw simulate; with --from, for what the run does not tell."
+)
+@click.option("--nic", help="A network of busbw peaks, such as '4X NDR': one for each GPU, in place of --network.")
+@click.option("--gpu", help="A row of busbw peaks.  [default: H100 SXM5, where no run tells]")
+@click.option("--gpu-memory", help="In place of the row's, such as 80GiB.")
+@click.option("--achieved", type=float, help="FLOP/s that a GPU reaches in products, such as 600e12.")
+@click.option("--efficiency", type=float, help="Of measured products, or of --gpu.  [default: 1, or 0.6]")
+@click.option("--overlap", type=float, help="Share of a call that is hidden.  [default: as measured, else 0.8]")
+@click.option("--cards", type=click.Choice(["shared", "own"]), help="Of ranks of a host.  [default: shared on CPUs]")
+@click.option("--ranks-per-host", type=click.IntRange(1), help="GPUs of a node.  [default: the run's, else 8]")
+@click.option("--batch", type=click.IntRange(1), help="Sequences of a step.  [default: the row's]")
+@click.option("--seq", type=click.IntRange(1), help="Tokens of a sequence.  [default: the row's]")
+@_degree_options
+@click.option(
+    "--recompute",
+    type=click.Choice(get_args(Recompute)),
+    default="none",
+    show_default=True,
+    help="none: full where it must.",
+)
+@click.option("--schedule", type=click.Choice(get_args(Schedule)), default="1f1b", show_default=True)
+@click.option("--context", type=click.Choice(get_args(Context)), default="ring", show_default=True)
+@click.option("--sequence-parallel/--no-sequence-parallel", default=True, show_default=True)
+@click.option("--attention", type=click.Choice(get_args(Attention)), help="Scores are kept, or not (flash).")
+@click.option("--gradients", type=click.Choice(list(DTYPE_BYTES)), help="Their type.  [default: weights']")
+@click.option("--causal/--full", default=True, show_default=True, help="Attention to what is before, or to all.")
+@click.option("--top", type=click.IntRange(1), default=10, show_default=True, help="Layouts that are shown.")
+@click.option("--compare-rules", "rules", is_flag=True, help="Say for what TP > CP > PP > DP holds here.")
+@click.option("--plot", type=click.Path(path_type=Path, dir_okay=False), help="A picture: .svg, .png, .pdf.")
+@results_dir_option
+@click.option("--force", is_flag=True, help="Take runs together even though their machines or settings differ.")
+@as_json_option
+def plan_(  # noqa: PLR0913 - click hands every option over by name
+    *,
+    model: str,
+    own: Path | None,
+    gpus: int,
+    runs: tuple[str, ...],
+    rules: bool,
+    top: int,
+    plot: Path | None,
+    results_dir: Path,
+    force: bool,
+    as_json: bool,
+    **given: Any,  # noqa: ANN401 - click hands every option over by name
+) -> None:
+    """Say which layouts of a model are fastest on a network, what binds each, and what would change it."""
+    row = model_rows.named(model_rows.models(own), model)
+    measured = Questions(read_groups([find(results_dir, run).read() for run in runs], force=force)) if runs else None
+    machine, room, peak, assumed = _machine(row, gpus, measured, given)
+    wanted = Wanted(
+        model=row,
+        gpus=gpus,
+        batch=given["batch"] or row.batch,
+        sequence=given["seq"] or row.sequence,
+        like=Layout(recompute=given["recompute"], schedule=given["schedule"], context=given["context"]),
+        fixed={name: given[name] for name in _FIXED if given[name] is not None},
+        sequence_parallel=given["sequence_parallel"],
+        room=room,
+        attention=given["attention"],
+        gradients=given["gradients"],
+    )
+    found = plan(wanted, machine)
+    best, kept = found.layouts[0], found.layouts[:top]
+    grown = scaling(best, machine)
+    orders = compare_rules(compared := with_most_dimensions(found), machine) if rules else ()
+    changes = sensitivity(best, machine)
+    if plot is not None:
+        from busbw_analysis.report.plots.training import save_plan  # noqa: PLC0415 - matplotlib, for --plot alone
+
+        save_plan(plot, kept, grown)
+        echo(f"plot: {plot}", err=True)
+    if as_json:
+        document: dict[str, JSON] = {
+            "model": row.name,
+            "gpus": gpus,
+            "batch": wanted.batch,
+            "sequence": wanted.sequence,
+            "assumed": assumed,
+            "flop_per_second": machine.flop_per_second,
+            "peak_flop_per_second": peak,
+            "overlap": machine.overlap,
+            "gpu_memory_bytes": room,
+            "tried": found.tried,
+            "too_large": found.too_large,
+            "refused": dict(found.refused),
+            "layouts": [_document(one, machine, peak) for one in kept],
+            "sensitivity": changes,
+            "rules": _rules(compared, orders) if rules else None,
+            "scaling": {one.kind: _scaled(one) for one in grown},
+        }
+        print_json(document)
+        return
+    peaks = peak or machine.flop_per_second
+    shown = list(tables.plan_tables(wanted, found, kept, machine, peaks, assumed))
+    shown += tables.change_tables(changes, grown, best)
+    shown += tables.rules_tables(compared, orders) if rules else []
+    echo(render(shown))
+
+
+def _document(one: Planned, machine: Machine, peak: float | None) -> dict[str, JSON]:
+    ends = one.ends(machine)
+    return {
+        "layout": {**asdict(one.step.layout), "gpus": one.step.layout.gpus},
+        "micro_batch": one.step.micro_batch,
+        "seconds": one.time.total,
+        "low_seconds": ends and ends[0],
+        "high_seconds": ends and ends[1],
+        "parts": cast("JSON", one.time.parts),
+        "hidden": cast("JSON", dict(one.time.hidden)),
+        "binds": one.time.binds,
+        "tokens_per_second": one.step.batch * one.step.sequence / one.time.total,
+        "share_of_peak": None if peak is None else one.share_of_peak(peak, causal=machine.causal),
+        "memory_bytes": one.memory.total,
+        "calls": len(one.time.prices),
+        "not_validated": one.not_validated,
+        "extrapolated": list(one.extrapolated),
+        "origins": sorted({price.origin for price in one.time.prices}),
+    }
+
+
+def _rules(compared: Planned, orders: tuple[Any, ...]) -> dict[str, JSON]:
+    return {
+        "layout": asdict(compared.step.layout),
+        "orders": [
+            {"by": one.by, "order": list(one.dimensions), "values": dict(one.values), "holds": one.holds}
+            for one in orders
+        ],
+    }
+
+
+def _scaled(one: Scaled) -> dict[str, JSON]:
+    points = [{"gpus": gpus, "seconds": time.total, "parts": time.parts} for gpus, time in one.points]
+    return {"points": cast("JSON", points), "takes_over": one.takes_over}
+
+
+def _machine(
+    model: model_rows.Model, gpus: int, measured: Questions | None, given: Mapping[str, Any]
+) -> tuple[Machine, float | None, float | None, dict[str, str]]:
+    """What the options say of it, with the bytes of a GPU, its FLOP/s by the datasheet, and what was assumed."""
+    assumed: dict[str, str] = {}
+    if given["network"] is not None and given["nic"] is not None:
+        message = "--network and --nic say the same twice; give one of them"
+        raise UsageError(message, code="network")
+    rows = catalogue()
+    gpu = None if given["gpu"] is None and measured is not None else gpu_row(given["gpu"] or "H100 SXM5")
+    per_host = given["ranks_per_host"] or _PER_HOST
+    run = None
+    if measured is not None:
+        run = Measured(measured, shared=None if given["cards"] is None else given["cards"] == "shared")
+        per_host = given["ranks_per_host"] or run.per_host
+        share = "groups at once share a host's card and memory" if run.shared else "each rank has a card of its own"
+        assumed["cards"] = share
+    per_host = min(per_host, gpus)
+    prices: Prices
+    if (described := _described(given, gpu, rows, gpus, per_host)) is not None:
+        assumed["network"] = described.origin
+    if run is not None:
+        run.otherwise = described
+        prices = run
+    elif described is not None:
+        prices = described
+    else:
+        message = "want a network: --from RUN, --network (such as rail:nic=50GB/s,inner=450GB/s) or --nic '4X NDR'"
+        raise UsageError(message, code="network")
+    rate, peak, words = _rate(model, gpu, run, given)
+    assumed["compute"] = words
+    overlap, words = _overlap(run, given["overlap"])
+    assumed["overlap"] = words
+    room = (
+        float(parse_size(given["gpu_memory"])) if given["gpu_memory"] else None if gpu is None else memory_of_gpu(gpu)
+    )
+    assumed["memory"] = "not looked at: --gpu or --gpu-memory says how much" if room is None else f"{room / 1e9:.4g} GB"
+    memory_rate = None if gpu is None else gpu.practical_memory_bytes_per_second or gpu.memory_bytes_per_second
+    machine = Machine(rate, per_host, prices, overlap, memory_rate, given["causal"])
+    return machine, room, peak, assumed
+
+
+def _described(
+    given: Mapping[str, Any], gpu: Gpu | None, rows: Catalogue, gpus: int, per_host: int
+) -> Described | None:
+    if given["network"] is not None:
+        nodes = max(2, -(-gpus // per_host))
+        return Described(rates_of(given["network"], nodes * per_host, per_host), given["network"])
+    if given["nic"] is None:
+        return None
+    wanted = given["nic"].casefold()
+    networks = [row for row in rows.rates if row.kind in {"infiniband", "ethernet", "efa", "slingshot"}]
+    card = next((row for row in networks if row.name.casefold() == wanted), None)
+    if card is None:
+        message = f"--nic {given['nic']!r} is none of the rows; want one of {', '.join(row.name for row in networks)}"
+        raise UsageError(message, code="network")
+    link = next((row for row in rows.rates if gpu and row.name == gpu.link and row.kind in {"nvlink", "xgmi"}), None)
+    outer = card.practical_bytes_per_second or card.bytes_per_second
+    if gpu is None or link is None or gpu.links is None:
+        message = f"--nic wants --gpu with links to others in its row; {gpu.name if gpu else 'none'} has none"
+        raise UsageError(message, code="gpu")
+    inner = gpu.links * (link.practical_bytes_per_second or link.bytes_per_second)
+    words = (
+        f"{card.name}, {format_rate(outer)} a GPU; {gpu.links} × {link.name}, {format_rate(inner)}; delays of "
+        f"{_DELAYS[0] * 1e6:g} and {_DELAYS[1] * 1e6:g} µs are assumed"
+    )
+    return Described(Rates(inner, outer, *_DELAYS, per_host), words)
+
+
+def _rate(
+    model: model_rows.Model, gpu: Gpu | None, run: Measured | None, given: Mapping[str, Any]
+) -> tuple[float, float | None, str]:
+    """FLOP/s of a rank, those of the datasheet, and where the first is from."""
+    peak = None if gpu is None else gpu.flops.get(model.dtype)
+    if given["achieved"] is not None:
+        _positive("--achieved", given["achieved"], 1e30)
+        return given["achieved"], peak, f"{format_flop(given['achieved'])} a rank, as given"
+    if given["efficiency"] is not None:
+        _positive("--efficiency", given["efficiency"], 1.0)
+    found = None if run is None else run.flop_per_second(model.dtype)
+    if found is not None:
+        share = given["efficiency"] or 1.0
+        return share * found[0], peak, f"{share:.0%} of {found[1]}"
+    if gpu is None:
+        message = f"the run has no matmul of {model.dtype}; want --achieved FLOP/s, or --gpu with --efficiency"
+        raise UsageError(message, code="compute")
+    if peak is None:
+        message = f"{gpu.name} has no rate of {model.dtype}; it has {', '.join(gpu.flops)}"
+        raise UsageError(message, code="gpu")
+    share = given["efficiency"] or _OF_DATASHEET
+    how = "given" if given["efficiency"] else "assumed"
+    return share * peak, peak, f"{share:.0%} of {format_flop(peak)} of {gpu.name} ({model.dtype}), the share is {how}"
+
+
+def _overlap(run: Measured | None, given: float | None) -> tuple[float, str]:
+    if given is not None:
+        if not 0 <= given <= 1:
+            message = f"--overlap {given:g}: want 0 to 1"
+            raise UsageError(message, code="overlap")
+        return given, f"{given:.0%} of a call, as given"
+    found = None if run is None else run.overlap()
+    if found is not None:
+        return found[0], f"{found[0]:.0%} of a call, {found[1]}"
+    return _OVERLAP, f"{_OVERLAP:.0%} of a call, assumed"
+
+
+def _positive(name: str, value: float, most: float) -> None:
+    if not 0 < value <= most:
+        message = f"{name} {value:g}: want above 0 and at most {most:g}"
+        raise UsageError(message, code="compute")

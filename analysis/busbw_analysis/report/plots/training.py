@@ -1,0 +1,60 @@
+"""Steps of training as stacked bars, by layout and over numbers of GPUs: a plain figure for a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from busbw.errors import UsageError
+from busbw_analysis.report.tables.training_plan import short_words
+from busbw_analysis.training.plan import Planned, Scaled
+from busbw_analysis.training.step_time import StepTime
+
+
+def save_plan(path: Path, planned: Sequence[Planned], grown: Sequence[Scaled]) -> None:
+    """Write the picture as what the file's name ends in. Raises UsageError when it cannot be written."""
+    figure = Figure(figsize=(10, 3 + 0.3 * len(planned) + 3.5), layout="constrained")
+    rows = figure.add_gridspec(2, 2, height_ratios=(2 + 0.3 * len(planned), 3.5))
+    _layouts(figure.add_subplot(rows[0, :]), planned)
+    for place, one in enumerate(grown):
+        _over_gpus(figure.add_subplot(rows[1, place]), one)
+    try:
+        with mpl.rc_context({"svg.hashsalt": "plan", "svg.fonttype": "none"}):
+            figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    except (OSError, ValueError) as error:
+        message = f"--plot {path}: {error}"
+        raise UsageError(message) from error
+
+
+def _colours(times: Sequence[StepTime]) -> dict[str, str]:
+    """A colour for each part that there is, the same in all panels."""
+    names = times[0].parts if times else ()
+    return {name: f"C{number}" for number, name in enumerate(names) if any(time.parts[name] for time in times)}
+
+
+def _layouts(axes: Axes, planned: Sequence[Planned]) -> None:
+    """A bar for each layout, the fastest at the top: compute, bubble, and what is exposed of each dimension."""
+    names = [short_words(one.step.layout, one.step.micro_batch) for one in planned][::-1]
+    left = [0.0] * len(planned)
+    for name, colour in _colours([one.time for one in planned]).items():
+        wide = [one.time.parts[name] for one in planned][::-1]
+        axes.barh(range(len(names)), wide, left=left, label=name, color=colour)
+        left = [start + more for start, more in zip(left, wide, strict=True)]
+    axes.set_yticks(range(len(names)), names, fontsize="x-small")
+    axes.set(xlabel="time of a step (s)")
+    axes.legend(fontsize="small", loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=8, frameon=False)
+
+
+def _over_gpus(axes: Axes, one: Scaled) -> None:
+    """Shares of the step over GPUs, and from where on communication takes longer than computation."""
+    gpus = [count for count, _ in one.points]
+    times = [time for _, time in one.points]
+    colours = _colours(times)
+    shares = [[100 * time.parts[name] / time.total for time in times] for name in colours]
+    if gpus:
+        axes.stackplot(gpus, shares, colors=list(colours.values()))
+    if one.takes_over is not None:
+        axes.axvline(one.takes_over, color="black", linewidth=0.8, linestyle=":")
+    axes.set(xscale="log", ylim=(0, 100), xlabel=f"GPUs, {one.kind} scaling", ylabel="share of a step (%)")

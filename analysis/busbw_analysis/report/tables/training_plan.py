@@ -1,0 +1,112 @@
+"""What ``busbw training plan`` prints: layouts by the time of a step, what would change it, rules, how it scales."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from busbw.units import format_time
+from busbw_analysis.report.document import Column, Table, table
+from busbw_analysis.report.tables.training import gigabytes, layout_words
+from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.plan import SAID, Order, Plan, Planned, Scaled, Wanted, dimensions_used
+from busbw_analysis.training.step_time import Machine, StepTime
+
+_MOST_SAID = 6
+
+
+def _seconds(seconds: float) -> str:
+    return format_time(seconds * 1e9)
+
+
+def _percent(share: float) -> str:
+    return f"{share * 100:.3g}"
+
+
+def short_words(layout: Layout, micro_batch: int) -> str:
+    """``dp 64, tp 8, pp 4, in 2 parts, zero 1; 16 × 1``: degrees above 1, and micro-batches × their sequences."""
+    degrees = [f"{name} {value}" for name in ("dp", "tp", "pp", "cp", "ep") if (value := getattr(layout, name)) > 1]
+    parts = [f"in {layout.interleave} parts"] if layout.interleave > 1 else []
+    zero = [f"zero {layout.zero}"] if layout.zero else []
+    again = [f"recompute {layout.recompute}"] if layout.recompute != "none" else []
+    return f"{', '.join([*degrees, *parts, *zero, *again])}; {layout.micro_batches} × {micro_batch}"
+
+
+def plan_tables(
+    wanted: Wanted, found: Plan, kept: Sequence[Planned], machine: Machine, peak: float, assumed: Mapping[str, str]
+) -> Iterator[Table]:
+    """The fastest layouts with the parts of their steps."""
+
+    def interval(one: Planned) -> str | None:
+        ends = one.ends(machine)
+        return None if ends is None else f"{_seconds(ends[0])} to {_seconds(ends[1])}"
+
+    def exposed(name: str) -> Column[Planned]:
+        return Column(name, lambda one: one.time.parts[name] or None, _seconds)
+
+    columns: tuple[Column[Planned], ...] = (
+        Column("layout; micro-batches", lambda one: short_words(one.step.layout, one.step.micro_batch)),
+        Column("step", lambda one: one.time.total, _seconds),
+        *([Column("95 %", interval, str)] if any(map(interval, kept)) else []),
+        Column("compute", lambda one: one.time.compute, _seconds),
+        exposed("bubble"),
+        *map(exposed, dimensions_used(kept)),
+        Column("binds", lambda one: one.time.binds),
+        Column("of peak", lambda one: one.share_of_peak(peak, causal=machine.causal), _percent, "%"),
+        Column("a rank", lambda one: one.memory.total, gigabytes),
+    )
+    best = kept[0]
+    origins = ", ".join(sorted({price.origin for price in best.time.prices}))
+    guessed = best.extrapolated
+    by_what = "the datasheet" if peak != machine.flop_per_second else "the rate below"
+    notes = [
+        f"{found.tried} steps were timed, {found.too_large} do not fit; one layout for each choice of degrees is shown",
+        *(f"left out, {count} times: {why}" for why, count in list(found.refused.items())[:_MOST_SAID]),
+        f"dp to ep: exposed communication; of peak: model FLOP over what all GPUs could by {by_what}",
+        *(f"{name}: {words}" for name, words in assumed.items()),
+        f"the first: {best.not_validated} of {len(best.time.prices)} kinds of calls are not validated; by {origins}",
+        *(f"extrapolated: {words}" for words in guessed[:_MOST_SAID]),
+        f"extrapolated: and {len(guessed) - _MOST_SAID} more" if len(guessed) > _MOST_SAID else "",
+    ]
+    title = f"{wanted.model.name} on {wanted.gpus} GPUs; batch {wanted.batch}, sequence {wanted.sequence}"
+    yield table(title, columns, kept, *notes)
+
+
+def change_tables(changes: Mapping[str, float], grown: Sequence[Scaled], best: Planned) -> Iterator[Table]:
+    """What would change the first layout, and how it scales."""
+    columns: tuple[Column[tuple[str, float]], ...] = (
+        Column("the first with", lambda one: one[0]),
+        Column("step", lambda one: one[1], "{:+.1%}".format),
+    )
+    yield table("", columns, list(changes.items()))
+    points: tuple[Column[tuple[str, int, StepTime]], ...] = (
+        Column("scaling", lambda one: one[0]),
+        Column("GPUs", lambda one: one[1], str),
+        Column("step", lambda one: one[2].total, _seconds),
+        Column("compute", lambda one: one[2].compute, _seconds),
+        Column("bubble", lambda one: one[2].bubble or None, _seconds),
+        Column("exposed", lambda one: one[2].communication, _seconds),
+    )
+    rows = [(one.kind, gpus, time) for one in grown for gpus, time in one.points]
+    takes = [
+        f"{one.kind}: communication takes longer than computation "
+        + (f"from {one.takes_over} GPUs on" if one.takes_over else f"on none up to {one.points[-1][0]} GPUs")
+        for one in grown
+        if one.points
+    ]
+    words = short_words(best.step.layout, best.step.micro_batch)
+    yield table("", points, rows, f"{words}, with other dp; weak: the batch grows along, strong: it stays", *takes)
+
+
+def rules_tables(compared: Planned, orders: Sequence[Order]) -> Iterator[Table]:
+    """For what TP > CP > PP > DP holds."""
+    columns: tuple[Column[Order], ...] = (
+        Column("by", lambda one: one.by),
+        Column("order", lambda one: " > ".join(name.upper() for name in one.dimensions)),
+        Column(SAID, lambda one: "holds" if one.holds else "no"),
+        Column("values", lambda one: ", ".join(f"{name} {value:.3g}" for name, value in one.values.items())),
+    )
+    yield table(
+        "",
+        columns,
+        orders,
+        f"of {layout_words(compared.step.layout)}: the fastest of those with most dimensions",
+        "bytes and messages of a rank in a step; seconds of what is exposed, and of what twice the latency adds",
+    )

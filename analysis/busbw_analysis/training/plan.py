@@ -1,0 +1,323 @@
+"""Every layout of a model on so many GPUs that divides and fits, by the time of a step; what would change it; and how
+it scales.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Final
+
+import msgspec
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.workloads.model_rows import Model, flop_per_token
+from busbw_analysis.training.layout import Layout, Step, divisors, layouts
+from busbw_analysis.training.memory import Attention, Memory, memory
+from busbw_analysis.training.step_time import Machine, Scenario, StepTime, step_time
+from busbw_analysis.training.traffic import DIMENSIONS, Dimension, sent, traffic
+
+MOST_SCALED: Final = 65536
+SAID: Final = "TP > CP > PP > DP"
+_SAID_ORDER: Final[tuple[Dimension, ...]] = ("tp", "cp", "pp", "dp")
+_PARTS: Final = (1, 2, 3, 4, 6, 8)
+_SMALL_BUBBLE: Final = 0.02
+"""Parts of a stage that are tried, and the share of a bubble below which no more are: they send more."""
+_SEQUENCES: Final = (1, 2, 4)
+"""Sequences of a micro-batch that are tried."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is planned: a model on ``gpus``, ``batch`` sequences of ``sequence`` tokens a step, with all that is not
+    tried as in ``like``. ``fixed``: degrees that are given. ``sequence_parallel``: wherever
+    tp is 2 or more. ``room``: bytes of a GPU (None: memory is not looked at).
+    """
+
+    model: Model
+    gpus: int
+    batch: int
+    sequence: int
+    like: Layout
+    fixed: Mapping[str, int]
+    sequence_parallel: bool = True
+    room: float | None = None
+    attention: Attention | None = None
+    gradients: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A layout with the time of its step and what a rank keeps."""
+
+    step: Step
+    memory: Memory
+    time: StepTime
+
+    def share_of_peak(self, flop_per_second: float, *, causal: bool) -> float:
+        """Model FLOP utilisation: what training needs, nothing computed twice, over what all GPUs could."""
+        flop = flop_per_token(self.step.model, self.step.sequence, causal=causal) * self.step.batch * self.step.sequence
+        return flop / (self.time.total * self.step.layout.gpus * flop_per_second)
+
+    def ends(self, machine: Machine) -> tuple[float, float] | None:
+        """The interval of the step's time by those of its calls, all at their low or high end at once; None where one
+        has none.
+        """
+        if any(one.low is None or one.high is None for one in self.time.prices):
+            return None
+        low, high = (step_time(self.step, machine, Scenario(end=end)).total for end in ("low", "high"))
+        return low, high
+
+    @property
+    def extrapolated(self) -> tuple[str, ...]:
+        """What of its calls lies outside of what was measured, the most frequent first."""
+        return tuple(
+            words for words, _ in Counter(said for one in self.time.prices for said in one.extrapolated).most_common()
+        )
+
+    @property
+    def not_validated(self) -> int:
+        """Kinds of calls whose way of predicting has not held on what it had not seen."""
+        return sum(not one.validated for one in self.time.prices)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """All layouts, the fastest first, one for each choice of degrees. ``tried``: steps that were timed; ``too_large``:
+    those that memory refused; ``refused``: why others have no time, with how many.
+    """
+
+    layouts: tuple[Planned, ...]
+    tried: int
+    too_large: int
+    refused: Mapping[str, int]
+
+
+class _Search:
+    """What a plan has found so far: of every choice of degrees the fastest, and of all steps that with least memory."""
+
+    def __init__(self, wanted: Wanted, machine: Machine) -> None:
+        self.wanted, self.machine = wanted, machine
+        self.best: dict[tuple[int, ...], Planned] = {}
+        self.refused: Counter[str] = Counter()
+        self.tried = self.too_large = 0
+        self.least: Memory | None = None
+        self.smallest: Step | None = None
+
+    def among(self, choices: Sequence[Step]) -> None:
+        """Time steps that need less and less memory, and more and more time: nearly always the first that fits."""
+        least = memory(choices[-1], attention=self.wanted.attention)
+        if self.least is None or least.total < self.least.total:
+            self.least, self.smallest = least, choices[-1]
+        if self.wanted.room is not None and least.total - least.buffers > self.wanted.room:
+            self.too_large += len(choices)
+            return
+        for step in choices:
+            needs = memory(step, attention=self.wanted.attention)
+            if self.wanted.room is not None and needs.total > self.wanted.room:
+                self.too_large += 1
+                continue
+            self.tried += 1
+            try:
+                found = Planned(step, needs, step_time(step, self.machine))
+            except AnalysisError as error:
+                self.refused[str(error)] += 1
+                return
+            layout = step.layout
+            key = layout.dp, layout.tp, layout.pp, layout.cp, layout.ep
+            if key not in self.best or found.time.total < self.best[key].time.total:
+                self.best[key] = found
+            if layout.zero < 2:  # neither more zero nor more recomputation makes it faster
+                return
+
+
+def plan(wanted: Wanted, machine: Machine) -> Plan:
+    """Time every layout. Raises UsageError when none divides, AnalysisError when none fits or none has a price."""
+    search = _Search(wanted, machine)
+    for choices in _choices(wanted):
+        search.among(choices)
+    what = f"{wanted.model.name} on {wanted.gpus} GPUs"
+    if search.least is None or search.smallest is None:
+        fixed = ", ".join(f"{name} {value}" for name, value in wanted.fixed.items())
+        message = (
+            f"no layout of {what}{f' with {fixed}' if fixed else ''} divides its layers, heads, and a batch of "
+            f"{wanted.batch} sequences of {wanted.sequence}; want another --batch ({wanted.gpus}), or "
+            "other degrees"
+        )
+        raise UsageError(message, code="divides")
+    if not search.best and search.refused:
+        message = f"no layout of {what} has a time: {next(iter(search.refused))}"
+        raise AnalysisError(message, code="no-price")
+    if not search.best:
+        layout = search.smallest.layout
+        degrees = ", ".join(f"{name} {getattr(layout, name)}" for name in ("dp", "tp", "pp", "cp", "ep"))
+        room, least = (f"{bytes_ / 1e9:.4g} GB" for bytes_ in (wanted.room or 0.0, search.least.total))
+        message = f"no layout of {what} fits {room}; the least, {least}, has {degrees}; want more GPUs, or more memory"
+        raise AnalysisError(message, code="never-fits")
+    order = sorted(search.best.values(), key=lambda one: one.time.total)
+    return Plan(tuple(order), search.tried, search.too_large, dict(search.refused))
+
+
+def _choices(wanted: Wanted) -> Iterator[list[Step]]:
+    """For every choice of degrees, micro-batch and parts of a stage: the steps with more and more of recomputation and
+    zero, which need less and less memory.
+    """
+    base = replace(wanted.like, uneven=True, zero=0, micro_batches=1, interleave=1)
+    fixed = {name: value for name, value in wanted.fixed.items() if name in ("dp", "tp", "pp", "cp", "ep")}
+    for layout in layouts(_with_sequence(wanted), wanted.gpus, base):
+        if any(getattr(layout, name) != value for name, value in fixed.items()) or wanted.batch % layout.dp:
+            continue
+        whole = wanted.batch // layout.dp
+        for sequences in _given(wanted.fixed.get("micro_batch"), _SEQUENCES):
+            if whole % sequences == 0:
+                for parts in _given(wanted.fixed.get("interleave"), _PARTS):
+                    if found := list(_steps(wanted, layout, whole // sequences, parts)):
+                        yield found
+                        if found[0].layout.bubble_share < _SMALL_BUBBLE:
+                            break
+
+
+def _with_sequence(wanted: Wanted) -> Model:
+    return msgspec.structs.replace(wanted.model, sequence=wanted.sequence)
+
+
+def _given(value: int | None, otherwise: Sequence[int]) -> Sequence[int]:
+    return otherwise if value is None else (value,)
+
+
+def _steps(wanted: Wanted, layout: Layout, micro_batches: int, parts: int) -> Iterator[Step]:
+    model, pp = wanted.model, layout.pp
+    if parts > 1 and (pp == 1 or micro_batches % pp or pp * parts > model.layers or layout.schedule == "gpipe"):
+        return
+    stages = ("none", "full") if wanted.like.recompute == "none" else (wanted.like.recompute,)
+    split = wanted.sequence_parallel and layout.tp > 1 and wanted.sequence % (layout.tp * layout.cp) == 0
+    zeros = _given(wanted.fixed.get("zero"), (0, 1, 2, 3))
+    for recompute in stages:
+        for zero in zeros:
+            made = replace(
+                layout,
+                micro_batches=micro_batches,
+                interleave=parts,
+                sequence_parallel=split,
+                zero=zero,
+                sync="every" if zero == 2 else wanted.like.sync,  # or gradients are whole until the last micro-batch
+                recompute=recompute,  # type: ignore[arg-type] # one of its values
+                uneven=model.layers % (pp * parts) > 0,
+            )
+            with suppress(UsageError):
+                yield Step(model, made, wanted.batch, wanted.sequence, wanted.gradients)
+
+
+# --- what would change it ------------------------------------------------------------------------------------------
+
+
+SCENARIOS: Final = (
+    Scenario("twice the rate between hosts", between=2.0),
+    Scenario("twice the rate inside hosts", inside=2.0),
+    Scenario("half the latency", latency=0.5),
+    Scenario("twice the compute", compute=2.0),
+    Scenario("everything hidden that can be", overlap=1.0),
+    Scenario("nothing hidden", overlap=0.0),
+)
+
+
+def sensitivity(planned: Planned, machine: Machine) -> dict[str, float]:
+    """By what share the step would be longer (negative: shorter) in the same layout, with one thing changed."""
+    now = planned.time.total
+    return {one.name: step_time(planned.step, machine, one).total / now - 1 for one in SCENARIOS}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """The dimensions of a layout by one measure, the most first. ``holds``: whether that is as is often said."""
+
+    by: str
+    values: Mapping[Dimension, float]
+
+    @property
+    def dimensions(self) -> tuple[Dimension, ...]:
+        """All, the most first."""
+        return tuple(sorted(self.values, key=lambda one: -self.values[one]))
+
+    @property
+    def holds(self) -> bool:
+        """Whether TP > CP > PP > DP is so for those that there are."""
+        there = [self.values[one] for one in _SAID_ORDER if one in self.values]
+        return all(one > other for one, other in pairwise(there))
+
+
+def compare_rules(planned: Planned, machine: Machine) -> tuple[Order, ...]:
+    """The dimensions of a layout that it uses by bytes, messages, exposed time, and by how much longer the step gets
+    when the latency of a dimension doubles.
+    """
+    step = planned.step
+    rows = traffic(step)
+    used = [one for one in _SAID_ORDER if sent(rows, one)]
+    longer = {
+        one: step_time(step, machine, Scenario(latency=2.0, latency_of=one)).total - planned.time.total for one in used
+    }
+    measures: dict[str, Callable[[Dimension], float]] = {
+        "bytes": lambda one: sent(rows, one),
+        "messages": lambda one: sum(row.messages for row in rows if row.dimension == one),
+        "exposed time": lambda one: planned.time.exposed.get(one, 0.0),
+        "twice the latency": lambda one: longer[one],
+    }
+    return tuple(Order(name, {one: measure(one) for one in used}) for name, measure in measures.items())
+
+
+def with_most_dimensions(found: Plan) -> Planned:
+    """The fastest layout of those that use most of tp, cp, pp and dp: rules on their order speak of nothing else."""
+
+    def used(one: Planned) -> int:
+        return sum(getattr(one.step.layout, name) > 1 for name in _SAID_ORDER)
+
+    return max(found.layouts, key=lambda one: (used(one), -one.time.total))
+
+
+# --- how it scales -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The same degrees but dp on other numbers of GPUs. ``points``: (GPUs, step). ``takes_over``: the fewest GPUs on
+    which exposed communication takes longer than computation; None: on none up to the most that were tried.
+    """
+
+    kind: str
+    points: tuple[tuple[int, StepTime], ...]
+
+    @property
+    def takes_over(self) -> int | None:
+        """See above."""
+        return next((gpus for gpus, time in self.points if time.communication > time.compute), None)
+
+
+def scaling(planned: Planned, machine: Machine) -> tuple[Scaled, Scaled]:
+    """Weak scaling, where the batch grows with the GPUs, and strong scaling, where it stays and micro-batches get fewer
+    until there is one; up to 65,536 GPUs, by doubling from one replica.
+    """
+    step, layout = planned.step, planned.step.layout
+    one_replica = layout.tp * layout.pp * layout.cp
+    weak: list[tuple[int, StepTime]] = []
+    strong: list[tuple[int, StepTime]] = []
+    dp = next((one for one in divisors(layout.dp) if one * layout.cp % layout.ep == 0), layout.dp)
+    while dp * one_replica <= MOST_SCALED:
+        gpus = dp * one_replica
+        whole, left = divmod(step.batch, dp * step.micro_batch)
+        fits = whole and not left
+        interleaved = layout.interleave if fits and whole % layout.pp == 0 else 1
+        grown = replace(layout, dp=dp)
+        tries = [(weak, grown, step.batch * dp // layout.dp)]
+        if fits:
+            tries.append((strong, replace(grown, micro_batches=whole, interleave=interleaved), step.batch))
+        for points, made, batch in tries:
+            with suppress(UsageError, AnalysisError):
+                points.append((gpus, step_time(replace(step, layout=made, batch=batch), machine)))
+        dp *= 2
+    return Scaled("weak", tuple(weak)), Scaled("strong", tuple(strong))
+
+
+def dimensions_used(found: Sequence[Planned]) -> tuple[Dimension, ...]:
+    """Those that expose anything in any of these layouts."""
+    return tuple(one for one in DIMENSIONS if any(each.time.exposed.get(one) for each in found))

@@ -1,0 +1,257 @@
+"""What a call of a collective takes: by a network that is described, or by what a run has measured.
+
+A price is the time of one call of a group while all groups like it have theirs, split into what latency and what moving
+bytes takes, so that a plan can ask for another network.
+"""
+
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from statistics import median
+from typing import Final, Protocol
+
+from busbw.errors import AnalysisError, UsageError
+from busbw.ops import FLOP, bus_factor
+from busbw.units import format_flop, format_size
+from busbw_analysis.data.unavailable import Unavailable
+from busbw_analysis.predict import Questions
+from busbw_analysis.predict.forecast import Forecast
+from busbw_analysis.training.layout import Layout
+from busbw_analysis.training.rates import Rates
+from busbw_analysis.training.traffic import Traffic
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Ranks of a group, the hosts that they are on, and how many groups like it share each host."""
+
+    ranks: int
+    hosts: int
+    at_once: int
+
+    @property
+    def each(self) -> int:
+        """Ranks of it on a host."""
+        return -(-self.ranks // self.hosts)
+
+
+def group_of(layout: Layout, row: Traffic, per_host: int) -> Group:
+    """Where the ranks of a group are. They are numbered tp first, then cp, ep, dp and pp, as by Megatron
+    (arXiv:2104.04473, section 3.2), and hosts are filled one after the other.
+    """
+    per_host = min(per_host, layout.gpus)
+    stride = layout.tp
+    if row.dimension == "tp":
+        stride = 1
+    elif row.dimension == "pp":
+        stride = layout.tp * layout.replicas
+        if stride * layout.pp > per_host:  # some neighbours are on two hosts, and the others wait for those
+            return Group(row.ranks, row.ranks, per_host)
+    elif row.dimension == "dp" and row.what.endswith("experts"):
+        stride = layout.tp * layout.ep
+    elif row.dimension == "dp" and layout.shard is not None and row.op == "all_reduce":
+        stride = layout.tp * layout.shard
+    elif row.dimension == "ep" and "between nodes" in row.what:
+        stride = per_host
+    if stride * row.ranks <= per_host:
+        return Group(row.ranks, 1, per_host // row.ranks)
+    each = max(1, per_host // stride)
+    return Group(row.ranks, -(-row.ranks // each), max(1, per_host // each))
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """Seconds of a call: ``latency`` is there for the smallest size, too, ``moving`` grows with it. ``far``: between
+    hosts. ``low`` and ``high``: ends of the 95 % interval of both together. ``origin``: what it rests on.
+    ``extrapolated``: what of it lies outside of what was measured; ``validated``: whether the same way of predicting
+    held on what it had not seen.
+    """
+
+    latency: float
+    moving: float
+    far: bool
+    origin: str
+    low: float | None = None
+    high: float | None = None
+    extrapolated: tuple[str, ...] = ()
+    validated: bool = False
+
+    @property
+    def seconds(self) -> float:
+        """Both parts."""
+        return self.latency + self.moving
+
+
+class Prices(Protocol):
+    """Where prices are from."""
+
+    def price(self, op: str, size_bytes: int, group: Group) -> Price:
+        """Of one call. Raises AnalysisError where nothing tells."""
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """By the rates and delays of a GPU: of a ring and a tree the faster one, each with the bytes of a ring.
+
+    A group that has several ranks on a host uses the cards of all of them. ring: one delay for each hop on the way
+    through all ranks, all_reduce twice; tree: one for each doubling of hosts, and of ranks on one. An all_to_all is
+    pairwise, and what goes to other hosts has a rank's own card.
+    """
+
+    rates: Rates
+    origin: str = "the network as described"
+
+    def price(self, op: str, size_bytes: int, group: Group) -> Price:
+        """Of one call; no interval."""
+        rates, far = self.rates, group.hosts > 1
+        hops_out, hops_in = group.hosts - 1, group.ranks - group.hosts
+        by_ring = hops_out * rates.outer_delay + hops_in * rates.inner_delay
+        doublings = _doublings(group.hosts) * rates.outer_delay + _doublings(group.each) * rates.inner_delay
+        card = min(rates.inner, rates.outer * group.each) if far else rates.inner
+        factor = bus_factor(op, group.ranks) or 0.0
+        if op == "send_recv":
+            return Price(
+                rates.outer_delay if far else rates.inner_delay,
+                size_bytes / (rates.outer if far else rates.inner),
+                far,
+                self.origin,
+            )
+        if op.startswith("all_to_all"):
+            away, near = (group.ranks - group.each) / group.ranks, (group.each - 1) / group.ranks
+            moving = size_bytes * max(away / rates.outer, near / rates.inner)
+            return Price(by_ring, moving, far, self.origin)
+        times = 2 if op == "all_reduce" else 1
+        return Price(times * min(by_ring, doublings), factor * size_bytes / card, far, self.origin)
+
+
+def _doublings(count: int) -> int:
+    return (count - 1).bit_length()
+
+
+_SIZES: Final = tuple(1 << power for power in range(10, 37, 2))
+"""Sizes that a run's fits are asked for; between two of them time is taken as a line."""
+_INSTEAD: Final = {"all_to_all_v": "all_to_all", "send_recv": "ping_pong"}
+"""What tells of an op that was not measured; half a ping-pong is a message."""
+
+
+class Measured:
+    """By the fits of runs. ``shared``: ranks of a host share its card and memory, so that groups at once take as long
+    as one with all of their bytes; by default where ranks are on processors. ``otherwise``: for what runs do not tell.
+    """
+
+    def __init__(self, questions: Questions, otherwise: Prices | None = None, *, shared: bool | None = None) -> None:
+        self.questions, self.otherwise = questions, otherwise
+        hosts = max((one.runs[0].run.hosts for one in questions.datasets), key=len)
+        self.per_host = max(map(hosts.count, hosts))
+        device = {row.case.device for one in questions.datasets for row in one.cases}
+        self.shared = "cpu" in device if shared is None else shared
+        self._points = lru_cache(maxsize=None)(self._ask)
+
+    def price(self, op: str, size_bytes: int, group: Group) -> Price:
+        """Of one call, on the line between the two nearest sizes that were asked for."""
+        size = size_bytes * (group.at_once if self.shared else 1)
+        found = self._points(op, group.ranks, group.hosts)
+        if isinstance(found, AnalysisError):
+            if self.otherwise is None:
+                raise found
+            return self.otherwise.price(op, size_bytes, group)
+        points, first = found, found[0]
+        place = min(max(1, bisect_left(_SIZES, size)), len(_SIZES) - 1)
+        below, above = points[place - 1], points[place]
+        share = max(0.0, (size - _SIZES[place - 1]) / (_SIZES[place] - _SIZES[place - 1]))
+
+        def between(one: float, other: float) -> float:
+            return one + share * (other - one)
+
+        seconds = between(below.seconds, above.seconds)
+        told = None not in {below.low, below.high, above.low, above.high}
+        ends = (
+            (between(below.low or 0, above.low or 0), between(below.high or 0, above.high or 0))
+            if told
+            else (None,) * 2
+        )
+        latency = min(first.seconds, seconds)
+        return replace(above, latency=latency, moving=seconds - latency, low=ends[0], high=ends[1])
+
+    def _ask(self, op: str, ranks: int, hosts: int) -> "list[Price] | AnalysisError":
+        failed: AnalysisError | None = None
+        asked_of = 2 if op == "send_recv" else ranks
+        for name in (op, _INSTEAD.get(op)):
+            if name is None:
+                continue
+            count = 2 if name == "ping_pong" else asked_of
+            try:
+                found = self.questions.predict(name, count, min(hosts, count), _SIZES)
+            except (AnalysisError, UsageError) as error:
+                failed = failed or AnalysisError(f"{op} on {ranks} ranks, {hosts} host(s): {error}", code="no-price")
+                continue
+            if found.unanswered:
+                why = next(iter(found.unanswered.values()))
+                failed = failed or AnalysisError(f"{op} on {ranks} ranks: {why}", code="no-price")
+                continue
+            half = 0.5 if name == "ping_pong" else 1.0
+            return [_price(one, half) for one in found.forecasts]
+        return self._by_messages(op, ranks, hosts) or failed or AnalysisError(op, code="no-price")
+
+    def _by_messages(self, op: str, ranks: int, hosts: int) -> list[Price] | None:
+        """By α and β of messages, in a ring, for an op that was not measured on anything."""
+        for known in ("all_reduce", "all_gather", "send_recv"):
+            try:
+                found = [self.questions.messages(known, far=far) for far in ((False, True) if hosts > 1 else (False,))]
+            except (AnalysisError, UsageError):
+                continue
+            told = [one for one in found if not isinstance(one, Unavailable)]
+            if len(told) == len(found):
+                inner, outer = told[0], told[-1]
+                rates = Rates(
+                    1 / inner.beta_seconds_per_byte,
+                    1 / outer.beta_seconds_per_byte,
+                    inner.alpha_seconds,
+                    outer.alpha_seconds,
+                    self.per_host,
+                )
+                ways = Described(rates, f"{op} by a ring of messages: it was not measured")
+                return [ways.price(op, size, Group(ranks, hosts, 1)) for size in _SIZES]
+        return None
+
+    def flop_per_second(self, dtype: str) -> tuple[float, str] | None:
+        """Of one rank, by the best product of matrices of this type that was measured; None where there is none."""
+        found = [
+            (FLOP["matmul"](one.case.count) / group.time_ns * 1e9, one.case.size_bytes)
+            for summaries in self.questions.summaries
+            for one in summaries
+            if one.case.op == "matmul" and one.case.dtype == dtype and one.state == "measured"
+            for group in one.groups
+        ]
+        if not found:
+            return None
+        rate, size = max(found)
+        return rate, f"{format_flop(rate)} a rank, the best matmul of the run ({dtype}, {format_size(size)})"
+
+    def overlap(self) -> tuple[float, str] | None:
+        """The share of a call that computation beside it hid, median over all cases; None where it was not measured."""
+        shares = [
+            group.overlap.share
+            for summaries in self.questions.summaries
+            for one in summaries
+            if one.case.mode == "overlap" and one.state == "measured"
+            for group in one.groups
+            if group.overlap is not None
+        ]
+        return (median(shares), f"as measured, median of {len(shares)} cases") if shares else None
+
+
+def _price(one: Forecast, share: float) -> Price:
+    def part(value: float | None) -> float | None:
+        return None if value is None else value * share
+
+    return Price(
+        latency=0.0,
+        moving=one.seconds.value * share,
+        far=one.hosts > 1,
+        origin=one.basis,
+        low=part(one.seconds.low),
+        high=part(one.seconds.high),
+        extrapolated=one.extrapolated,
+        validated=one.held_out.passed,
+    )

@@ -1,0 +1,426 @@
+"""Plans of training: groups, prices and steps against independent counts, and what the command says and refuses."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import defaultdict
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from click.testing import CliRunner
+
+from busbw.cli.main import main
+from busbw.errors import AnalysisError, BusbwError, UsageError
+from busbw.ops.algorithms import ALGORITHMS
+from busbw.workloads.model_rows import Model, flop_per_token, models
+from busbw_analysis.cli.training import training
+from busbw_analysis.models import simulate
+from busbw_analysis.models.networks import Flat, Placement
+from busbw_analysis.training import plan as plans
+from busbw_analysis.training.layout import Layout, Step
+from busbw_analysis.training.memory import memory
+from busbw_analysis.training.prices import Described, Group, Price, group_of
+from busbw_analysis.training.rates import Rates
+from busbw_analysis.training.step_time import Machine, Scenario, step_time
+from busbw_analysis.training.traffic import DIMENSIONS, Traffic, sent, traffic
+
+TOY = msgspec.structs.replace(
+    models()["Llama 3 8B"], layers=8, hidden=32, heads=8, kv_heads=4, head_dim=6, ffn=48, vocabulary=0, sequence=16
+)
+MIXED = msgspec.structs.replace(TOY, vocabulary=40, experts=8, top_k=2, expert_ffn=16, dense_layers=2)
+RATES = Rates(inner=100e9, outer=10e9, inner_delay=1e-6, outer_delay=4e-6, per_host=4)
+
+
+class Fixed:
+    """Every call takes as long as the first row of its op says: latency and time of a byte."""
+
+    def __init__(self, latency: float = 0.0, byte: float = 0.0, **ops: float) -> None:
+        self.latency, self.byte, self.ops = latency, byte, ops
+
+    def price(self, op: str, size_bytes: int, group: Group) -> Price:
+        latency = self.ops.get(op, self.latency)
+        return Price(
+            latency, self.byte * size_bytes, group.hosts > 1, "fixed", latency, 3 * latency, ("far",), validated=True
+        )
+
+
+def machine(prices: Any = None, **more: Any) -> Machine:  # noqa: ANN401 - of a machine
+    return Machine(**{"flop_per_second": 1e9, "per_host": 4, "prices": prices or Fixed(), **more})
+
+
+# --- where groups are ----------------------------------------------------------------------------------------------
+
+
+def counted(members: list[list[int]], per_host: int) -> tuple[int, int, int]:
+    """Ranks of a group, hosts of the group that has most, and groups that share the host where most do."""
+    on_host: dict[int, set[int]] = defaultdict(set)
+    for number, group in enumerate(members):
+        for rank in group:
+            on_host[rank // per_host].add(number)
+    hosts = max(len({rank // per_host for rank in group}) for group in members)
+    return len(members[0]), hosts, max(map(len, on_host.values()))
+
+
+@pytest.mark.parametrize("per_host", [2, 4, 8])
+@pytest.mark.parametrize(
+    "degrees", [(2, 2, 2, 1), (4, 2, 1, 2), (1, 4, 2, 2), (2, 1, 4, 4), (8, 1, 1, 1), (1, 8, 2, 1)]
+)
+def test_groups_are_where_ranks_in_megatrons_order_are(degrees: tuple[int, int, int, int], per_host: int) -> None:
+    tp, cp, dp, pp = degrees
+    layout = Layout(tp=tp, cp=cp, dp=dp, pp=pp)
+    if layout.gpus < per_host:
+        return
+    place = {
+        (t, c, d, p): t + tp * (c + cp * (d + dp * p))
+        for t, c, d, p in product(range(tp), range(cp), range(dp), range(pp))
+    }
+
+    def groups(*kept: int) -> list[list[int]]:
+        found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+        for key, rank in place.items():
+            found[tuple(key[one] for one in kept)].append(rank)
+        return [sorted(one) for one in found.values()]
+
+    for dimension, kept in (("tp", (1, 2, 3)), ("cp", (0, 2, 3)), ("dp", (0, 3))):
+        members = groups(*kept)
+        row = Traffic(dimension, "gradients, dense", "all_reduce", len(members[0]), 8, 1, "backward", True, "", "")  # type: ignore[arg-type]
+        found = group_of(layout, row, per_host)
+        if len(members[0]) > 1:
+            assert (found.ranks, found.hosts, found.at_once) == counted(members, per_host)
+
+
+# --- prices --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 8])
+@pytest.mark.parametrize(
+    ("op", "algorithm"),
+    [("all_reduce", "ring"), ("all_gather", "ring"), ("reduce_scatter", "ring"), ("all_to_all", "pairwise")],
+)
+def test_prices_of_rings_are_those_of_simulated_schedules(op: str, algorithm: str, ranks: int) -> None:
+    delay, rate, size = 1e-9, 10e9, 840 * 1024
+    played = simulate.Traffic.of(ALGORITHMS[op][algorithm].on(ranks, ranks))
+    seconds = simulate.simulate(played, size, Flat(Placement(ranks), rate, delay), simulate.Costs()).seconds
+    found = Described(Rates(rate, rate, delay, delay, 1)).price(op, size, Group(ranks, ranks, 1))
+    assert found.seconds == pytest.approx(seconds, rel=1e-3)
+    assert found.far
+
+
+def test_a_group_with_several_ranks_on_a_host_uses_all_of_their_cards() -> None:
+    one, four = (Described(RATES).price("all_reduce", 1 << 30, Group(16, hosts, 1)).moving for hosts in (16, 4))
+    assert one == pytest.approx(2 * 15 / 16 * (1 << 30) / 10e9)
+    assert four == pytest.approx(one / 4)
+    within = Described(RATES).price("all_gather", 1 << 30, Group(4, 1, 1))
+    assert within.seconds == pytest.approx(2e-6 + 3 / 4 * (1 << 30) / 100e9)
+    assert not within.far
+
+
+# --- steps ---------------------------------------------------------------------------------------------------------
+
+
+def played(p: int, v: int, m: int, forward: float, backward: float) -> float:
+    """The time of 1F1B, pass by pass: a stage does the next in its order as soon as what it needs is there."""
+    size = p if v > 1 else 1
+    groups = range(0, m, size)
+    ahead = [("f", part, group + number) for group in groups for part in range(v) for number in range(size)]
+    back = [("b", v - 1 - part, group + number) for group in groups for part in range(v) for number in range(size)]
+    queues = []
+    for stage in range(p):
+        first = min(len(ahead), (p - stage - 1) * 2 + (v - 1) * p if v > 1 else p - stage - 1)
+        steady = [one for pair in zip(ahead[first:], back, strict=False) for one in pair]
+        queues.append([*ahead[:first], *steady, *back[len(ahead) - first :]])
+    ended: dict[tuple[str, int, int], float] = {}
+    clock = [0.0] * p
+    while any(queues):
+        for stage, queue in enumerate(queues):
+            if not queue:
+                continue
+            kind, part, number = queue[0]
+            here = part * p + stage
+            needs = (kind, here - 1, number) if kind == "f" else (kind, here + 1, number)
+            if (kind == "f" and here) or (kind == "b" and here < p * v - 1):
+                if needs not in ended:
+                    continue
+                clock[stage] = max(clock[stage], ended[needs])
+            clock[stage] += (forward if kind == "f" else backward) / v
+            ended[kind, here, number] = clock[stage]
+            queue.pop(0)
+    return max(clock)
+
+
+@pytest.mark.parametrize(("p", "v", "m"), [(1, 1, 3), (2, 1, 4), (4, 1, 8), (4, 1, 2), (2, 2, 4), (4, 2, 8)])
+def test_a_step_takes_what_a_played_pipeline_with_its_calls_takes(p: int, v: int, m: int) -> None:
+    layout = Layout(pp=p, interleave=v, micro_batches=m, tp=2)
+    found = step_time(Step(TOY, layout, m, 16), machine(Fixed(all_reduce=1e-4)))
+    calls = 2 * TOY.layers / p * 1e-4
+    works = flop_per_token(TOY, 16, causal=True) * 16 / 2 / p / 1e9
+    whole = played(p, v, m, works / 3 + calls, 2 * works / 3 + calls)
+    assert found.total == pytest.approx(whole)
+    assert found.compute == pytest.approx(m * works)
+    assert found.exposed["tp"] == pytest.approx(2 * m * calls)
+    assert found.parts["bubble"] == pytest.approx(whole - m * (works + 2 * calls))
+
+
+@pytest.mark.parametrize(("seconds", "overlap"), [(1e-5, 1.0), (1e-5, 0.5), (1.0, 1.0), (1.0, 0.25), (1.0, 0.0)])
+def test_gradients_hide_beside_the_last_backward_pass(seconds: float, overlap: float) -> None:
+    one = Step(TOY, Layout(dp=4, micro_batches=2), 8, 16)
+    found = step_time(one, machine(Fixed(all_reduce=seconds), overlap=overlap))
+    backward = found.compute / 2 * 2 / 3
+    hidden = overlap * min(seconds, backward)
+    assert found.exposed["dp"] == pytest.approx(seconds - hidden)
+    assert found.hidden["dp"] == pytest.approx(hidden)
+    assert found.total == pytest.approx(found.compute + seconds - hidden)
+
+
+def test_recomputation_adds_a_forward_pass() -> None:
+    plain, again = (step_time(Step(TOY, Layout(recompute=how), 1, 16), machine()).total for how in ("none", "full"))
+    assert again == pytest.approx(plain * 4 / 3)
+
+
+def test_a_scenario_changes_its_part_alone() -> None:
+    one = Step(TOY, Layout(dp=4, tp=4), 4, 16)
+    prices = Fixed(latency=1e-4, byte=1e-9)
+    now = step_time(one, machine(prices, overlap=0.0))
+    rows = traffic(one)
+    latency = sum(row.messages for row in rows) * 1e-4
+    moving = {
+        far: sum(row.messages * row.size_bytes for row in rows if (row.dimension == "dp") == far) * 1e-9
+        for far in (True, False)
+    }
+    for scenario, less in (
+        (Scenario(latency=0.5), latency / 2),
+        (Scenario(between=2.0), moving[True] / 2),
+        (Scenario(inside=2.0), moving[False] / 2),
+        (Scenario(compute=2.0), now.compute / 2),
+        (Scenario(latency=0.0, latency_of="dp"), 1e-4),
+    ):
+        then = step_time(one, machine(prices, overlap=0.0), scenario)
+        assert now.total - then.total == pytest.approx(less), scenario
+
+
+# --- plans ---------------------------------------------------------------------------------------------------------
+
+
+def wanted(model: Model = TOY, gpus: int = 8, **more: Any) -> plans.Wanted:  # noqa: ANN401 - of what is wanted
+    return plans.Wanted(
+        **{"model": model, "gpus": gpus, "batch": 16, "sequence": 16, "like": Layout(), "fixed": {}, **more}
+    )
+
+
+@pytest.mark.parametrize("model", [TOY, MIXED])
+@pytest.mark.parametrize("room", [None, 320e3])
+def test_the_plan_is_what_a_search_through_everything_finds(model: Model, room: float | None) -> None:
+    on = machine(Described(RATES))
+    found = plans.plan(wanted(model, room=room), on)
+    best: dict[tuple[int, ...], float] = {}
+    degrees = product((1, 2, 4, 8), repeat=5)
+    ways = list(product((1, 2, 3, 4, 6, 8), (1, 2, 4), (0, 1, 2, 3), ("none", "full")))
+    for dp, tp, pp, cp, ep in degrees:
+        if dp * tp * pp * cp != 8 or 16 % dp:
+            continue
+        for v, b, zero, recompute in ways:
+            how = {"dp": dp, "tp": tp, "pp": pp, "cp": cp, "ep": ep, "interleave": v, "zero": zero}
+            try:
+                layout = Layout(
+                    **how,  # type: ignore[arg-type]
+                    micro_batches=max(1, 16 // dp // b),
+                    recompute=recompute,  # type: ignore[arg-type]
+                    sequence_parallel=tp > 1,
+                    sync="every" if zero == 2 else None,
+                    uneven=True,
+                )
+                one = Step(model, layout, 16, 16)
+            except UsageError:
+                continue
+            if 16 // dp % b or (room is not None and memory(one).total > room):
+                continue
+            key = dp, tp, pp, cp, ep
+            best[key] = min(best.get(key, 1e9), step_time(one, on).total)
+    assert {key_of(one): one.time.total for one in found.layouts} == pytest.approx(best, rel=0.02)
+    assert [one.time.total for one in found.layouts] == sorted(one.time.total for one in found.layouts)
+
+
+def key_of(one: plans.Planned) -> tuple[int, ...]:
+    layout = one.step.layout
+    return layout.dp, layout.tp, layout.pp, layout.cp, layout.ep
+
+
+def test_a_plan_says_what_it_rests_on() -> None:
+    found = plans.plan(wanted(fixed={"dp": 2, "tp": 4}), machine(Fixed(1e-4), overlap=0.0)).layouts[0]
+    calls = sum(row.messages for row in traffic(found.step)) * 1e-4
+    assert found.ends(machine(Fixed(1e-4), overlap=0.0)) == pytest.approx(
+        (found.time.total, found.time.total + 2 * calls)
+    )
+    assert found.extrapolated == ("far",)
+    assert found.not_validated == 0
+    flop = flop_per_token(TOY, 16, causal=True) * 16 * 16
+    assert found.share_of_peak(2e9, causal=True) == pytest.approx(flop / 8 / 2e9 / found.time.total)
+
+
+def test_rules_are_orders_of_what_is_sent_and_waited_for() -> None:
+    on = machine(Described(RATES))
+    found = plans.plan(wanted(gpus=16), on)
+    one = plans.with_most_dimensions(found)
+    assert sum(getattr(one.step.layout, name) > 1 for name in ("dp", "tp", "pp", "cp")) == 4
+    rows = traffic(one.step)
+    orders = {order.by: order for order in plans.compare_rules(one, on)}
+    assert list(orders) == ["bytes", "messages", "exposed time", "twice the latency"]
+    assert orders["bytes"].values == {name: sent(rows, name) for name in ("tp", "cp", "pp", "dp")}
+    for order in orders.values():
+        values = [order.values[name] for name in order.dimensions]
+        assert values == sorted(values, reverse=True)
+        assert order.holds == (order.dimensions == ("tp", "cp", "pp", "dp"))
+    assert sum(orders["exposed time"].values.values()) == pytest.approx(one.time.communication)
+
+
+def test_scaling_keeps_the_batch_of_a_rank_or_of_all() -> None:
+    on = machine(Described(RATES), overlap=0.0)
+    one = plans.plan(wanted(fixed={"dp": 4, "tp": 2, "micro_batch": 1}), on).layouts[0]
+    weak, strong = plans.scaling(one, on)
+    assert [gpus for gpus, _ in weak.points] == [2 << power for power in range(16)]
+    assert [gpus for gpus, _ in strong.points] == [2, 4, 8, 16, 32]
+    assert {time.compute for _, time in weak.points} == {one.time.compute}
+    assert [time.compute * gpus for gpus, time in strong.points] == pytest.approx([8 * one.time.compute] * 5)
+    slow = Machine(1e15, 4, Described(RATES), 0.0)
+    assert plans.scaling(one, slow)[0].takes_over == 2
+
+
+def test_sixteen_thousand_gpus_are_few_thousand_steps() -> None:
+    llama = models()["Llama 3 405B"]
+    on = Machine(600e12, 8, Described(Rates(400e9, 47e9, 2e-6, 5e-6, 8)), 0.8)
+    found = plans.plan(wanted(llama, 16384, batch=2048, sequence=8192, room=80e9), on)
+    assert found.tried < 5000
+    best = found.layouts[0]
+    assert best.step.layout.gpus == 16384
+    assert best.memory.total <= 80e9
+    assert 0.35 < best.share_of_peak(989e12, causal=True) < 0.6
+
+
+# --- the command ---------------------------------------------------------------------------------------------------
+
+
+TOY_FILE = """
+[[model]]
+name = "Toy"
+layers = 8
+hidden = 64
+heads = 4
+kv_heads = 4
+head_dim = 16
+ffn = 128
+vocabulary = 128
+sequence = 64
+batch = 16
+dtype = "float32"
+source = "https://example.org/toy"
+looked_up = "2026-11"
+"""
+SAMPLE = Path(__file__).parents[2] / "results" / "samples" / "vm" / "20261121T081628.085Z-4ad500"
+NETWORK = "--network rail:nic=50GB/s,inner=450GB/s,delay=5us"
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> str:
+    path = tmp_path / "toy.toml"
+    path.write_text(TOY_FILE, encoding="utf-8")
+    return f"--model Toy --models {shlex.quote(str(path))}"
+
+
+def asked(words: str) -> dict[str, Any]:
+    result = CliRunner().invoke(main, ["training", "plan", *shlex.split(words), "--json"])
+    assert result.exit_code == 0, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def test_the_command_prints_layouts_with_their_parts(tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    words = f"--model 'Llama 3 8B' --gpus 64 {NETWORK} --compare-rules --plot {shlex.quote(str(picture))} --top 5"
+    document = asked(words)
+    assert len(document["layouts"]) == 5
+    for one in document["layouts"]:
+        assert sum(one["parts"].values()) == pytest.approx(one["seconds"])
+        assert one["memory_bytes"] <= 80e9
+        assert set(one["parts"]) == {"compute", "bubble", "optimizer", *DIMENSIONS}
+        assert one["binds"] in one["parts"]
+    assert set(document["sensitivity"]) == {one.name for one in plans.SCENARIOS}
+    assert [one["by"] for one in document["rules"]["orders"]] == [
+        "bytes",
+        "messages",
+        "exposed time",
+        "twice the latency",
+    ]
+    assert set(document["scaling"]) == {"weak", "strong"}
+    assert set(document["assumed"]) == {"network", "compute", "overlap", "memory"}
+    assert picture.read_text().startswith("<?xml")
+    assert "TP > CP > PP > DP" in CliRunner().invoke(main, ["training", "plan", *shlex.split(words)]).output
+
+
+def test_a_card_of_the_catalogue_is_a_network() -> None:
+    document = asked("--model 'Llama 3 8B' --gpus 16 --nic '4X NDR' --gpu 'H200 SXM' --efficiency 0.5 --overlap 1")
+    assert document["flop_per_second"] == 0.5 * 989e12
+    assert document["gpu_memory_bytes"] == 141e9
+    assert document["overlap"] == 1
+
+
+def test_a_plan_from_a_run_takes_its_fits(toy: str) -> None:
+    words = f"{toy} --gpus 4 --from {SAMPLE} --achieved 1e9 --tp 4 --no-sequence-parallel --micro-batch 4"
+    (one,) = asked(words)["layouts"]
+    step = Step(models(Path(shlex.split(toy)[-1]))["Toy"], Layout(tp=4, micro_batches=4), 16, 64)
+    sizes = ",".join(map(str, sorted({other.size_bytes for other in traffic(step)})))
+    predicted = CliRunner().invoke(
+        main, ["predict", "--from", str(SAMPLE), "--op", "all_reduce", "--ranks", "4", "--size", sizes, "--json"]
+    )
+    seconds = {row["size_bytes"]: row["seconds"] for row in json.loads(predicted.stdout)["predictions"]}
+    whole = sum(other.messages * seconds[other.size_bytes] for other in traffic(step))
+    assert one["parts"]["tp"] == pytest.approx(whole, rel=0.01)
+    assert one["origins"] == ["the fit of the curve of these ranks"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("--model 'Llama 3 8B' --gpus 8", "network"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --nic '4X NDR'", "network"),
+        ("--model 'Llama 3 8B' --gpus 8 --nic 9X", "network"),
+        ("--model 'Llama 3 8B' --gpus 8 --nic '4X NDR' --gpu 'A40'", "gpu"),
+        (f"--model 'Llama 3 8B' --gpus 7 {NETWORK} --tp 3", "divides"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --dp 3", "divides"),
+        (f"--model 'Llama 3 405B' --gpus 8 {NETWORK}", "never-fits"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --overlap 2", "overlap"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --efficiency 2", "compute"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --gpu 'V100 SXM2'", "gpu"),
+        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE}", "compute"),
+        (f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4", "no-price"),
+        (f"--model 'Llama 3 8B' --gpus 8 {NETWORK} --plot nowhere/plan.svg", "usage"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_by_its_code(words: str, code: str) -> None:
+    with pytest.raises(BusbwError) as error:
+        training.main(["plan", *shlex.split(words)], standalone_mode=False)
+    assert error.value.code == code
+    assert "\n" not in str(error.value)
+
+
+def test_what_a_run_does_not_tell_the_network_does() -> None:
+    document = asked(
+        f"--model 'Llama 3 8B' --gpus 8 --from {SAMPLE} --achieved 1e12 --dp 8 --ranks-per-host 4 {NETWORK}"
+    )
+    assert document["layouts"][0]["origins"] == ["rail:nic=50GB/s,inner=450GB/s,delay=5us"]
+
+
+def test_nothing_has_a_price_where_nothing_tells() -> None:
+    class Silent:
+        def price(self, op: str, size_bytes: int, group: Group) -> Price:
+            message = f"nothing tells of {op} of {size_bytes} B on {group.ranks}"
+            raise AnalysisError(message, code="no-price")
+
+    found = plans.plan(wanted(gpus=1), machine(Silent()))
+    assert not found.layouts[0].time.prices
+    with pytest.raises(AnalysisError) as error:
+        plans.plan(wanted(gpus=2), machine(Silent()))
+    assert error.value.code == "no-price"
