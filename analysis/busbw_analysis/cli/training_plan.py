@@ -37,9 +37,9 @@ from busbw_analysis.training.step_time import Machine
 
 _Command = TypeVar("_Command", bound=Callable[..., None])
 _FIXED: Final = ("dp", "tp", "pp", "cp", "ep", "zero", "interleave", "micro_batch")
-_DELAYS: Final = 2e-6, 5e-6
+DELAYS: Final = 2e-6, 5e-6
 """Seconds inside a host and between hosts where a row of the catalogue says the rate alone."""
-_OF_DATASHEET, _OVERLAP = 0.6, 0.8
+OF_DATASHEET, _OVERLAP = 0.6, 0.8
 """Assumed where nothing was measured: the share of a datasheet's FLOP/s that the products of a step reach, and that of
 a call which computation beside it hides."""
 _PER_HOST: Final = 8
@@ -268,9 +268,9 @@ def _described(
     inner = gpu.links * (link.practical_bytes_per_second or link.bytes_per_second)
     words = (
         f"{card.name}, {format_rate(outer)} a GPU; {gpu.links} × {link.name}, {format_rate(inner)}; delays of "
-        f"{_DELAYS[0] * 1e6:g} and {_DELAYS[1] * 1e6:g} µs are assumed"
+        f"{DELAYS[0] * 1e6:g} and {DELAYS[1] * 1e6:g} µs are assumed"
     )
-    return Described(Rates(inner, outer, *_DELAYS, per_host), words)
+    return Described(Rates(inner, outer, *DELAYS, per_host), words)
 
 
 def _rate(
@@ -293,7 +293,7 @@ def _rate(
     if peak is None:
         message = f"{gpu.name} has no rate of {model.dtype}; it has {', '.join(gpu.flops)}"
         raise UsageError(message, code="gpu")
-    share = given["efficiency"] or _OF_DATASHEET
+    share = given["efficiency"] or OF_DATASHEET
     how = "given" if given["efficiency"] else "assumed"
     return share * peak, peak, f"{share:.0%} of {format_flop(peak)} of {gpu.name} ({model.dtype}), the share is {how}"
 
