@@ -15,6 +15,7 @@ from busbw_analysis.cli.options import (
     read_run,
     results_dir_option,
 )
+from busbw_analysis.report.document import Paragraph
 from busbw_analysis.report.tables import predict as tables
 from busbw_analysis.report.to_terminal import render
 
@@ -99,4 +100,4 @@ def predict(  # noqa: PLR0913 - click hands every option over by name
     if as_json:
         print_json({"runs": [one.run.id for one in stored], **tables.document(prediction)})
     else:
-        echo(render([tables.predict_table(prediction)]))
+        echo(render([Paragraph(tables.headline(prediction)), tables.predict_table(prediction)]))

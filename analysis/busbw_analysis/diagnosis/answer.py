@@ -144,7 +144,7 @@ _ORDER: Final = (
     *("wrong-data", "failed", "no-end", "interrupted"),
     *("store", "not-checked", "taken-twice", "late-rank", "slow-host", "slow-rank", "slow-pair", "oversubscribed"),
     *("disturbed", "throttled", "launches-differ", "self-test", "hardware", "drift", "launch-lost", "not-reached"),
-    *("skipped", "clock-error", "one-machine", "unbalanced", "resumed", "adjusted"),
+    *("skipped", "clock-error", "one-machine", "resumed", "adjusted"),
 )
 
 
@@ -207,6 +207,7 @@ _RULES: Final = (
         _nothing,
     ),
     _Rule("no-end", _said("no-end", "interrupted"), "measure the rest with busbw run --resume", _nothing),
+    _Rule("oversubscribed", _said("oversubscribed"), _fewer_ranks, _everything),
     _Rule(
         "late-rank",
         _said("late-rank"),
@@ -219,7 +220,6 @@ _RULES: Final = (
         "look at that link: cable, interface, switch port",
         _everything,
     ),
-    _Rule("oversubscribed", _said("oversubscribed"), _fewer_ranks, _everything),
     _Rule(
         "disturbed",
         _said("disturbed"),
@@ -245,7 +245,10 @@ _RULES: Final = (
         always=False,
     ),
 )
-"""The causes that are looked for, in the order in which they are named."""
+"""The causes that are looked for, in the order in which they are named.
+
+Shared cores come before stragglers: a rank that waits for a core is late, too.
+"""
 
 _NOISE: Final = _Rule(
     "noise", _scatter_words, _more_launches, lambda _, verdict: verdict.status == "undecided", always=False
@@ -436,7 +439,7 @@ def _best_memory(judgement: Judgement) -> Iterator[str]:
 
 
 def _percent(share: float) -> str:
-    return f"{100 * share:.2g} %"
+    return f"{100 * share:.{0 if share >= 0.1 else 1}f} %"
 
 
 def _sentence(*clauses: str) -> str:

@@ -10,7 +10,7 @@ from busbw.runs.records import JSON, case_in_words
 from busbw.units import format_size, format_time
 from busbw_analysis.data.load import Dataset
 from busbw_analysis.data.resumed import ended_in_words, resumptions
-from busbw_analysis.data.summary import CaseSummary, Flag, PairGroups, of_groups
+from busbw_analysis.data.summary import CaseSummary, PairGroups, of_groups
 from busbw_analysis.diagnosis.pairs import Outlier, PairMatrix
 from busbw_analysis.diagnosis.selftest import SelfTest, taken_in_words
 from busbw_analysis.diagnosis.stragglers import GroupLateness, in_words
@@ -21,6 +21,7 @@ _ORDER: Final[tuple[Severity, ...]] = ("bad", "caution", "note")
 _EXAMPLES = 3
 _LAUNCHES_APART = 1.5
 """So much slower than the others in all of its cases is a launch not of the same machine."""
+_DRIFTING_SHARE = 0.25
 _DISTURBED_SHARE = 0.1
 """That share of the cases is disturbed on a busy machine, and not on a quiet one."""
 
@@ -65,7 +66,7 @@ def findings_on(
         *_late(lateness, summaries),
         *_odd(matrices),
         *_launches(measured),
-        *_flagged(measured),
+        *_drifting(measured),
         *_disturbed(measured),
         *_clocks(measured),
         *_tested(selftest, dataset),
@@ -234,31 +235,15 @@ def _launches(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
             yield Finding("caution", "launches-differ", text)
 
 
-_FLAGS: Final[tuple[tuple[Flag, float, Severity, str], ...]] = (
-    (
-        "drift",
-        0.25,
-        "caution",
-        "drift: within most blocks the first and the last third differ by more than their intervals allow",
-    ),
-    (
-        "unbalanced",
-        0.0,
-        "note",
-        "computed for less than half or more than twice the time of the call alone, which hides another share of it",
-    ),
-)
-"""Flag, the share of cases above which it tells something of the run, severity, what it means.
-
-The other flags stand in the rows alone: healthy runs have them as often (docs/method.md, Findings).
-"""
-
-
-def _flagged(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
-    for flag, share, severity, meaning in _FLAGS:
-        cases = [case_name(summary) for summary in measured if flag in summary.flags]
-        if len(cases) > share * len(measured):
-            yield Finding(severity, flag, f"{len(cases)} of {_cases(len(measured))} {meaning}: {_some(cases)}.")
+def _drifting(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
+    """The one flag that healthy runs have in few of their cases; the others are in the rows alone."""
+    cases = [case_name(summary) for summary in measured if "drift" in summary.flags]
+    if len(cases) > _DRIFTING_SHARE * len(measured):
+        text = (
+            f"{len(cases)} of {_cases(len(measured))} drift: within most blocks the first and the last third differ by "
+            f"more than their intervals allow ({_some(cases)})."
+        )
+        yield Finding("caution", "drift", text)
 
 
 def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
@@ -269,8 +254,9 @@ def _disturbed(measured: Sequence[CaseSummary]) -> Iterator[Finding]:
         if len(of) > share * len(measured):
             worst = max(of, key=lambda summary: (summary.disturbance.foreign or 0.0, summary.disturbance.missed))
             words = worst.disturbance.in_words()
-            text = f"{words[:1].upper()}{words[1:]} in {case_name(worst)}, the most of {_cases(len(of))} with it."
-            yield Finding("caution", code, f"{text} Every sample is kept; a quiet machine has other numbers.")
+            text = f"{words[:1].upper()}{words[1:]} ({case_name(worst)})"
+            text += f"; {len(of)} of {_cases(len(measured))} were disturbed"
+            yield Finding("caution", code, f"{text}. Every sample is kept; a quiet machine has other numbers.")
 
 
 def _clocks(measured: Sequence[CaseSummary]) -> Iterator[Finding]:

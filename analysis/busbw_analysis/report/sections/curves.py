@@ -33,6 +33,7 @@ from busbw_analysis.report.document import (
 from busbw_analysis.report.plots import curves as plots
 from busbw_analysis.report.plots.axes import SLOTS
 from busbw_analysis.report.plots.curves import Line, Panel
+from busbw_analysis.report.tables.show import common_flags, flags_note
 
 _STEPS_OF_A_SEGMENT = 24
 _TOLD = 2
@@ -328,7 +329,7 @@ def checked(check: str) -> Cell:
 
 
 def flagged(flags: Iterable[str], common: Sequence[str] = ()) -> str | None:
-    """The flags but for those that all rows have in ``common``."""
+    """The flags but for those in ``common``."""
     return ", ".join(flag for flag in flags if flag not in common) or None
 
 
@@ -338,10 +339,8 @@ def _numbers(
     rows = [(curve, label, point) for curve, label in zip(curves, labels, strict=True) for point in curve.series.points]
     several = len(curves) > 1
     every = [cases[point.case].flags for _, _, point in rows]
-    common = [flag for flag in every[0] if len(every) > 1 and all(flag in flags for flags in every)]
-    notes = [ends_in_words(point.interval for _, _, point in rows)]
-    if common:
-        notes.append(f"Flags of every row: {', '.join(common)}.")
+    common = common_flags(every)
+    notes = [ends_in_words(point.interval for _, _, point in rows), flags_note(every, common)]
     if any(curve.series.bus_factor is None for curve in curves):
         ranks = {len(curve.series.key.ranks) for curve in curves if curve.series.bus_factor is None}
         notes.append(

@@ -16,6 +16,8 @@ def document(prediction: Prediction) -> dict[str, JSON]:
     """The whole prediction in seconds, bytes and B/s."""
     asked, evidence = prediction.query, prediction.data
     return {
+        "headline": headline(prediction),
+        "validated": all(one.held_out.passed for one in prediction.forecasts),
         "op": asked.op,
         "backend": evidence.backend,
         "algorithm_asked": evidence.algorithm,
@@ -50,6 +52,25 @@ def _row(one: Forecast) -> dict[str, JSON]:
         "error": one.error,
         "ties": [{"algorithm": name, "seconds": seconds} for name, seconds in one.ties],
     }
+
+
+def headline(prediction: Prediction) -> str:
+    """Whether to believe it: validated or not, by how much the same was wrong on what it had not seen, and how far it
+    is carried beyond the data; of several sizes those that are not validated are named.
+    """
+    forecasts = prediction.forecasts
+    doubtful = [one for one in forecasts if not one.held_out.passed]
+    tested = doubtful or forecasts
+    worst = max(tested, key=lambda one: one.held_out.worst_error or 0.0)
+    off = _held_out(worst)
+    by = "nothing was held out to test it" if off is None else f"held-out times were off by {off} (median/worst)"
+    reached = dict.fromkeys(said.partition(":")[0] for one in tested for said in one.extrapolated)
+    beyond = f"; extrapolated: {', '.join(reached)}" if reached else ""
+    if not doubtful:
+        return f"Validated: {by}{beyond}"
+    sizes = ", ".join(format_size(one.size_bytes) for one in doubtful)
+    which = "" if len(doubtful) == len(forecasts) else f" at {sizes}"
+    return f"NOT VALIDATED{which}, do not rely on it: {by}{beyond}"
 
 
 def predict_table(prediction: Prediction) -> Table:

@@ -1,5 +1,6 @@
 """The cases of a run: rows in base units for machines, and the same in a table."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeAlias
 
@@ -153,7 +154,20 @@ def _pairs(kind: PairClass, summary: CaseSummary) -> Row:
     }
 
 
-def _flag_words(row: Row) -> str:
+def common_flags(every: Sequence[Sequence[str]]) -> list[str]:
+    """The flags that more than half of several rows have: they are said once, with their number."""
+    counts = Counter(flag for flags in every for flag in flags)
+    return [flag for flag, count in counts.items() if len(every) > 1 and 2 * count > len(every)]
+
+
+def flags_note(every: Sequence[Sequence[str]], common: Sequence[str]) -> str:
+    """The flags that stand in no row, each with how many rows have it; "" where there is none."""
+    counts = Counter(flag for flags in every for flag in flags)
+    named = ", ".join(f"{flag} ({counts[flag]})" for flag in common)
+    return f"flags of most of the {len(every)} rows, left out there: {named}" if named else ""
+
+
+def _flag_words(row: Row, common: Sequence[str]) -> str:
     parts: list[str] = []
     if row["state"] != "measured":
         parts.append(f"{row['state'].upper()}: {row['reason']}")
@@ -169,7 +183,7 @@ def _flag_words(row: Row) -> str:
         parts.append(f"{row['pairs']} {row['row']}{ratio}")
     if row["row"] == "slowest pair" or (row["row"] == "group" and row["groups"] != "all"):
         parts.append("ranks " + ("→" if row["row"] == "slowest pair" else ",").join(map(str, row["ranks"])))
-    return " · ".join([*parts, *row["flags"]])
+    return " · ".join([*parts, *(flag for flag in row["flags"] if flag not in common)])
 
 
 def _hidden(row: Row) -> str:
@@ -205,13 +219,14 @@ _COLUMNS: Final[tuple[Column[Row], ...]] = (
     Column("spread", lambda row: row["spread"], lambda share: f"{share * 100:.1f}", "±%"),
     Column("skew", lambda row: row["skew_share"], _percent, "%"),
     Column("peak", lambda row: row["peak_share"], _percent, "%"),
-    Column("flags", lambda row: Cell(_flag_words(row))),
 )
 
 
 def show_table(rows: Sequence[Row]) -> Table:
     """``rows`` of ``show_rows`` in a table, with what the columns and the percentages mean below."""
-    notes = list(_SHOW_NOTES)
+    every = [row["flags"] for row in rows]
+    common = common_flags(every)
+    notes = [flags_note(every, common), *_SHOW_NOTES]
     kinds = dict.fromkeys(row["interval"] for row in rows if row["interval"] not in {None, "none"})
     notes += [f"low, high: {', '.join(kinds)}"] if kinds else []
     if any(row["statistic"] for row in rows):
@@ -225,4 +240,5 @@ def show_table(rows: Sequence[Row]) -> Table:
             "overlap: time is that of call and computation; hidden: share of the call, (from to) as low and high"
         )
     notes += [f"100 % of the peak: {text}" for text in dict.fromkeys(row["denominator"] for row in rows) if text]
-    return table("", _COLUMNS, rows, *notes)
+    flags: Column[Row] = Column("flags", lambda row: Cell(_flag_words(row, common)))
+    return table("", (*_COLUMNS, flags), rows, *notes)

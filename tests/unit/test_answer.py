@@ -1,0 +1,151 @@
+"""The answer to a run: causes before accusations, findings that healthy runs do not have, and trust by launches."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+from testing.synthetic import Machine, Piece, SyntheticEnd, World, case, synthetic_run
+
+from busbw.runs.records import Case, HostConditions, Measurement
+from busbw.runs.store import StoredRun
+from busbw_analysis.data.load import load, pool
+from busbw_analysis.diagnosis.answer import Answer, answer_of, ranked
+from busbw_analysis.diagnosis.findings import Finding
+from busbw_analysis.diagnosis.hypothesis_tests import launches_needed, smallest_difference
+from busbw_analysis.diagnosis.judge import judge
+
+SIZES = (64, 4096, 256 << 10, 1 << 20, 16 << 20)
+PINGS = (Piece(1e-6, 1e-9),)
+SAMPLE = next((Path(__file__).parents[2] / "results" / "samples" / "vm").iterdir())
+
+
+def run_of(
+    factor: float = 1.0,
+    *,
+    launches: int = 6,
+    machine: Machine | None = None,
+    end: SyntheticEnd | None = None,
+    noise: float = 0.0,
+) -> StoredRun:
+    """An all-reduce on 4 ranks that takes ``factor`` times what the model of large messages says."""
+    world = World(
+        by_op={"ping_pong": PINGS, "all_reduce": (Piece(factor * 12e-6, factor * 1.5e-9),)},
+        sample_noise=0.01,
+        launch_noise=noise,
+    )
+    cases: list[Case] = [case(op, size) for op in ("all_reduce", "ping_pong") for size in SIZES]
+    return synthetic_run(cases, world, machine=machine, launches=launches, end=end)
+
+
+def answer(stored: StoredRun) -> Answer:
+    return answer_of(judge(pool((stored,))))
+
+
+def codes(of: Answer) -> list[str]:
+    return [cause.code for cause in of.causes]
+
+
+def disturbed(stored: StoredRun, foreign: float | None, lost: Sequence[int] = ()) -> StoredRun:
+    """The same run where other programs took a share of the CPUs, or where these samples lost a core."""
+
+    def change(block: Measurement) -> Measurement:
+        host = HostConditions(
+            host="node0",
+            load_before=1.0,
+            load_after=1.0,
+            busy_share=0.9,
+            foreign_share=foreign,
+            steal_share=0.0,
+            switches=(0, 0, 0, 0),
+        )
+        groups = tuple(msgspec.structs.replace(group, disturbed=tuple(lost)) for group in block.groups)
+        return msgspec.structs.replace(block, conditions=(host,), groups=groups)
+
+    rows = tuple(change(row) if isinstance(row, Measurement) else row for row in stored.rows)
+    return replace(stored, rows=rows)
+
+
+def test_a_healthy_run_is_as_expected_and_has_no_finding() -> None:
+    found = answer(disturbed(run_of(), 0.02, lost=range(12)))
+    assert (found.status, found.causes, found.findings) == ("as expected", (), ())
+    assert found.confidence == 4
+    assert {one.status for one in found.verdicts} <= {"as expected", "not judged"}
+
+
+def test_a_stored_run_of_the_quick_suite_has_few_findings() -> None:
+    found = answer_of(judge(load([SAMPLE])))
+    assert len(found.findings) + len(found.evidence) <= 3
+    assert codes(found) == ["oversubscribed"]
+
+
+def test_a_slow_run_without_a_cause_says_how_slow_and_that_none_was_found() -> None:
+    found = answer(run_of(3.0))
+    assert (found.status, found.causes) == ("slower", ())
+    assert found.cause
+    assert "3× slower than the model" in found.answer
+
+
+@pytest.mark.parametrize(
+    ("stored", "code"),
+    [
+        (run_of(3.0, machine=Machine(usable_cores=2)), "oversubscribed"),
+        (disturbed(run_of(3.0), 0.3), "disturbed"),
+    ],
+)
+def test_a_cause_explains_what_is_slower(stored: StoredRun, code: str) -> None:
+    found = answer(stored)
+    assert found.status == "explained"
+    assert codes(found) == [code]
+    assert {one.explained_by for one in found.verdicts if one.status == "slower"} == {code}
+    assert code in {one.code for one in found.evidence}
+    assert code not in {one.code for one in found.findings}
+
+
+def test_shared_cores_are_named_before_the_rank_that_waits_for_one() -> None:
+    stored = run_of(3.0, machine=Machine(usable_cores=2))
+    judgement = judge(pool((stored,)))
+    late = Finding("caution", "late-rank", "Rank 3 arrives late. Most in all_reduce.")
+    assert codes(answer_of(replace(judgement, findings=(late, *judgement.findings)))) == ["oversubscribed", "late-rank"]
+
+
+def test_wrong_data_come_first_whatever_else_there_is() -> None:
+    stored = run_of(machine=Machine(usable_cores=2), end=SyntheticEnd(failed={case("all_reduce", 64): "wrong data"}))
+    found = answer(stored)
+    assert found.status == "failed"
+    assert codes(found)[0] == "wrong-data"
+    assert found.confidence < 4
+
+
+def test_launches_that_leave_verdicts_open_are_the_cause_and_more_of_them_the_action() -> None:
+    found = answer(run_of(1.25, noise=0.1))
+    assert found.status == "undecided"
+    assert codes(found) == ["noise"]
+    assert "--launches" in found.action
+
+
+@pytest.mark.parametrize(("launches", "points"), [(1, 2), (3, 3), (4, 4)])
+def test_few_launches_cost_confidence(launches: int, points: int) -> None:
+    assert answer(run_of(launches=launches)).confidence == points
+
+
+def test_findings_are_ranked_by_severity_and_then_by_what_they_change() -> None:
+    given = [
+        ("note", "adjusted"),
+        ("caution", "drift"),
+        ("caution", "late-rank"),
+        ("bad", "failed"),
+        ("caution", "new"),
+    ]
+    found = ranked(Finding(severity, code, "") for severity, code in given)  # type: ignore[arg-type]
+    assert [one.code for one in found] == ["failed", "late-rank", "drift", "new", "adjusted"]
+
+
+@pytest.mark.parametrize("scatter", [0.01, 0.1, 0.5])
+def test_the_smallest_difference_is_one_that_so_many_launches_find(scatter: float) -> None:
+    small, large = smallest_difference(scatter, 6), smallest_difference(scatter, 20)
+    assert 0 < large < small
+    needed = launches_needed(scatter, small)
+    assert needed is not None
+    assert needed >= 6
