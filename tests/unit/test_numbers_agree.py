@@ -1,0 +1,224 @@
+"""Every output prints the same numbers: 200 of each, drawn at random, are computed again from samples.jsonl alone."""
+
+import json
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html.parser import HTMLParser
+from itertools import takewhile
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from testing.synthetic import Piece, World, case, synthetic_run, write_synthetic
+
+from busbw.cli.main import main
+from busbw.units import parse_size
+from busbw_analysis.cli.main import answer_to
+
+SAMPLE = next((Path(__file__).parents[2] / "results" / "samples" / "vm").iterdir())
+DRAWN = 200
+THREE_DIGITS = 0.005
+_UNITS = {"µs": 1e3, "KB/s": 1e3, "MB/s": 1e6, "GB/s": 1e9}
+_COLUMNS = {"Time": "time_ns", "low": "low_ns", "high": "high_ns", "algbw": "algbw", "busbw": "busbw"}
+
+Numbers = Mapping[str, float | None]
+
+
+def label_of(one: Mapping[str, Any], ranks: int) -> str:
+    """A case as outputs name it."""
+    words = [one["op"], one["dtype"], one["redop"], "in place" if one["in_place"] else None]
+    words += [None if one["mode"] == "isolated" else one["mode"], f"{ranks} ranks"]
+    return " · ".join(word for word in words if word)
+
+
+def launches_in(folder: Path) -> dict[tuple[str, int], tuple[dict[int, list[float]], float | None]]:
+    """Label and size of every case of one group: its samples by launch (ns per call), and its bus factor."""
+    found: dict[tuple[str, int], tuple[dict[int, list[float]], float | None]] = {}
+    for line in (folder / "samples.jsonl").read_text(encoding="utf-8").splitlines():
+        row = json.loads(line)
+        if row["kind"] == "measurement" and len(row["groups"]) == 1:
+            (group,) = row["groups"]
+            key = (label_of(row["case"], len(group["ranks"])), row["case"]["size_bytes"])
+            by_launch, _ = found.setdefault(key, ({}, group["bus_factor"]))
+            by_launch.setdefault(row["launch"], []).extend(time / row["calls"] for time in group["slowest_ns"])
+    return found
+
+
+@cache
+def truth() -> dict[tuple[str, int], Numbers]:
+    """What every output has to say of the stored sample, in ns and B/s."""
+    numbers: dict[tuple[str, int], Numbers] = {}
+    for (label, size), (by_launch, factor) in launches_in(SAMPLE).items():
+        medians = [median(samples) for samples in by_launch.values()]
+        algbw = size / median(medians) * 1e9 if size and "overlap" not in label else None
+        numbers[label, size] = {
+            "time_ns": median(medians),
+            "low_ns": min(medians),
+            "high_ns": max(medians),
+            "algbw": algbw,
+            "busbw": algbw * factor if algbw is not None and factor is not None else None,
+        }
+    return numbers
+
+
+def number(text: str) -> float | None:
+    """A number as people read it; None for a dash."""
+    plain = re.sub(r"[\s\u2007\u2008\u202f]", "", text)
+    return None if plain in {"–", ""} else float(plain)
+
+
+Said = list[tuple[float | None, float | None]]
+"""What an output says, and what it should."""
+
+
+def hold(said: Said) -> None:
+    known = [(given, wanted) for given, wanted in said if given is not None or wanted is not None]
+    assert len(known) >= DRAWN
+    for given, wanted in random.Random(1).sample(known, DRAWN):
+        assert given == pytest.approx(wanted, rel=THREE_DIGITS)
+
+
+def said_in(tables: Sequence[tuple[str, list[str], list[list[str]]]]) -> Said:
+    """The numbers of tables (caption, headings, rows) that are named like a case."""
+    known = {label for label, _ in truth()}
+    found: Said = []
+    for caption, headings, rows in tables:
+        if caption in known and headings[0] == "Size S":
+            for cells in rows:
+                size = 0 if cells[0] == "–" else parse_size(cells[0].replace(" ", ""))
+                for heading, cell in zip(headings, cells, strict=True):
+                    name, _, unit = heading.rstrip(")").partition(" (")
+                    if name in _COLUMNS and unit:
+                        given = number(cell)
+                        wanted = truth()[caption, size][_COLUMNS[name]]
+                        found.append((None if given is None else given * _UNITS[unit], wanted))
+    return found
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("report")
+    result = CliRunner().invoke(main, ["report", str(SAMPLE), "--output", str(folder)])
+    assert result.exit_code == 0, result.output
+    return folder
+
+
+def test_the_json(written: Path) -> None:
+    document = json.loads((written / "report.json").read_text(encoding="utf-8"))
+    said: Said = []
+    for one in document["cases"]:
+        if len(one["groups"]) == 1:
+            (group,) = one["groups"]
+            wanted = truth()[label_of(one["case"], len(group["ranks"])), one["case"]["size_bytes"]]
+            given = {**group, "low_ns": group["interval"]["low_ns"], "high_ns": group["interval"]["high_ns"]}
+            said += [(given[name], wanted[name]) for name in _COLUMNS.values()]
+    hold(said)
+
+
+def test_the_markdown(written: Path) -> None:
+    lines = (written / "report.md").read_text(encoding="utf-8").replace("\\", "").splitlines()
+    tables = []
+    for place, line in enumerate(lines):
+        if line.startswith("| Size S"):
+            rows = takewhile(lambda row: row.startswith("| "), lines[place + 2 :])
+            cells = [[cell.strip() for cell in row.strip("|").split(" | ")] for row in (line, *rows)]
+            tables.append((lines[place - 2].strip("*"), cells[0], cells[1:]))
+    hold(said_in(tables))
+
+
+class _Tables(HTMLParser):
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.found: list[tuple[str, list[str], list[list[str]]]] = []
+        self._inside = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:  # noqa: ARG002 - as its base
+        if tag == "table":
+            self.found.append(("", [], []))
+        if tag in {"caption", "th", "td", "tr"}:
+            self._inside = tag
+            if tag == "tr":
+                self.found[-1][2].append([])
+            elif tag != "caption":
+                self.found[-1][2][-1].append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = "" if tag in {"caption", "th", "td"} else self._inside
+        if tag == "table":
+            caption, _, rows = self.found.pop()
+            units = [re.sub(r"\s+(µs|[KMG]B/s)$", r" (\1)", cell) for cell in rows[0]]
+            self.found.append((caption, units, rows[1:]))
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "caption":
+            self.found[-1] = (self.found[-1][0] + data, *self.found[-1][1:])
+        elif self._inside in {"th", "td"}:
+            self.found[-1][2][-1][-1] += data
+
+
+def test_the_page(written: Path) -> None:
+    hold(said_in(_Tables((written / "report.html").read_text(encoding="utf-8")).found))
+
+
+def test_the_table_on_the_terminal() -> None:
+    result = CliRunner().invoke(main, ["show", str(SAMPLE)])
+    said: Said = []
+    for line in result.stdout.splitlines():
+        if line.startswith("  "):
+            op, size, _, dtype, redop, _, time, algbw, busbw, _, low, high, *rest = line.split()
+            mode = next((word for word in ("pipelined", "overlap") if word in rest), "isolated")
+            words = {"op": op.rstrip("*"), "dtype": dtype.strip("–"), "redop": redop.strip("–"), "mode": mode}
+            ranks = 2 if op == "ping_pong" else 4
+            wanted = truth().get((label_of({**words, "in_place": op.endswith("*")}, ranks), int(size)))
+            if wanted is not None:
+                times = [(time, "time_ns"), (low, "low_ns"), (high, "high_ns")]
+                said += [(1e3 * (number(text) or 0), wanted[name]) for text, name in times]
+                for text, name in ((algbw, "algbw"), (busbw, "busbw")):
+                    given = number(text)
+                    said.append((None if given is None else given * 1e9, wanted[name]))
+    hold(said)
+
+
+def test_the_best_of_the_answer_is_the_best_of_the_run() -> None:
+    (label, size), best = max(truth().items(), key=lambda entry: entry[1]["busbw"] or 0.0)
+    found = re.search(r"busbw ([\d.]+) GB/s \(median\), (.*?) at (\d+ \w+)", " ".join(answer_to(SAMPLE).split()))
+    assert found is not None
+    assert float(found[1]) * 1e9 == pytest.approx(best["busbw"], rel=THREE_DIGITS)
+    assert (found[2], parse_size(found[3].replace(" ", ""))) == (label, size)
+
+
+def test_a_comparison_with_its_statistic_named(tmp_path: Path) -> None:
+    ops = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv", "reduce")
+    cases = [case(op, 8 << step) for op in ops for step in range(10)]
+    two_modes = World(pieces=(Piece(20e-6, 1e-10),), slow_share=0.4, slow_seconds=60e-6)
+    runs = [
+        write_synthetic(tmp_path, synthetic_run(cases, world, launches=6, seed=seed, samples=40))
+        for seed, world in enumerate((World(), two_modes))
+    ]
+    first, second = map(launches_in, runs)
+    by_op = {(key[0].partition(" ")[0], key[1]): key for key in first}
+    result = CliRunner().invoke(main, ["compare", *map(str, runs)])
+    assert result.exit_code == 0, result.output
+    said: Said = []
+    statistics, op = set(), ""
+    for line in result.stdout.splitlines():
+        row = re.match(r" +(\d+ \w+) +6/6 +(median|mean) +(\S+) +(\S+) +(\S+)", line)
+        if row is None:
+            op = line.split()[0] if line.startswith("  ") else op
+            continue
+        statistics.add(row[2])
+        of = median if row[2] == "median" else fmean
+        sides = [
+            np.asarray([of(samples) for samples in side[by_op[op, parse_size(row[1].replace(" ", ""))]][0].values()])
+            for side in (first, second)
+        ]
+        said += [(float(row[3 + place]) * 1e3, median(side.tolist())) for place, side in enumerate(sides)]
+        said.append((float(row[5]), float(np.exp(np.median(np.log(sides[1])[:, np.newaxis] - np.log(sides[0]))))))
+    assert "mean" in statistics
+    hold(said)
